@@ -55,7 +55,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         Applies only with `results="rank0"`. Defaults to false.
     :param resources: Resources of each rank, as in `GangJobOperator`.
     :param rank_resources: The same as `resources`, under a name whose value Airflow does not convert for mapped tasks.
-    :param kwargs: The other parameters of `GangJobOperator`, except `command` and `args`.
+    :param kwargs: The other parameters of `GangJobOperator`, except `command`, `args`, and `roles`.
     """
 
     custom_operator_name = "@task.gang_job"
@@ -189,6 +189,8 @@ def _parameter_problems(kwargs: Mapping[str, Any]) -> list[Problem]:
     problems = [
         Problem(name, "is set by the decorator", remedy) for name in ("command", "args") if kwargs.get(name) is not None
     ]
+    if kwargs.get("roles") is not None:
+        problems.append(Problem("roles", "are given, and every rank runs the same function", "Use GangJobOperator"))
     files = kwargs.get("files")
     names = [name for name in RESERVED_FILES if isinstance(files, Mapping) and name in files]
     return problems + [

@@ -186,10 +186,10 @@ def slug_of(*parts: str) -> str:
     return text[:SLUG_MAX].rstrip("-")
 
 
-def job_name(slug: str, digest: str, attempt: int) -> str:
-    """Return `<slug>-<hash>-<attempt>`, a DNS label. The slug is shortened to keep `JOB_NAME_MAX` characters."""
+def job_name(slug: str, digest: str, attempt: int, characters_max: int = JOB_NAME_MAX) -> str:
+    """Return `<slug>-<hash>-<attempt>`, a DNS label. The slug is shortened to keep `characters_max` characters."""
     tail = f"-{digest[:NAME_DIGEST_LENGTH]}-{attempt}"
-    return slug[: JOB_NAME_MAX - len(tail)].rstrip("-") + tail
+    return slug[: characters_max - len(tail)].rstrip("-") + tail
 
 
 def default_trigger_id(digest: str, attempt: int) -> str:
@@ -234,18 +234,20 @@ def build_attempt(
     number: int,
     claim: str,
     name: str | None = None,
+    name_max: int = JOB_NAME_MAX,
     disruptions: int = 0,
     policies: Policies | None = None,
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
+    :param name_max: How many characters the Job's name may have.
     :param policies: What happens to the gang after its task has ended; `None` if no operator submits the gang.
     """
     digest = key.digest
     return Attempt(
         namespace=namespace,
-        name=job_name(name or key.slug, digest, number),
+        name=job_name(name or key.slug, digest, number, name_max),
         digest=digest,
         number=number,
         trigger_id=key.trigger_id(number),

@@ -29,8 +29,12 @@ LABEL_DROPPED: Final = metadata_keys.LABEL_DROPPED
 """`true` if the submission was deleted and its Job was kept. No task is responsible for the Job any more. On the
 Job."""
 
-LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
-"""UID of the Job. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan."""
+LABEL_JOB_UID: Final = metadata_keys.LABEL_JOB_UID
+"""UID of the Job of the gang. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan.
+Also on the pods of a role other than the first one, whose owner is the Job of their role."""
+LABEL_GANG_ROLE: Final = metadata_keys.LABEL_GANG_ROLE
+"""Name of a role of the gang. On the Jobs and pods of a gang with roles. A Job with this label and without `LABEL_TASK`
+belongs to a gang whose record is another Job."""
 
 ANNOTATION_TRIGGER_ID: Final = metadata_keys.ANNOTATION_TRIGGER_ID
 """The submission's id, chosen by the client. On the Job."""
@@ -74,6 +78,13 @@ ANNOTATION_QUEUED: Final = metadata_keys.ANNOTATION_QUEUED
 ANNOTATION_REQUEUES: Final = metadata_keys.ANNOTATION_REQUEUES
 """How often the gang was returned to its queue because not all ranks ran in time, in the format of
 `gang.state.requeue.Requeues`. On the Job of a gang with `gang="preferred"`."""
+ANNOTATION_ROLES: Final = metadata_keys.ANNOTATION_ROLES
+"""The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the Job of the first
+role. Absent if the gang has one Job only."""
+ANNOTATION_TTL: Final = metadata_keys.ANNOTATION_TTL
+"""`ttlSecondsAfterFinished` that the Job of the first role gets when all Jobs of the gang have ended. On this Job."""
+ANNOTATION_RANK_OFFSET: Final = metadata_keys.ANNOTATION_RANK_OFFSET
+"""Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 
 ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
 """The gangs that a process follows, in the format of `gang.state.lease`. On a Lease."""
@@ -105,6 +116,14 @@ ENV_ATTEMPT: Final = "GANG_ATTEMPT"
 """Number of the attempt, from 0."""
 ENV_SIZE: Final = "GANG_SIZE"
 """Number of ranks. The variable is also set without a rendezvous."""
+ENV_ROLE: Final = "GANG_ROLE"
+"""Name of the role. This variable and the next three are set in a gang with roles."""
+ENV_ROLE_RANK: Final = "GANG_ROLE_RANK"
+"""Rank in the role, from 0."""
+ENV_ROLE_SIZE: Final = "GANG_ROLE_SIZE"
+"""Number of ranks of the role."""
+ENV_RANK_OFFSET: Final = "GANG_RANK_OFFSET"
+"""Rank in the gang of the first rank of the role. The rank in the gang is this number plus the rank in the role."""
 ENV_FILES: Final = "GANG_FILES"
 FILES_PATH: Final = "/gang/files"
 

@@ -1,6 +1,7 @@
 """Owner references: the Job owns all objects of its gang, so the deletion of the Job deletes them all.
 
-`blockOwnerDeletion` is false, because some clusters require a permission on the owner's finalizers to set it.
+`blockOwnerDeletion` is false, because some clusters require a permission on the owner's finalizers to set it. Only the
+Jobs of further roles set it: the Job of the first role must not be gone before their pods are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ def owned_by_job(name: str, uid: str) -> dict[str, Any]:
 def owned_by(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
     """Return a reference to another owner, which does not control the object."""
     return _reference(api_version, kind, name, uid, controller=False)
+
+
+def role_of_job(name: str, uid: str) -> dict[str, Any]:
+    """Return a reference to the Job of the first role as the owner of the Job of another role.
+
+    Its deletion in the foreground waits until the other Job and the pods of this Job are gone.
+    """
+    return {**owned_by_job(name, uid), "blockOwnerDeletion": True}
 
 
 def is_owned_by(metadata: Mapping[str, Any], uid: str) -> bool:

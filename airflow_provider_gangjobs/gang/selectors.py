@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.labels import (
     LABEL_ATTEMPT,
     LABEL_DROPPED,
     LABEL_GANG,
+    LABEL_GANG_ROLE,
     LABEL_JOB_UID,
     LABEL_ROLE,
     LABEL_TASK,
     Role,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ALL_GANGS: Final = f"{LABEL_TASK},!{LABEL_DROPPED}"
 """Selects the Jobs of all submissions that still exist."""
@@ -25,6 +29,11 @@ FOLLOWERS: Final = f"{LABEL_ROLE}={Role.FOLLOWER}"
 def gang_selector(name: str) -> str:
     """Select all objects of the gang whose Job has this name."""
     return f"{LABEL_GANG}={name}"
+
+
+def roles_selector(names: Sequence[str]) -> str:
+    """Select the Jobs of the gangs with roles whose records have these names."""
+    return f"{LABEL_GANG_ROLE},{LABEL_GANG} in ({','.join(names)})"
 
 
 def ledger_selector(name: str, uid: str) -> str:

@@ -144,6 +144,10 @@ class GangSpec:
     """Content ids of uploaded files, mounted in the same directory as `files`. If a name occurs twice, the last file
     wins."""
 
+    roles: Mapping[str, Mapping[str, Any]] | None = None
+    """Roles of the gang: name -> the parameters of the role (`gang.roles.ROLE_PARAMETERS`). The order counts: the Job
+    of the first role is the record of the gang. The default is a gang of one Job."""
+
     name: str | None = None
     """Start of the Job's name. A digest and the number of the attempt follow it."""
     namespace: str | None = None
@@ -202,6 +206,8 @@ class GangSpec:
                 object.__setattr__(self, name, () if name == "uploads" else {})
         for name in MODELS:
             object.__setattr__(self, name, convert_parameter(name, getattr(self, name)))
+        if isinstance(self.roles, Mapping):
+            object.__setattr__(self, "roles", {name: _convert_role(role) for name, role in self.roles.items()})
         if self.gang_scheduler == "auto":
             object.__setattr__(self, "gang_scheduler", None)
 
@@ -237,6 +243,9 @@ class GangSpec:
             {name: text for name, text in self.files.items() if not _is_of_provider(name)},
             {},
         )
+        if self.roles is not None:
+            # The order of the roles counts, and the digest of a mapping does not depend on its order.
+            values["roles"] = ([[name, role] for name, role in self.roles.items()], None)
         return {
             name: plain
             for name, (value, default) in values.items()
@@ -250,6 +259,12 @@ _NOT_IN_HASH: Final = frozenset({"namespace", "assemble_timeout_s", "run_timeout
 
 def _is_of_provider(file: str) -> bool:
     return file.startswith(PROVIDER_FILE_PREFIX) or file == RESULT_HELPER_FILE
+
+
+def _convert_role(role: Any) -> Any:
+    if not isinstance(role, Mapping):
+        return role
+    return {name: convert_parameter(name, value) if name in MODELS else value for name, value in role.items()}
 
 
 def _default_of(parameter: Field[Any]) -> Any:

@@ -39,6 +39,8 @@ class Labels(_View, frozen=True):
     gang: str | None = msgspec.field(name=keys.LABEL_GANG, default=None)
     attempt: str | None = msgspec.field(name=keys.LABEL_ATTEMPT, default=None)
     installation: str | None = msgspec.field(name=keys.LABEL_INSTALLATION, default=None)
+    gang_uid: str | None = msgspec.field(name=keys.LABEL_JOB_UID, default=None)
+    gang_role: str | None = msgspec.field(name=keys.LABEL_GANG_ROLE, default=None)
     controller_uid: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID, default=None)
     controller_uid_before_1_27: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID_BEFORE_1_27, default=None)
     kueue_queue: str | None = msgspec.field(name=keys.LABEL_KUEUE_QUEUE, default=None)
@@ -49,6 +51,7 @@ class Annotations(_View, frozen=True):
 
     completion_index: str | None = msgspec.field(name=keys.ANNOTATION_COMPLETION_INDEX, default=None)
     default_container: str | None = msgspec.field(name=keys.ANNOTATION_DEFAULT_CONTAINER, default=None)
+    rank_offset: str | None = msgspec.field(name=keys.ANNOTATION_RANK_OFFSET, default=None)
 
 
 class Meta(_View, frozen=True):
@@ -96,6 +99,8 @@ class JobAnnotations(Annotations, frozen=True):
     queued: str | None = msgspec.field(name=keys.ANNOTATION_QUEUED, default=None)
     requeues: str | None = msgspec.field(name=keys.ANNOTATION_REQUEUES, default=None)
     wait_until: str | None = msgspec.field(name=keys.ANNOTATION_WAIT_UNTIL, default=None)
+    roles: str | None = msgspec.field(name=keys.ANNOTATION_ROLES, default=None)
+    ttl: str | None = msgspec.field(name=keys.ANNOTATION_TTL, default=None)
 
 
 class JobMeta(Meta, frozen=True):

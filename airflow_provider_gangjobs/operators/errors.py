@@ -62,10 +62,9 @@ def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> Gang
 
 def _evidence(rank: RankEnd, log_tail: str) -> str:
     """Return the last lines of the rank's log or, without a log, its termination message, with a heading."""
-    name = f"pod {rank.pod}" if rank.rank is None else f"rank {rank.rank}"
     if log_tail:
-        return f"Last lines of {name}:\n{log_tail}"
-    return f"Termination message of {name}:\n{rank.message}" if rank.message else ""
+        return f"Last lines of {rank.label}:\n{log_tail}"
+    return f"Termination message of {rank.label}:\n{rank.message}" if rank.message else ""
 
 
 def _message_with_remedy(event: GangEvent) -> str:

@@ -91,6 +91,12 @@ class GangJobOperator(StoringTask):
         with a line end or as bytes. They are submitted with the gang and mounted read-only at /gang/files, and may have
         900 KiB in total. (templated)
     :param uploads: Content ids of files that were uploaded before. They are mounted in the same folder. (templated)
+    :param roles: Roles of a gang whose pods are not all alike, such as a leader and its workers: name -> the parameters
+        of the role, of `image`, `command`, `args`, `env`, `env_from`, `resources`, `workers`, `pod_overrides`,
+        `service_account`, `node_selector`, `affinity`, `tolerations`, `volumes`, `volume_mounts`, `image_pull_policy`,
+        `security_context` and `working_dir`. These parameters are then not given beside `roles`. Each role is a Job of
+        its own; the pods of all roles start together. The order of the roles counts: rank 0 is in the first one.
+        (templated)
     :param name: First part of the Job's name. Defaults to a name made from the DAG id and the task id. (templated)
     :param namespace: Namespace of the gang. Defaults to the namespace of the connection. (templated)
     :param labels: Labels of the Job and its pods. (templated)
@@ -130,8 +136,9 @@ class GangJobOperator(StoringTask):
     :param ttl_after_finished: How long Kubernetes keeps a Job that has finished, even if its results were not read:
         a `timedelta`, or whole seconds. Defaults to the value of the manifest, or else to one week.
     :param keep_suspended: Whether to leave the Job suspended, so that somebody else starts it. Defaults to false.
-    :param results: What the task returns: `rank0` (the default), `all` (a list of results, by rank) or `none`. The
-        result of a rank is what the rank writes to the file that `GANG_RESULT_PATH` names, as JSON or text.
+    :param results: What the task returns: `rank0` (the default), `all` (a list of results, by rank; with `roles`, a
+        mapping of each role to its list) or `none`. The result of a rank is what the rank writes to the file that
+        `GANG_RESULT_PATH` names, as JSON or text.
     :param results_limit: How many bytes the results of all ranks may have together with `results="all"`. With more the
         task fails, and the gang is kept with its results. Defaults to 1048576 (1 MiB).
     :param result_storage: URL of a folder, as for `ObjectStoragePath`, into which the ranks write results of more than

@@ -127,11 +127,19 @@ def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSp
     """
     fields = {name: value for name, value in given.items() if value is not None}
     fields |= {name: parse_whole_number(fields[name]) for name in ("workers", "min_workers") if name in fields}
+    if isinstance(fields.get("roles"), Mapping):
+        fields["roles"] = {name: _with_whole_workers(role) for name, role in fields["roles"].items()}
     if "files" in fields:
         fields["files"], problems = read_files(fields["files"], read)
         if problems:
             raise InvalidGangSpec(tuple(problems))
     return GangSpec(**fields)
+
+
+def _with_whole_workers(role: Any) -> Any:
+    if not isinstance(role, Mapping) or "workers" not in role:
+        return role
+    return {**role, "workers": parse_whole_number(role["workers"])}
 
 
 def parse_whole_number(value: Any) -> Any:

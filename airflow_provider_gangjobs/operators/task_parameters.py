@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.spec import (
 )
 from airflow_provider_gangjobs.operators import callback_paths, hand_over, parameters, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.operators.roles import role_problems
 
 if TYPE_CHECKING:
     import os
@@ -63,6 +64,7 @@ class GangTaskParameters(BaseOperator):
         "pod_overrides",
         "files",
         "uploads",
+        "roles",
         "name",
         "namespace",
         "labels",
@@ -97,6 +99,7 @@ class GangTaskParameters(BaseOperator):
         "manifest": "yaml",
         "pod_overrides": "yaml",
         "files": "py",
+        "roles": "json",
         "labels": "json",
         "annotations": "json",
         "volumes": "json",
@@ -120,6 +123,7 @@ class GangTaskParameters(BaseOperator):
         pod_overrides: Mapping[str, Any] | None = None,
         files: Mapping[str, str | bytes | os.PathLike[str]] | None = None,
         uploads: Sequence[str] | None = None,
+        roles: Mapping[str, Mapping[str, Any]] | None = None,
         name: str | None = None,
         namespace: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -186,6 +190,7 @@ class GangTaskParameters(BaseOperator):
         self.pod_overrides = pod_overrides
         self.files = files
         self.uploads = uploads
+        self.roles = roles
         self.name = name
         self.namespace = namespace
         self.labels = labels
@@ -348,6 +353,7 @@ class GangTaskParameters(BaseOperator):
         problems += callback_paths.path_problems(self.callbacks)
         problems += shorthands.result_problems(self.results_limit, self.result_storage)
         problems += hand_over.limit_problems(self, choices["wait_until"])
+        problems += role_problems(self.roles, choices["wait_until"], self.launch)
         if problems:
             raise InvalidGangSpec(problems)
 

@@ -36,6 +36,7 @@ class RankRow:
     """One pod. A rank has one pod, unless the Job was allowed to replace the pod."""
 
     rank: int | None
+    """Rank in the gang."""
     state: str
     tone: Tone
     exit_code: int | None = None
@@ -44,6 +45,17 @@ class RankRow:
     node: str = ""
     restarts: int = 0
     message: str = ""
+    role: str = ""
+    """Role of the pod; empty if the gang has one Job only."""
+    role_rank: int | None = None
+    """Rank in the role."""
+
+    @property
+    def label(self) -> str:
+        """The text of the column of ranks."""
+        if self.rank is None:
+            return ""
+        return f"{self.role} {self.role_rank}" if self.role else str(self.rank)
 
 
 WITHOUT_POD: Final = "without a pod"
@@ -101,6 +113,8 @@ def outcome_row(outcome: Outcome) -> RankRow:
         node=outcome.node,
         restarts=outcome.restarts,
         message=to_line(": ".join(filter(None, message))),
+        role=outcome.role,
+        role_rank=outcome.role_rank,
     )
 
 
@@ -115,6 +129,8 @@ def _live_row(pod: PodView, now: datetime) -> RankRow:
         node=pod.spec.node_name,
         restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
         message=_wait_message(pod),
+        role=pod.metadata.labels.gang_role or "",
+        role_rank=podutil.role_rank_of(pod),
     )
 
 

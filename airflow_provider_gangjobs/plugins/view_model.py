@@ -14,11 +14,11 @@ from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.state.deadlines import next_deadline
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.progress import Counts
+from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
     Wait,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
@@ -123,8 +125,10 @@ def build_view(locator: GangLocator, snapshot: GangSnapshot, now: datetime) -> G
     if snapshot.job is None:
         view = _view_without_job(locator)
     else:
-        view = _view_of_job(locator, snapshot, read_job(snapshot.job), _format_requests(snapshot.job), now)
-    others = [record_of(read_job(job)) for job in snapshot.jobs if job is not snapshot.job]
+        job = read_gang(snapshot.job, snapshot.role_jobs)
+        requests = "" if job.has_roles else _format_requests(snapshot.job)
+        view = _view_of_job(locator, snapshot, job, requests, now)
+    others = [record_of(read_gang(job, snapshot.role_jobs)) for job in snapshot.jobs if job is not snapshot.job]
     return replace(view, other_attempts=tuple(map(_attempt_row, others[:ATTEMPTS_MAX])))
 
 
@@ -148,7 +152,7 @@ def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, request
         since=observation.since,
         summary=summary,
         remedy=remedy,
-        details=tuple(_details(record, "" if requests in summary else requests, ranks)),
+        details=tuple(_details(record, "" if requests in summary else requests, ranks, job.roles)),
         phase_times=tuple((str(phase), at) for phase in Phase if (at := observation.began.get(phase)) is not None),
         deadline=None if is_over else _next_deadline(locator, observation),
         state_counts=(
@@ -237,8 +241,9 @@ def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineVi
     return min(deadlines, key=lambda deadline: deadline.at, default=None)
 
 
-def _details(record: SubmissionRecord, requests: str, ranks: int) -> list[tuple[str, str]]:
+def _details(record: SubmissionRecord, requests: str, ranks: int, roles: Sequence[RoleRanks]) -> list[tuple[str, str]]:
     details = [
+        ("Roles", ", ".join(f"{role.size} {role.name}" for role in roles)),
         ("Ranks", str(ranks)),
         ("Requests of each rank", requests),
         ("Placement", describe_placement(record.decision) if record.decision else ""),
@@ -328,4 +333,6 @@ def _outcome(end: RankEnd) -> Outcome:
         reason=end.reason,
         message=end.message,
         disruption=end.disruption,
+        role=end.role,
+        role_rank=end.role_rank,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.service.submissions import SubmissionService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.submission.ending import Kill, KillResult
@@ -117,7 +117,8 @@ class EndingService(SubmissionService, frozen=True):
         )
         for gang in ended:
             on_ended(gang.ref)
-        await asyncio.gather(*(drain_pods(self.client, gang.ref, may_get_pods=gang.may_get_pods) for gang in ended))
+        drains = (drain_pods(self.client, gang.ref, may_get_pods=gang.may_get_pods, roles=gang.roles) for gang in ended)
+        await asyncio.gather(*drains)
         return [gang.ref for gang in ended]
 
     async def halt(self, ref: GangRef, *, reason: str) -> bool:
@@ -148,13 +149,13 @@ class EndingService(SubmissionService, frozen=True):
 
         :param drain_ended: Also release the pods of a gang that had ended.
         """
-        from airflow_provider_gangjobs.gang.state.job import read_job
         from airflow_provider_gangjobs.submission.ending import may_get_pods
         from airflow_provider_gangjobs.tracking.release import drain_pods
 
-        job = read_job(removal.removed) if removal.removed is not None else None
+        job = removal.job if removal.removed is not None else None
         if job is None or not (job.never_ran or (job.is_ended and not drain_ended)):
-            await drain_pods(self.client, ref, may_get_pods=job is not None and may_get_pods(job))
+            roles = tuple(role.name for role in job.roles) if job is not None else ()
+            await drain_pods(self.client, ref, may_get_pods=job is not None and may_get_pods(job), roles=roles)
 
     async def release_pods(self, ref: GangRef) -> None:
         """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""
@@ -162,14 +163,16 @@ class EndingService(SubmissionService, frozen=True):
 
         await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
-    async def drain_pods(self, ref: GangRef) -> bool:
+    async def drain_pods(self, ref: GangRef, *, roles: Collection[str] = ()) -> bool:
         """Release the pods of a gang that was just deleted or halted, also those that are being created.
+
+        :param roles: The names of the roles of the gang, if the gang has any.
 
         Returns false if pods may still be held.
         """
         from airflow_provider_gangjobs.tracking.release import drain_pods
 
-        return await drain_pods(self.client, ref)
+        return await drain_pods(self.client, ref, roles=roles)
 
     async def count_running(self, ref: GangRef) -> int:
         """Return how many pods of a gang that is over have not ended.

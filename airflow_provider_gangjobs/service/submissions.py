@@ -78,18 +78,18 @@ class SubmissionService(Struct, frozen=True):
     async def find_gangs(self, selection: GangSelection) -> dict[str, SelectedGang]:
         """Return the selected gangs by a key that stays the same while the gangs change. Sends one request."""
         from airflow_provider_gangjobs.cluster.resources import JOBS
-        from airflow_provider_gangjobs.gang.state.job import read_job
+        from airflow_provider_gangjobs.gang.state.roles import read_gangs
 
         jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
-        return selection.find(map(read_job, jobs))
+        return selection.find(read_gangs(jobs))
 
     async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
         """Return all attempts of the selected gangs. Sends one request."""
         from airflow_provider_gangjobs.cluster.resources import JOBS
-        from airflow_provider_gangjobs.gang.state.job import read_job
+        from airflow_provider_gangjobs.gang.state.roles import read_gangs
 
         jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
-        return [job.ref for job in selection.matching(map(read_job, jobs))]
+        return [job.ref for job in selection.matching(read_gangs(jobs))]
 
     async def hand_over(self, ref: GangRef, claim: str) -> bool:
         """Give up the claim of a gang that runs on after its task has succeeded. Nobody is responsible for it then.

@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVIC
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
+from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -60,7 +61,7 @@ class CleanupReport:
 
 def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool:
     """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
-    if job.is_started_by_others or not job.never_ran:
+    if job.is_started_by_others or not job.is_unstarted:
         return False
     if job_state(job) is JobState.HALTED:
         return job.halt_note == CLEANUP_HALT_REASON
@@ -84,6 +85,8 @@ def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
     :param pod: The spec of the Job's pods.
     """
     name = job.ref.name
+    for role in job.roles[1:]:
+        yield JOBS, role_job_name(name, role.name)
     for resource in groups_of(job):
         yield resource, name
     if pod.get("subdomain") == name:
@@ -145,6 +148,13 @@ async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -
 
 async def _complete(requests: RetryingRequests, job: Object) -> bool:
     stored = read_job(job)
+    if stored.has_roles:
+        for part in (await requests.read_gang(job)).parts[1:]:
+            await requests.patch_job_if(
+                part.metadata.name,
+                {"/metadata/uid": part.metadata.uid, "/metadata/generation": part.metadata.generation},
+                {"/spec/suspend": False},
+            )
     return await requests.patch_as_seen(job, queue_of_job(stored).start_patch(stored))
 
 
@@ -154,7 +164,12 @@ async def _remove(requests: RetryingRequests, job: Object) -> bool:
     marked = job_state(read_job(job)) is JobState.HALTED or await requests.patch_as_seen(
         job, halt_patch(CLEANUP_HALT_REASON, read_job(job))
     )
-    return marked and await requests.remove_job(read_job(job).ref)
+    stored = read_job(job)
+    if marked and stored.has_roles:
+        # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
+        await requests.end_parts(stored.ref)
+        return (await requests.remove_job_if(stored.ref, lambda _: True)).deleted
+    return marked and await requests.remove_job(stored.ref)
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

@@ -31,6 +31,8 @@ class Progress:
     scheduler: GangScheduler | None
     job: Object = field(default_factory=dict)
     """The Job as it was last read. Empty before the Job exists. A step replaces the object and never changes it."""
+    role_jobs: dict[str, Object] = field(default_factory=dict)
+    """The Jobs of the roles after the first one, by role, as they were last read."""
     workload_uid: str = ""
     adopted: bool = False
     dry_run: bool = False

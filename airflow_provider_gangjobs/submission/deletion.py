@@ -21,7 +21,6 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON, halt_patch
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 
 async def delete_submission(
@@ -56,7 +56,7 @@ async def delete_submission(
     """
     requests = RetryingRequests(client, namespace, clock=clock)
     try:
-        jobs = [read_job(found) for found in await jobs_of(requests, trigger_id)]
+        jobs = [await requests.read_gang(found) for found in await jobs_of(requests, trigger_id)]
         for stored in jobs:
             await _halt_and_release(requests, stored, release, timeout_s)
             await (_delete_ended_job(requests, stored.ref) if job else _delete_owned_objects(requests, stored))
@@ -74,6 +74,8 @@ async def _halt_and_release(
     is_unfinished = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
         await requests.mark_job(ref, halt_patch(DELETION_HALT_REASON, job))
+    if is_unfinished and job.has_roles:
+        await requests.end_parts(ref)
     deadline = requests.clock.monotonic() + timeout_s
     backoff = requests.backoff()
     while True:

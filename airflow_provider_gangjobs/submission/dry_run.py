@@ -9,11 +9,13 @@ from msgspec import Struct
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.render.job import render_job, render_role
+from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.submission.placement import check_gang_link
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.submission.context import Progress
     from airflow_provider_gangjobs.submission.requests import Object
 
@@ -74,7 +76,23 @@ class Preflight(Struct, frozen=True):
         except (Invalid, BadRequest) as error:
             raise InvalidGangSpec(_problems(error)) from error
         check_gang_link(progress, stored)
+        for role in roles_of(progress.spec)[1:]:
+            await self._validate_role(progress, role)
         return stored
+
+    async def _validate_role(self, progress: Progress, role: RoleRanks) -> None:
+        scheduler = progress.gang_scheduler
+        body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, record_uid="")
+        del body["metadata"]["ownerReferences"]  # the owner does not exist yet
+        try:
+            await progress.requests.dry_run_create(JOBS, body)
+        except AlreadyExists:
+            return
+        except (Invalid, BadRequest) as error:
+            problems = _problems(error)
+            raise InvalidGangSpec(
+                tuple(Problem(f"roles.{role.name}: {each.path}", each.what, each.remedy) for each in problems)
+            ) from error
 
     async def find(self, progress: Progress) -> Object | None:
         """Return None: a dry run stores nothing and can be repeated."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch, needs_finish
@@ -64,6 +64,7 @@ async def halt(
     if await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is None:
         return False
     await _finish_halted(requests, job)
+    await _end_roles(requests, job)
     return True
 
 
@@ -72,13 +73,25 @@ async def halt_job(requests: RetryingRequests, job: Job, reason: str) -> bool:
     is_halted = await requests.mark_job(job.ref, halt_patch(reason, job))
     if is_halted:
         await _finish_halted(requests, job)
+        await _end_roles(requests, job)
     return is_halted
+
+
+async def _end_roles(requests: RetryingRequests, job: Job) -> None:
+    """End the Jobs of the other roles of a halted gang.
+
+    Raises:
+        ClusterError: it is unknown whether they have ended. A follower of the gang, or another halt, ends them.
+    """
+    if job.has_roles:
+        await requests.end_parts(job.ref)
 
 
 async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None) -> bool:
     """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
-    stored = await RetryingRequests(client, ref.namespace, clock=clock).find(JOBS, ref.name)
-    if stored is None or kill_result(read_job(stored), claim_id) is not KillResult.DELETED:
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    stored = await requests.find(JOBS, ref.name)
+    if stored is None or kill_result(await requests.read_gang(stored), claim_id) is not KillResult.DELETED:
         return False
     return await halt(client, ref, reason=reason, claim_id=claim_id, seen=stored, clock=clock)
 
@@ -156,7 +169,7 @@ def result_of(removal: Removal, claim_id: str) -> KillResult:
     """Return the result of a kill by what `remove_live` has returned. Pure."""
     if removal.deleted:
         return KillResult.DELETED
-    return KillResult.LEFT_ALONE if removal.kept is None else kill_result(read_job(removal.kept), claim_id)
+    return KillResult.LEFT_ALONE if removal.kept is None or removal.job is None else kill_result(removal.job, claim_id)
 
 
 async def delete_claimed(
@@ -192,8 +205,11 @@ async def remove_claimed(
 
 
 def may_get_pods(job: Job) -> bool:
-    """Return whether the Job controller may be about to create pods of a Job that was deleted in this version. Pure."""
-    return not job.is_suspended and not job.is_ended
+    """Return whether the Job controller may be about to create pods of a Job that was deleted in this version. Pure.
+
+    The Jobs of the other roles of a gang are started before the record.
+    """
+    return not job.is_ended and (not job.is_suspended or job.has_roles)
 
 
 async def delete_if(client: Api, ref: GangRef, judge: Callable[[Job], bool], *, clock: Clock | None = None) -> bool:
@@ -211,11 +227,10 @@ async def is_live(client: Api, ref: GangRef) -> bool:
     Raises:
         ClusterError: this is unknown.
     """
-    try:
-        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
-    except NotFound:
-        return False
-    return job.ref == ref and job_state(job) is JobState.LIVE
+    requests = RetryingRequests(client, ref.namespace)
+    stored = await requests.find(JOBS, ref.name)
+    job = await requests.read_gang(stored) if stored is not None else None
+    return job is not None and job.ref == ref and job_state(job) is JobState.LIVE
 
 
 class LiveGang(Struct, frozen=True):
@@ -229,8 +244,8 @@ class LiveGang(Struct, frozen=True):
 
 async def live_attempts(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
     """Return the task's live gangs that `claim_id` is responsible for, with the numbers of their attempts."""
-    jobs = [read_job(stored) for stored in await _live_jobs(client, key, claim_id, namespace)]
-    return [LiveGang(job.ref, job.attempt_number, job.disruptions) for job in jobs]
+    jobs = await _live_jobs(client, key, claim_id, namespace)
+    return [LiveGang(job.ref, job.attempt_number, job.disruptions) for _, job in jobs]
 
 
 class EndedGang(Struct, frozen=True):
@@ -239,6 +254,8 @@ class EndedGang(Struct, frozen=True):
     ref: GangRef
     may_get_pods: bool
     """The Job controller may be about to create pods of the gang."""
+    roles: tuple[str, ...] = ()
+    """The names of the roles of the gang, each of which has a Job."""
 
 
 async def end_live_gangs(
@@ -249,18 +266,18 @@ async def end_live_gangs(
     The caller releases the pods of the gangs.
     """
     ended = []
-    for stored in await _live_jobs(client, key, claim_id, namespace):
-        job = read_job(stored)
+    for stored, job in await _live_jobs(client, key, claim_id, namespace):
         if delete:
             has_ended = await kill(client, job.ref, claim_id, seen=stored) is KillResult.DELETED
         else:
             has_ended = await halt(client, job.ref, reason=reason, claim_id=claim_id, seen=stored)
         if has_ended:
-            ended.append(EndedGang(job.ref, may_get_pods(job)))
+            ended.append(EndedGang(job.ref, may_get_pods(job), tuple(role.name for role in job.roles)))
     return ended
 
 
-async def _live_jobs(client: Api, key: TaskKey, claim_id: str, namespace: str) -> list[Object]:
+async def _live_jobs(client: Api, key: TaskKey, claim_id: str, namespace: str) -> list[tuple[Object, Job]]:
     found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
-    jobs = ((stored, read_job(stored)) for stored in found)
-    return [stored for stored, job in jobs if job_state(job) is JobState.LIVE and is_claimed_by(job, claim_id)]
+    requests = RetryingRequests(client, namespace)
+    jobs = [(stored, await requests.read_gang(stored)) for stored in found]
+    return [(stored, job) for stored, job in jobs if job_state(job) is JobState.LIVE and is_claimed_by(job, claim_id)]

@@ -14,8 +14,10 @@ import msgspec
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, parse_default_trigger_id
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, submission_selector
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import decide_operation_action
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
@@ -96,8 +98,9 @@ async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRec
     Raises:
         ClusterError: this is unknown.
     """
-    jobs = await jobs_of(RetryingRequests(client, namespace), trigger_id)
-    return record_of(read_job(jobs[0])) if jobs else None
+    requests = RetryingRequests(client, namespace)
+    jobs = await jobs_of(requests, trigger_id)
+    return record_of(await requests.read_gang(jobs[0])) if jobs else None
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ async def page(
     limit: int,
     continue_token: str | None = None,
 ) -> SubmissionPage:
-    """Return a page of submissions. Sends one request.
+    """Return a page of submissions. Sends one request, and another one if a gang of the page has roles.
 
     :param namespace: The namespace. None means the whole cluster.
     :param selector: A label selector. By default all submissions are listed.
@@ -134,5 +137,10 @@ async def page(
         continue_token=continue_token,
     )
     decoded: dict[str, Any] = msgspec.json.decode(raw)
-    records = tuple(record_of(read_job(job)) for job in decoded.get("items") or ())
+    jobs = decoded.get("items") or ()
+    if any(read_job(job).has_roles for job in jobs):
+        others = await client.list(JOBS, namespace, label_selector=LABEL_GANG_ROLE)
+        records = tuple(record_of(read_gang(job, others)) for job in jobs)
+    else:
+        records = tuple(record_of(read_job(job)) for job in jobs)
     return SubmissionPage(records, (decoded.get("metadata") or {}).get("continue") or None)

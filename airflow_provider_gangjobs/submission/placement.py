@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, Se
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
 from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, select_scheduler
+from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps import CreateOwned
 
@@ -115,6 +116,7 @@ _ADVICE_QUEUE: Final = "Give the service account the ClusterRole of docs/rbac-ku
 _ADVICE_KUEUE: Final = (
     "Name a queue whose flavors have a Topology that ends with kubernetes.io/hostname, or another gang_scheduler"
 )
+_ROLES: Final = "Choose native, volcano or coscheduling as the gang_scheduler"
 _ADVICE_SEPARATE: Final = "Install this scheduler with its CRDs, or choose another gang_scheduler"
 
 
@@ -128,6 +130,8 @@ def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResource
     scheduler = select_scheduler(spec.gang_scheduler, shape.scheduler_name, default)
     if scheduler is None:
         return _find_dialect(spec, discovered)
+    if spec.roles is not None and isinstance(scheduler, YuniKorn):
+        return _Found(None, "a task group of yunikorn has pods of one kind only, and the gang has roles", advice=_ROLES)
     group = scheduler.api_group or ""
     guarantee = scheduler.guarantee(ServedGroup(discovered.groups.get(group, {}), discovered.unknown.get(group, "")))
     if guarantee.kept:
@@ -263,8 +267,8 @@ def _group_step(scheduler: GangScheduler, kind: ApiKind) -> CreateOwned:
             return scheduler.workload(progress.group, progress.ref.uid)
         return scheduler.pod_group(progress.group, progress.ref.uid, progress.workload_uid)
 
-    def on_created(progress: Progress, uid: str) -> None:
+    def on_created(progress: Progress, stored: Object) -> None:
         if kind.kind == "Workload":
-            progress.workload_uid = uid
+            progress.workload_uid = stored["metadata"]["uid"]
 
     return CreateOwned(Resource(*kind), body, on_created)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
@@ -16,13 +17,14 @@ from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.roles import end_patch, parts_to_end, read_gang
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
 
 TRIES_MAX: Final = 6
 """With the pauses below, about ten seconds. The client waits longer if the server asks for it."""
@@ -93,6 +95,8 @@ class Removal(Struct, frozen=True):
     """The object as it was last judged, if it was kept. None if the object is deleted or was gone."""
     removed: Object | None = None
     """The version that was deleted. None if the object was kept or was gone."""
+    job: Job | None = None
+    """The gang whose Job was kept or deleted, with the state of all its Jobs. None if the object is no Job."""
 
 
 class RetryingRequests:
@@ -197,6 +201,22 @@ class RetryingRequests:
 
         return await self._retry_unless_gone(patch, JOBS, ref.name, ref.uid)
 
+    async def read_gang(self, stored: Object) -> Job:
+        """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed, with retries."""
+        job = read_job(stored)
+        if not job.has_roles:
+            return job
+        return read_gang(stored, await self.retry(lambda: self.list(JOBS, gang_selector(job.ref.name))))
+
+    async def end_parts(self, ref: GangRef) -> None:
+        """End the Jobs of the other roles of a gang whose record is halted. Their Jobs fail. Safe to repeat."""
+        stored = await self.retry(lambda: self.find(JOBS, ref.name))
+        if stored is None or read_job(stored).ref != ref:
+            return
+        for part in parts_to_end(await self.read_gang(stored)):
+            if part.metadata.uid != ref.uid:
+                await self.mark_job(Job(part).ref, end_patch())
+
     async def deactivate_workload(self, ref: GangRef) -> bool:
         """Take the Job out of its Kueue queue for good, with retries; see `cluster.kueue.deactivate_workload`."""
         # Few tasks have a queue, and each process that resumes a task would pay for the import.
@@ -232,7 +252,6 @@ class RetryingRequests:
         judge: Callable[[Object], bool],
         *,
         seen: Object | None = None,
-        foreground: bool = False,
     ) -> Removal:
         """Delete the object of this uid in exactly the version for which `judge` holds.
 
@@ -241,12 +260,27 @@ class RetryingRequests:
         still exist is deleted in the foreground, see `propagation_of`.
 
         :param seen: The object as it was just read, which saves the first read.
-        :param foreground: Delete in the foreground in any case.
 
         Raises:
             Conflict: others changed the object before each of `TRIES_MAX` deletions.
             ClusterError: it is unknown whether the object is deleted.
         """
+
+        async def judge_object(stored: Object) -> bool:
+            return judge(stored)
+
+        return await self._remove_if(resource, name, uid, judge_object, seen=seen)
+
+    async def _remove_if(
+        self,
+        resource: Resource,
+        name: str,
+        uid: str,
+        judge: Callable[[Object], Awaitable[bool]],
+        *,
+        seen: Object | None = None,
+        foreground: bool = False,
+    ) -> Removal:
         backoff = self.backoff()
         may_be_deleted: Object | None = None
         for tries_left in reversed(range(TRIES_MAX)):
@@ -254,7 +288,7 @@ class RetryingRequests:
             seen = None
             if stored is None or stored["metadata"]["uid"] != uid:
                 return Removal(deleted=may_be_deleted is not None, removed=may_be_deleted)
-            if not judge(stored):
+            if not await judge(stored):
                 is_deleted = may_be_deleted is not None and "deletionTimestamp" in stored["metadata"]
                 return Removal(deleted=is_deleted, kept=stored, removed=may_be_deleted if is_deleted else None)
             try:
@@ -274,10 +308,21 @@ class RetryingRequests:
     async def remove_job_if(
         self, ref: GangRef, judge: Callable[[Job], bool], *, seen: Object | None = None, foreground: bool = False
     ) -> Removal:
-        """Delete the Job of this uid in exactly the version for which `judge` holds, as `remove_if` does."""
-        return await self.remove_if(
-            JOBS, ref.name, ref.uid, lambda stored: judge(read_job(stored)), seen=seen, foreground=foreground
-        )
+        """Delete the Job of this uid in exactly the version for which `judge` holds, as `remove_if` does.
+
+        The Jobs of the other roles of a gang are judged, too. The precondition concerns the first Job only.
+
+        :param foreground: Delete in the foreground in any case.
+        """
+        judged: list[Job] = []
+
+        async def judge_gang(stored: Object) -> bool:
+            judged.append(await self.read_gang(stored))
+            return judge(judged[-1])
+
+        removal = await self._remove_if(JOBS, ref.name, ref.uid, judge_gang, seen=seen, foreground=foreground)
+        is_known = removal.kept is not None or removal.removed is not None
+        return replace(removal, job=judged[-1]) if is_known and judged else removal
 
     async def _remove_as_seen(self, resource: Resource, stored: Object, *, foreground: bool) -> None:
         metadata = stored["metadata"]

@@ -22,15 +22,16 @@ from airflow_provider_gangjobs.cluster.errors import (
     is_webhook_unavailable,
 )
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
-from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
+from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_GANG,
 )
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job
-from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.render.job import render_job, render_role
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.roles import parts_to_end
 from airflow_provider_gangjobs.submission.adopt import differing_fields
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission, UnconfirmedStart
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow_provider_gangjobs.gang.queues import Queue
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 
@@ -135,7 +137,8 @@ class _WebhookWait:
 
 def _was_overtaken(step: Step, error: ClusterError) -> bool:
     """Return whether the object exists already, or has changed since it was read."""
-    return isinstance(error, (AlreadyExists, Conflict)) or (isinstance(step, StartJob) and isinstance(error, Invalid))
+    is_start = isinstance(step, (StartJob, StartRole))
+    return isinstance(error, (AlreadyExists, Conflict)) or (is_start and isinstance(error, Invalid))
 
 
 async def _find_stored(step: Step, progress: Progress) -> Object | None:
@@ -158,7 +161,7 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
         return
     if isinstance(error, NotFound) and isinstance(step, CreateOwned):
         _raise_not_served(step, progress, error)
-    if isinstance(error, NotFound) and isinstance(step, StartJob):
+    if isinstance(error, NotFound) and isinstance(step, (StartJob, StartRole)):
         raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started") from error
     is_right_missing = isinstance(error, Forbidden) and _WEBHOOK not in error.message
     advice = "Give the service account this permission; see the documented Role" if is_right_missing else ""
@@ -243,6 +246,11 @@ class CreateJob(Struct, frozen=True):
         if (job.trigger_id, job.spec_hash) != (progress.attempt.trigger_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.trigger_id, job)
         progress.job = stored
+        if job.has_roles and job.queue is not None:
+            reason = (
+                f"the cluster gives every Job to Kueue's queue {job.queue}, which admits the Job of each role apart"
+            )
+            raise GangUnsupported(reason, "Submit the gang in a namespace that has no LocalQueue of the name default")
         return True
 
 
@@ -264,8 +272,8 @@ class CreateOwned(Struct, frozen=True):
 
     resource: Resource
     body: Callable[[Progress], Object | None]
-    on_created: Callable[[Progress, str], None] = lambda progress, uid: None
-    """Called with the uid of the object that was created or found."""
+    on_created: Callable[[Progress, Object], None] = lambda progress, stored: None
+    """Called with the object that was created or found."""
 
     @property
     def name(self) -> str:
@@ -291,7 +299,7 @@ class CreateOwned(Struct, frozen=True):
         if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
             reason = f"{self.resource.kind} {metadata['name']} remains from another Job of this name"
             raise RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
-        self.on_created(progress, metadata["uid"])
+        self.on_created(progress, stored)
         return True
 
 
@@ -360,6 +368,59 @@ class StartJob(Struct, frozen=True):
         """
         is_known = progress.stored.requested_queue is not None or isinstance(self.queue, NoQueue)
         return queue_of_job(progress.stored) if is_known else self.queue
+
+
+class StartRole(Struct, frozen=True):
+    """PATCH the Job of a role that is not the first one so that it may run, unless it was ended since it was read."""
+
+    role: str
+
+    @property
+    def name(self) -> str:
+        """What the step does."""
+        return f"unsuspend the Job of role {self.role}"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Return whether the Job is suspended."""
+        return read_job(progress.role_jobs[self.role]).is_suspended
+
+    async def apply(self, progress: Progress) -> Object:
+        """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
+        metadata = progress.role_jobs[self.role]["metadata"]
+        seen = {f"/metadata/{name}": metadata[name] for name in ("uid", "generation")}
+        return await progress.requests.patch_job_if(metadata["name"], seen, {"/spec/suspend": False})
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return the Job of this name."""
+        metadata = progress.role_jobs[self.role]["metadata"]
+        stored = await progress.requests.find(JOBS, metadata["name"])
+        if stored is None or stored["metadata"]["uid"] != metadata["uid"]:
+            raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} vanished before it was started")
+        return stored
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Accept the Job if it may run."""
+        job = read_job(stored)
+        if job.is_being_deleted:
+            raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} was deleted")
+        if not parts_to_end(Job(job.view, (job.view,))):
+            raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
+        progress.role_jobs[self.role] = stored
+        return not job.is_suspended
+
+
+def create_role(role: RoleRanks) -> CreateOwned:
+    """Return the step that creates the Job of a role that is not the first one, suspended."""
+
+    def body(progress: Progress) -> Object:
+        return render_role(
+            progress.spec, role, progress.attempt, progress.decision, progress.gang_scheduler, progress.ref.uid
+        )
+
+    def on_created(progress: Progress, stored: Object) -> None:
+        progress.role_jobs[role.name] = stored
+
+    return CreateOwned(JOBS, body, on_created)
 
 
 def _pointers(patch: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,9 @@ The order of the steps works on every release, whatever feature gates are enable
 3. POST Service and ConfigMap, Workload, PodGroup, owned by the Job.
 4. PATCH the Job so that it runs, or give it to its queue, which decides when it runs.
 
+A gang with roles has one more Job for each role after the first one. These Jobs are created after the first Job, also
+suspended, and are started before it. So the first Job is suspended as long as any step is left.
+
 A crash after any step leaves at most one suspended Job. The next call completes this Job, and the deletion of the Job
 deletes everything that it owns.
 """
@@ -14,6 +17,7 @@ deletes everything that it owns.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -23,7 +27,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
-from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
+from airflow_provider_gangjobs.exceptions import GangJobError, GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render.job import render_files, render_service
@@ -31,11 +35,13 @@ from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requeste
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
+from airflow_provider_gangjobs.gang.roles import NO_QUEUE, record_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.roles import parts_to_end
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
@@ -69,8 +75,10 @@ from airflow_provider_gangjobs.submission.steps import (
     CreateJob,
     CreateOwned,
     StartJob,
+    StartRole,
     Step,
     conflict,
+    create_role,
     run_step,
 )
 
@@ -266,7 +274,7 @@ class _SubmissionRun(Struct, frozen=True):
         """List the Jobs of the task, and do what the rule decides."""
         listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
         stored = {job["metadata"]["uid"]: job for job in listed}
-        jobs = [read_job(job) for job in listed]
+        jobs = [await self.requests.read_gang(job) for job in listed]
         action = self.request.decide(jobs, spec_hash=self.spec.hash, min_attempt=min_attempt)
         match action:
             case Refuse(job):
@@ -284,10 +292,13 @@ class _SubmissionRun(Struct, frozen=True):
             await self._wait_for_previous(jobs, action)
         if unfinished:
             await self._complete(progress)
-        return self._submission(progress)
+        return self._submission(progress, action.job if isinstance(action, Adopt) else None)
 
     async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
+        for job in jobs:
+            if job.is_halted and parts_to_end(job):  # whoever halted the gang died before it had ended all roles
+                await self.requests.end_parts(job.ref)
         if self.previous is None:
             return
         digest = self.request.key.digest
@@ -306,6 +317,11 @@ class _SubmissionRun(Struct, frozen=True):
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
     async def _progress_of_new_attempt(self, number: int) -> Progress:
+        if self.spec.roles is not None and (default := self.discovered.queue_name) is not None:
+            raise GangUnsupported(
+                f"the connection gives every gang to the queue {default}, and the gang has roles. {NO_QUEUE}",
+                "Use a connection without queue_name for a gang with roles",
+            )
         queue = None
         if depends_on_queue(self.spec, self.shape, self.discovered):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
@@ -316,6 +332,7 @@ class _SubmissionRun(Struct, frozen=True):
             number=number,
             claim=self.request.claim,
             name=requested_name(self.spec),
+            name_max=record_name_max(roles_of(self.spec)),
             disruptions=self.request.disruptions,
             policies=self.request.policies,
         )
@@ -356,13 +373,26 @@ class _SubmissionRun(Struct, frozen=True):
             if limit:
                 patch["metadata"]["annotations"] |= limit["metadata"]["annotations"]
                 patch["spec"] = limit["spec"]
-            return await self.requests.patch_job(job["metadata"]["name"], patch)
+            claimed = await self.requests.patch_job(job["metadata"]["name"], patch)
+            if self.spec.roles is not None:
+                await self._extend_limit_of_roles(claimed)
+            return claimed
         except ClusterError as error:
             if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
                 raise RestartSubmission(
                     f"Job {job['metadata']['name']} changed while it was adopted: {error}"
                 ) from error
             raise
+
+    async def _extend_limit_of_roles(self, record: Object) -> None:
+        """Give the Jobs of the other roles the time limit of the record, if theirs is shorter."""
+        gang = await self.requests.read_gang(record)
+        limit_s = gang.active_deadline_s
+        if gang.time_limit is None or limit_s is None:
+            return
+        for part in parts_to_end(gang):
+            if (part.spec.active_deadline_seconds or limit_s) < limit_s:
+                await self.requests.mark_job(Job(part).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
 
     async def _complete(self, progress: Progress) -> None:
         """Run the steps that are left. If a step fails and the submission can be completed later, the Job stays.
@@ -379,7 +409,16 @@ class _SubmissionRun(Struct, frozen=True):
                     await halt_job(self.requests, progress.stored, format_halt_note(error))
                 else:
                     await self._delete_incomplete_job(progress)
+            elif progress.role_jobs:
+                await self._end_roles_of_halted_gang(progress)
             raise
+
+    async def _end_roles_of_halted_gang(self, progress: Progress) -> None:
+        """End the Jobs of the other roles if the gang was halted while they were started."""
+        with suppress(ClusterError):  # whoever follows the gang ends these Jobs, too
+            stored = await self.requests.find(JOBS, progress.attempt.name)
+            if stored is not None and read_job(stored).is_halted:
+                await self.requests.end_parts(progress.ref)
 
     async def _delete_incomplete_job(self, progress: Progress) -> None:
         """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
@@ -389,8 +428,8 @@ class _SubmissionRun(Struct, frozen=True):
 
         await self.requests.remove_job_if(progress.ref, is_ours)
 
-    def _submission(self, progress: Progress) -> Submission:
-        job = progress.stored
+    def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
+        job = adopted if adopted is not None and adopted.parts and adopted.is_ended else progress.stored
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
@@ -422,6 +461,7 @@ def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
     provider starts the Job.
     """
     group = group_steps(progress.scheduler) if progress.scheduler else ()
+    other_roles = roles_of(progress.spec)[1:]
     return (
         CheckQueue(),
         RequireUploads(),
@@ -429,11 +469,13 @@ def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
         confirm,
         CreateJob(),
         CheckGangLink(),
+        *map(create_role, other_roles),
         CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid)),
         CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid)),
         *group,
         WaitForWorkload(),
         confirm,
+        *(StartRole(role.name) for role in other_roles),
         StartJob(requested_queue(progress.shape.kueue_queue)),
         RecordFallbackEvent(),
     )

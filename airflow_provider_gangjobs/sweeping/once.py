@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.ownership import (
     SweepAction,
     SweepDecision,
@@ -19,6 +18,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     decide_sweep,
 )
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
+from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.service import follow
 from airflow_provider_gangjobs.sweeping.actions import VANISHED, SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.leases import read_leases
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.service import GangService
 
@@ -97,7 +98,7 @@ def _plan(
 ) -> Iterator[_Planned]:
     for gang in view.gangs():
         held = held_by_gang(view.pods(gang))
-        for job in map(read_job, view.jobs(gang)):
+        for job in read_gangs(view.jobs(gang)):
             facts = SweepFacts(
                 installation=job.installation,
                 unowned_for=None if is_followed(job.ref) else now - (job.ended_at or job.created_at or now),

@@ -18,7 +18,6 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
     SweepAction,
@@ -29,6 +28,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     decide_vanished,
     is_settled,
 )
+from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_gang
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.service import GangService
 
@@ -118,7 +119,7 @@ class Sweep:
         seen: set[GangRef] = set()
         for gang in view.gangs():
             await time_slice.yield_if_due()
-            jobs = [read_job(job) for job in view.jobs(gang)]
+            jobs = read_gangs(view.jobs(gang))
             if any(map(self.is_followed, (job.ref for job in jobs))):
                 continue
             held = held_by_gang(view.pods(gang))
@@ -142,7 +143,7 @@ class Sweep:
             return
         settled = {job.ref for job, facts in unowned if is_settled(job, facts)}
         for ref in settled:
-            if all(read_job(job).ref in settled for job in view.jobs(ref.name)):
+            if all(job.ref in settled for job in read_gangs(view.jobs(ref.name))):
                 self.forget(ref.name)
                 del self._memory[ref]
 

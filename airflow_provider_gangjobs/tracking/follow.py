@@ -223,6 +223,8 @@ class _Follower:
         if observation.verdict is not None and not is_halted:
             return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
         report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events) or says_why(workload))
+        if job is not None and job.parts and (is_halted or job.failure_target is not None):
+            await self.jobs.end_parts(job)
         if is_halted:
             return await self._halted(halted)
         if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:
@@ -314,6 +316,8 @@ class _Follower:
         if seen.phase is Phase.FINISHING:
             self.reporter.report(seen, self.now())
         result = await final.run(job, pods)
+        if verdict.job_is_there:
+            await self.jobs.set_ttl(job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)
         observation = _at_the_end(observation, verdict, result)
         self.reporter.report(observation, self.now())
@@ -360,6 +364,7 @@ class _Follower:
         halted = DeadlineHalt(exceeded.phase, observation.wait.cause, line)
         if not await self.jobs.halt(job, str(halted)):
             return _LOOK_AGAIN
+        await self.jobs.end_parts(job)
         return await self._halted(halted, observation)
 
     async def _halted(self, halted: DeadlineHalt | None, before: Observation | None = None) -> GangEvent:
@@ -377,6 +382,7 @@ class _Follower:
             if not verdict.job_is_there:
                 self.harvester.drop_ledger()
             return await self._end(verdict, job, final)
+        await self.jobs.set_ttl(job)
         observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
         counts = replace(observation.counts, held=result.held)
         if halted is None:

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 V = TypeVar("V", JobView, PodView, PodGroupView)
 
@@ -70,7 +71,8 @@ class GangWatch:
         self._groups: Subscription[PodGroupView] | None = None
         self._queue: Subscription[KueueWorkloadView] | None = None
         self._queue_informer: Informer[KueueWorkloadView] | None = None
-        self._gone: JobView | None = None
+        self._gone: Mapping[str, JobView] = {}
+        """The last views of deleted Jobs."""
 
     async def find_podgroups(self, client: Client) -> None:
         """Watch the PodGroup too, if the cluster serves PodGroups."""
@@ -117,13 +119,18 @@ class GangWatch:
         seen = self._jobs.peek()
         others = (job for job in seen.values() if job.metadata.name == self._ref.name)
         found = seen.get(self._ref.uid) or next(others, None)
-        return read_job(found) if found else None
+        return read_gang(found, seen.values()) if found else None
 
     @property
     def gone_job(self) -> Job | None:
-        """The last view of the gang's Job, if the Job does not exist any more."""
-        self._gone = self._jobs.take_deleted().get(self._ref.uid, self._gone)
-        return read_job(self._gone) if self._gone else None
+        """The last view of the gang's Job, if the Job does not exist any more.
+
+        The other Jobs of a gang with roles are deleted with it, so their last views count, too.
+        """
+        if deleted := self._jobs.take_deleted():
+            self._gone = {**self._gone, **deleted}
+        found = self._gone.get(self._ref.uid)
+        return read_gang(found, {**self._jobs.peek(), **self._gone}.values()) if found else None
 
     @property
     def pod_count(self) -> int:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict
 from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch, needs_finish
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.job import Job
+from airflow_provider_gangjobs.gang.state.roles import end_patch, parts_to_end, ttl_patch
 from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
+from airflow_provider_gangjobs.tracking.read.jobs import get_job
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,11 +48,7 @@ class JobRequests:
 
     async def read(self) -> Job | None:
         """Return the Job as the server has it now, or `None` if there is no Job of this name."""
-        try:
-            found = await self.answer(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace))
-        except NotFound:
-            return None
-        return read_job(found)
+        return await self.answer(lambda: get_job(self.client, self.ref))
 
     async def patch(self, patch: dict[str, Any]) -> bool:
         """Merge-patch the Job. Return false if the Job is gone, or if another Job has its name."""
@@ -73,6 +75,23 @@ class JobRequests:
             with suppress(ClusterError):  # the gang is halted in any case
                 await self._finish_halted(job)
         return True
+
+    async def end_parts(self, job: Job) -> None:
+        """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted."""
+        for part in parts_to_end(job):
+            if part.metadata.uid != self.ref.uid or not job.is_halted:
+                ref = Job(part).ref
+                await self.answer(partial(patch_uid, self.client, JOBS, ref.name, ref.namespace, ref.uid, end_patch()))
+
+    async def set_ttl(self, job: Job | None) -> None:
+        """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now."""
+        patch = ttl_patch(job) if job is not None and job.parts else None
+        if patch is None:
+            return
+        try:
+            await self._patch(patch)
+        except ClusterError as exc:
+            log.warning("gang %s: its Jobs have no time to live: %s", self.ref, exc)
 
     async def _finish_halted(self, job: Job) -> None:
         """Take a halted Job that is suspended out of its queue, and let it end as failed."""

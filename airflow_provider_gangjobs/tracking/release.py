@@ -26,6 +26,8 @@ from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -101,6 +103,7 @@ async def drain_pods(
     ref: GangRef,
     *,
     may_get_pods: bool = True,
+    roles: Collection[str] = (),
     within_s: float = DRAIN_WITHIN_S,
     clock: Clock | None = None,
 ) -> bool:
@@ -112,6 +115,7 @@ async def drain_pods(
     an error of the API server, the function tries again.
 
     :param may_get_pods: The Job controller may be about to create pods. Otherwise each pod is released once.
+    :param roles: The names of the roles of the gang. The Job controller works on the Job of each role for itself.
     :param within_s: For how long the function tries, in seconds.
     :return: False if pods may still be held. The Job of a gang that was deleted in the foreground then stays, and the
         next submission of its task, or `gangjobs release`, releases the pods.
@@ -119,6 +123,8 @@ async def drain_pods(
     clock = clock or client.clock
     began = quiet_since = clock.monotonic()
     backoff = Backoff(clock, base_s=DRAIN_PAUSE_BASE_S, cap_s=DRAIN_PAUSE_CAP_S)
+    # The roles, by None for a gang of one Job, whose deletion the Job controller has not noticed yet.
+    unnoticed: set[str | None] = {*roles} or {None}
     while True:
         try:
             pods = await list_pods(client, ref)
@@ -128,7 +134,9 @@ async def drain_pods(
         except ClusterError as error:
             log.info("Gang %s: its pods could not be listed to release them: %s", ref, error)
         else:
-            if not report.failed and not (may_get_pods and _may_get_others(pods)):
+            tracked = {pod.metadata.labels.gang_role if roles else None for pod in pods if is_tracked(pod)}
+            unnoticed -= {pod.metadata.labels.gang_role if roles else None for pod in pods} - tracked
+            if not report.failed and not (may_get_pods and unnoticed):
                 return True
             now = clock.monotonic()
             quiet_since = now if held else quiet_since
@@ -139,10 +147,6 @@ async def drain_pods(
             log.warning("Gang %s: some of its pods may still be held by the finalizer %s", ref, FINALIZER_HARVEST)
             return False
         await clock.sleep(pause_s)
-
-
-def _may_get_others(pods: list[PodView]) -> bool:
-    return not pods or any(is_tracked(pod) for pod in pods)
 
 
 async def count_running(client: Client, ref: GangRef) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.informer import Informer, Notification, Subscription, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.kube.views import JobView
 from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
@@ -77,7 +77,7 @@ class SelectionWatch:
     def find(self) -> dict[str, SelectedGang]:
         """Return the selected gangs; see `GangSelection.find`."""
         views = (view for subscription in self._jobs for view in subscription.peek().values())
-        return self._selection.find(map(read_job, views))
+        return self._selection.find(read_gangs(views))
 
     async def changed(self) -> None:
         """Wait until a selected Job has changed, or somebody else has notified.

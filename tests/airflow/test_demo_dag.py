@@ -69,6 +69,16 @@ def test_shards_of_an_hour_are_reduced_to_one_report(examples: AirflowHome) -> N
     assert set(statuses) == {"200", "404", "500"}
 
 
+def test_leader_and_workers_share_the_parts_of_an_estimate(examples: AirflowHome) -> None:
+    report = examples.test_dags("leader_and_workers_gang")["leader_and_workers_gang"]
+    assert report.state == "success"
+    results = report.value("estimate")
+    assert (len(results["leader"]), len(results["worker"])) == (1, 3)
+    assert results["leader"][0]["parts"] == sum(results["worker"]) == 12
+    assert abs(report.value("report") - 3.1416) < 0.05
+    assert "[rank 0 of role leader] leader 0: {'parts': 12" in report.log
+
+
 def test_mapped_gangs_exchange_their_edges_in_every_step(examples: AirflowHome) -> None:
     report = examples.test_dags("simulate_heat_gangs")["simulate_heat_gangs"]
     assert report.state == "success"

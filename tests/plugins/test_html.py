@@ -114,7 +114,15 @@ def test_every_field_of_a_row_has_a_column() -> None:
 
     body = html[html.index("<tbody>") : html.index("</tbody>")]
     assert Elements(body).text.split() == ["5", "s", "9", "8", "n", "4", "m"]
-    assert len(fields(RankRow)) - 1 == body.count("<td") + body.count("<th"), "every field but the tone has a column"
+    shown = {field.name for field in fields(RankRow)} - {"tone", "role", "role_rank"}
+    assert len(shown) == body.count("<td") + body.count("<th"), "every field has a column, and a role that of the rank"
+
+
+def test_row_of_a_gang_with_roles_names_the_role_and_the_rank_in_it() -> None:
+    row = RankRow(5, "s", Tone.BAD, role="worker", role_rank=2)
+    html = render(replace(page_of("x"), view=replace(view_of("x"), rows=(row,))), nonce="n", part=True)
+    body = html[html.index("<tbody>") : html.index("</tbody>")]
+    assert Elements(body).text.split()[:2] == ["worker", "2"]
 
 
 @pytest.mark.parametrize(

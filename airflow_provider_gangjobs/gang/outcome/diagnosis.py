@@ -156,11 +156,10 @@ _OUTCOME_RULES: Final = (
 def diagnose_outcome(outcome: Outcome) -> Diagnosis:
     """Diagnose why one rank ended, without considering the other ranks."""
     rule = next(rule for rule in _OUTCOME_RULES if rule.applies(outcome))
-    who = f"pod {outcome.pod}" if outcome.rank is None else f"rank {outcome.rank}"
     container = f" (container {outcome.container})" if outcome.container else ""
     where = f" on {outcome.node}" if outcome.node else ""
     error = f": {outcome.error}" if outcome.error else ""
-    return Diagnosis(rule.code, f"{who}{container} {rule.describe(outcome)}{where}{error}", rule.remedy)
+    return Diagnosis(rule.code, f"{outcome.name}{container} {rule.describe(outcome)}{where}{error}", rule.remedy)
 
 
 _VERDICT_REMEDIES: Final = {

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
+from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     node: str = ""
     seconds: float | None = None
     disruption: str = ""
+    role: str = ""
+    role_rank: int | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages name the rank of the pod, or the pod if it has no rank."""
+        return f"pod {self.pod}" if self.rank is None else name_rank(self.rank, self.role, self.role_rank)
 
 
 class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -219,4 +227,6 @@ def _rank_end(outcome: Outcome) -> RankEnd:
         node=outcome.node,
         seconds=outcome.seconds,
         disruption=outcome.disruption,
+        role=outcome.role,
+        role_rank=outcome.role_rank,
     )

@@ -76,6 +76,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     pod: str
     outcome: OutcomeKind
     rank: int | None = None
+    """Rank in the gang."""
+    role: str = ""
+    """Role of the pod; empty if the gang has one Job only."""
+    role_rank: int | None = None
+    """Rank in the role."""
     attempt: int | None = None
     node: str = ""
     phase: str = ""
@@ -102,6 +107,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     def is_disruption(self) -> bool:
         """The cluster ended the pod, and its program did not fail."""
         return self.outcome in DISRUPTIONS
+
+    @property
+    def name(self) -> str:
+        """How messages name the rank of the pod, or the pod if it has no rank."""
+        if self.rank is None:
+            return f"pod {self.pod}"
+        return podutil.name_rank(self.rank, self.role, self.role_rank)
 
     @property
     def seconds(self) -> float | None:
@@ -155,6 +167,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     disruption = condition(pod.status.conditions, "DisruptionTarget")
     kind = _kind_of(pod, terminated, disruption) if ended else OutcomeKind.UNKNOWN
     finished = caused = podutil.finished_at(pod)
+    role = pod.metadata.labels.gang_role or ""
     message = (terminated.message if terminated else "") or pod.status.message
     if kind is not OutcomeKind.SUCCEEDED:
         caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished
@@ -163,6 +176,8 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         pod=pod.metadata.name,
         outcome=kind,
         rank=podutil.rank_of(pod),
+        role=role,
+        role_rank=podutil.role_rank_of(pod) if role else None,
         attempt=podutil.attempt_of(pod),
         node=pod.spec.node_name,
         phase=pod.status.phase,
@@ -367,7 +382,10 @@ def format_table(outcomes: Iterable[Outcome]) -> str:
     """Format outcomes as a text table: rank, outcome, exit code, seconds, node. Rows are ordered by rank and
     creation."""
     ordered = sorted(outcomes, key=lambda o: (o.rank is None, o.rank, str(o.created), o.uid))
-    rows = [("rank", "outcome", "exit code", "seconds", "node"), *map(_row, ordered)]
+    rows: list[tuple[str, ...]] = [("rank", "outcome", "exit code", "seconds", "node"), *map(_row, ordered)]
+    if any(outcome.role for outcome in ordered):
+        roles = ("role", *(outcome.role for outcome in ordered))
+        rows = [(role, *row) for role, row in zip(roles, rows, strict=True)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -377,5 +395,6 @@ def format_table(outcomes: Iterable[Outcome]) -> str:
 def _row(outcome: Outcome) -> tuple[str, str, str, str, str]:
     seconds = "" if outcome.seconds is None else f"{outcome.seconds:.0f}"
     code = "" if outcome.exit_code is None else str(outcome.exit_code)
-    rank = "" if outcome.rank is None else str(outcome.rank)
+    number = outcome.role_rank if outcome.role else outcome.rank
+    rank = "" if number is None else str(number)
     return rank, str(outcome.outcome), code, seconds, outcome.node

@@ -104,6 +104,9 @@ def task_result(
 ) -> Any:
     """Return the value that the task returns: the result of rank 0, or the results of all ranks in order.
 
+    The results of all ranks of a gang with roles are a mapping of each role to the list of its ranks. Rank 0 is the
+    first rank of the first role.
+
     The value of a rank is `None` if the rank wrote no result, or if the success policy did not need the rank. Call the
     function only if `find_missing_outcomes` returns nothing.
 
@@ -121,7 +124,13 @@ def task_result(
     size = sum(len(outcome.message.encode()) for outcome in ranks.values())
     if size > limit:
         raise ResultsTooLarge(ref=str(ref), ranks=len(ranks), size=size, limit=limit)
-    return [_value(rank, ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
+    values = [_value(rank, ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
+    if not any(outcome.role for outcome in ranks.values()):
+        return values
+    by_role: dict[str, list[Any]] = {}
+    for rank, outcome in sorted(ranks.items()):
+        by_role.setdefault(outcome.role, []).append(values[rank])
+    return by_role
 
 
 def partial_results(outcomes: Sequence[Outcome]) -> dict[int, Any]:

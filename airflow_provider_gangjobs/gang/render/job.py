@@ -15,20 +15,30 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_ON_FINISH,
     ANNOTATION_ON_KILL,
     ANNOTATION_REQUEUES,
+    ANNOTATION_ROLES,
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
     ANNOTATION_TASK,
     ANNOTATION_TIME_LIMIT,
     ANNOTATION_TRIGGER_ID,
+    ANNOTATION_TTL,
     ANNOTATION_WAIT_UNTIL,
     LABEL_GANG,
+    LABEL_GANG_ROLE,
+    LABEL_JOB_UID,
     LABEL_KUEUE_QUEUE,
+    LABEL_TASK,
 )
-from airflow_provider_gangjobs.gang.owner_references import owned_by_job
+from airflow_provider_gangjobs.gang.owner_references import owned_by_job, role_of_job
 from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render import files, rendezvous
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
-from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
+from airflow_provider_gangjobs.gang.render.pod_template import (
+    gang_template,
+    labels_of,
+    role_template,
+    user_template,
+)
 from airflow_provider_gangjobs.gang.render.policy import (
     Placement,
     PlacementDecision,
@@ -37,6 +47,7 @@ from airflow_provider_gangjobs.gang.render.policy import (
 )
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
+from airflow_provider_gangjobs.gang.roles import format_roles, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
 from airflow_provider_gangjobs.gang.state.job import Requeues
@@ -46,6 +57,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import Attempt
     from airflow_provider_gangjobs.gang.queues import Queue
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 
@@ -64,10 +76,12 @@ def render_job(
 ) -> Object:
     """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
 
-    The spec must have passed `validation.validate`.
+    The spec must have passed `validation.validate`. Of a gang with roles, this is the Job of the first role.
 
     :param shape: The shape of the gang, if it has defaults of the connection. The default is the shape of the spec.
     """
+    if spec.roles is not None:
+        return render_first_role(spec, attempt, decision, scheduler)
     manifest = manifest_of(spec)
     shape = shape or shape_of(spec, manifest)
     queue = requested_queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
@@ -85,16 +99,76 @@ def render_job(
     return job
 
 
+def render_first_role(
+    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None
+) -> Object:
+    """Render the Job of the first role, which is the record of the gang. See `render_job`."""
+    roles = roles_of(spec)
+    annotations = {ANNOTATION_ROLES: format_roles(roles), ANNOTATION_TTL: str(_ttl_s(spec))}
+    metadata = _metadata(spec, {}, attempt, decision, requested_queue(None), shape_of(spec, {}))
+    metadata["labels"][LABEL_GANG_ROLE] = roles[0].name
+    metadata["annotations"] |= annotations
+    metadata["annotations"].pop(ANNOTATION_REQUEUES, None)  # there is no queue to which the gang could be returned
+    return _role_job(spec, roles[0], attempt, decision, scheduler, metadata)
+
+
+def render_role(
+    spec: GangSpec,
+    role: RoleRanks,
+    attempt: Attempt,
+    decision: PlacementDecision,
+    scheduler: GangScheduler | None,
+    record_uid: str,
+) -> Object:
+    """Render the Job of a role that is not the first one, suspended. The Job of the first role owns it.
+
+    The Job has no label of its task, so whoever lists the gangs of a task finds the record only.
+
+    :param record_uid: The uid of the Job of the first role.
+    """
+    labels = {name: value for name, value in labels_of(attempt).items() if name != LABEL_TASK}
+    metadata: Object = {
+        "name": role_job_name(attempt.name, role.name),
+        "namespace": attempt.namespace,
+        "labels": {**spec.labels, **labels, LABEL_GANG_ROLE: role.name},
+        "annotations": {**spec.annotations, ANNOTATION_GANG: str(decision)},
+        "ownerReferences": [role_of_job(attempt.name, record_uid)],
+    }
+    job = _role_job(spec, role, attempt, decision, scheduler, metadata)
+    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = record_uid
+    return job
+
+
+def _role_job(
+    spec: GangSpec,
+    role: RoleRanks,
+    attempt: Attempt,
+    decision: PlacementDecision,
+    scheduler: GangScheduler | None,
+    metadata: Object,
+) -> Object:
+    role_spec = spec_of_role(spec, role.name)
+    job_spec = _job_spec(role_spec, {}, shape_of(role_spec, {}), decision)
+    # The first Job that ends must not be deleted while another one runs. The record gets its time to live at the end.
+    del job_spec["ttlSecondsAfterFinished"]
+    job_spec["template"] = role_template(spec, role, attempt)
+    job: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job_spec}
+    if decision.placement is Placement.GANG and scheduler is not None:
+        return scheduler.with_link(job, group_of(job, shape_of(spec, {})))
+    return job
+
+
 def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
-    """Return the scheduling group of the pods of a rendered Job."""
+    """Return the scheduling group of the pods of a rendered Job. All Jobs of a gang with roles have the same group."""
     metadata, template = job["metadata"], job["spec"]["template"]
+    gang = metadata["labels"][LABEL_GANG]
     return SchedulingGroup(
-        name=metadata["name"],
+        name=gang,
         namespace=metadata["namespace"],
         size=shape.size,
         min_count=shape.min_count or shape.size,
         priority_class=template["spec"].get("priorityClassName"),
-        labels={LABEL_GANG: metadata["name"]},
+        labels={LABEL_GANG: gang},
         pod_annotations=template.get("metadata", {}).get("annotations", {}),
     )
 
@@ -184,11 +258,16 @@ def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Placemen
     return job
 
 
+def _ttl_s(spec: GangSpec) -> int:
+    return TTL_AFTER_FINISHED_S if spec.ttl_after_finished_s is None else spec.ttl_after_finished_s
+
+
 __all__ = [
     "group_of",
     "policy_annotations",
     "render_files",
     "render_job",
+    "render_role",
     "render_service",
     "user_template",
 ]

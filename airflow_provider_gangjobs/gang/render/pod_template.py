@@ -10,13 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_COMPLETION_INDEX,
     ANNOTATION_DEFAULT_CONTAINER,
+    ANNOTATION_RANK_OFFSET,
     ENV_ATTEMPT,
+    ENV_RANK_OFFSET,
     ENV_RESULT_PATH,
+    ENV_ROLE,
+    ENV_ROLE_RANK,
+    ENV_ROLE_SIZE,
     ENV_SIZE,
     FINALIZER_HARVEST,
     LABEL_ATTEMPT,
     LABEL_GANG,
+    LABEL_GANG_ROLE,
     LABEL_INSTALLATION,
     LABEL_TASK,
     MAIN_CONTAINER,
@@ -24,12 +31,14 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.render.manifest import copy_without_nulls
-from airflow_provider_gangjobs.gang.render.rendezvous import env_of
-from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of
+from airflow_provider_gangjobs.gang.render.rendezvous import RANK_VARIABLES, env_of
+from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
+from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.kube import strategic_merge
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 Object = dict[str, Any]
@@ -106,6 +115,35 @@ def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, att
             pod[kind] = [_with_gang_env(container, env, with_files=spec.mounts_files) for container in containers]
     pod.setdefault("restartPolicy", "Never")
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
+    return template
+
+
+def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt) -> Object:
+    """Render the pod template of a role of a gang. Its size and its rendezvous are those of the whole gang.
+
+    Kubernetes knows the rank in the role only, and cannot add numbers. So the variables with the rank in the gang exist
+    only in the first role, where both ranks are equal.
+    """
+    template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt)
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
+    env: list[Object] = [
+        {"name": ENV_ROLE, "value": role.name},
+        {"name": ENV_ROLE_RANK, "valueFrom": index},
+        {"name": ENV_ROLE_SIZE, "value": str(role.size)},
+        {"name": ENV_RANK_OFFSET, "value": str(role.offset)},
+    ]
+    unknown = {"valueFrom": index} if role.offset else None
+    for kind in ("initContainers", "containers"):
+        for container in template["spec"].get(kind, []):
+            known = [
+                item
+                for item in container["env"]
+                if item["name"] not in RANK_VARIABLES or {"valueFrom": item.get("valueFrom")} != unknown
+            ]
+            container["env"] = env + known
+    metadata = template["metadata"]
+    metadata["labels"] |= {LABEL_GANG_ROLE: role.name}
+    metadata["annotations"] |= {ANNOTATION_RANK_OFFSET: str(role.offset)}
     return template
 
 

@@ -30,6 +30,9 @@ RENDEZVOUS_ENV: Final = frozenset(
 )
 """Variables that a user must not set while rendezvous is on."""
 
+RANK_VARIABLES: Final = ("RANK", "NODE_RANK", "PET_NODE_RANK")
+"""Variables whose value is the rank."""
+
 
 def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list[dict[str, Any]]:
     """Render the variables of every container. The kubelet reads the rank from the pod when the container starts."""
@@ -44,7 +47,7 @@ def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list
         "PET_MASTER_ADDR": master,
         "PET_MASTER_PORT": port,
     }
-    ranks = [{"name": name, "valueFrom": rank} for name in ("RANK", "NODE_RANK", "PET_NODE_RANK")]
+    ranks = [{"name": name, "valueFrom": rank} for name in RANK_VARIABLES]
     return [{"name": name, "value": value} for name, value in values.items()] + ranks
 
 

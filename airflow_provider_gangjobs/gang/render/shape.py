@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.selection import LINK_KEYS
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
@@ -55,8 +56,10 @@ class Shape(Struct, frozen=True):
 def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
     """Return the shape of the Job that is rendered from a spec and its manifest.
 
-    Both arguments must have passed the structural checks.
+    Both arguments must have passed the structural checks. The shape of a gang with roles is that of all roles together.
     """
+    if spec.roles is not None:
+        return _shape_of_roles(spec)
     job = manifest.get("spec", {})
     pod = _pod_spec(spec, job)
     scheduler_name = _scheduler_name(spec, job)
@@ -82,8 +85,10 @@ def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, pr
 
     The parameters of the gang and their hash stay as they are: another try adopts the gang, whatever the connection
     says by then. A Job that another component starts (`keep_suspended`, or a controller that owns the Job) gets no
-    queue.
+    queue, and neither does a gang with roles, which the submission refuses.
     """
+    if spec.roles is not None:
+        return shape
     defaults = {}
     if shape.kueue_queue is None and queue is not None and not spec.keep_suspended and shape.controller is None:
         defaults["queue_name"] = queue
@@ -94,6 +99,19 @@ def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, pr
         kueue_queue=defaults.get("queue_name", shape.kueue_queue),
         kueue_priority=defaults.get("queue_priority", shape.kueue_priority),
         connection_defaults=tuple(defaults),
+    )
+
+
+def _shape_of_roles(spec: GangSpec) -> Shape:
+    size = sum(role.size for role in roles_of(spec))
+    return Shape(
+        parallelism=size,
+        completions=size,
+        indexed=True,
+        backoff_limit=0,
+        kueue_queue=spec.queue_name or spec.labels.get(LABEL_KUEUE_QUEUE),
+        kueue_priority=spec.queue_priority or spec.labels.get(LABEL_KUEUE_PRIORITY),
+        scheduler_name=spec.scheduler_name,
     )
 
 

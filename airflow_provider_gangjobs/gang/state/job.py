@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, view
@@ -21,6 +22,7 @@ from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
 REASON_HALTED: Final = "Halted"
@@ -65,9 +67,15 @@ def parse_requeues(text: str | None) -> Requeues | None:
 
 
 class Job(Struct, frozen=True):
-    """A Job at one moment. Two values are equal if all fields that the views contain are equal."""
+    """A Job at one moment. Two values are equal if all fields that the views contain are equal.
+
+    The Job of the first role of a gang with roles is the record of the gang. Its own conditions say nothing about the
+    other Jobs. Unless `gang.state.roles` has combined it with the others, the gang therefore counts as not ended.
+    """
 
     view: JobView
+    parts: tuple[JobView, ...] = ()
+    """The Jobs that `view` combines, the record first; empty for a gang of one Job, and if they are not known."""
 
     # -- identity ----------------------------------------------------------------------------------------------------
 
@@ -168,6 +176,29 @@ class Job(Struct, frozen=True):
         """The parameters of the task from which the provider computed `active_deadline_s`; `None` if it did not."""
         return self._annotations.time_limit
 
+    # -- roles -------------------------------------------------------------------------------------------------------
+
+    @property
+    def roles(self) -> tuple[RoleRanks, ...]:
+        """The roles of the gang in their order; empty for a gang of one Job."""
+        text = self._annotations.roles
+        return parse_roles(text) if text is not None else ()
+
+    @property
+    def has_roles(self) -> bool:
+        """The gang has further Jobs, one for each role after the first one."""
+        return self._annotations.roles is not None
+
+    @property
+    def lacks_parts(self) -> bool:
+        """The gang has further Jobs, and their state is not known."""
+        return self.has_roles and not self.parts
+
+    @property
+    def has_end_condition(self) -> bool:
+        """This one Job has completed or failed, whatever the other Jobs of the gang do."""
+        return any(condition(self.status.conditions, kind) for kind in ("Complete", "Failed"))
+
     # -- ownership ---------------------------------------------------------------------------------------------------
 
     @property
@@ -220,8 +251,9 @@ class Job(Struct, frozen=True):
 
     @property
     def has_pods_left(self) -> bool:
-        """A pod still runs or is being deleted, by the counters of the Job."""
-        return self.status.active + self.status.terminating > 0
+        """A pod still runs or is being deleted, by the counters of the Job. True if the state of other Jobs is not
+        known."""
+        return self.lacks_parts or self.status.active + self.status.terminating > 0
 
     # -- times, by the server's clock --------------------------------------------------------------------------------
 
@@ -258,13 +290,13 @@ class Job(Struct, frozen=True):
 
     @property
     def complete(self) -> Condition | None:
-        """The condition `Complete`, if it is true."""
-        return condition(self.status.conditions, "Complete")
+        """The condition `Complete`, if it is true. `None` if the state of other Jobs of the gang is not known."""
+        return None if self.lacks_parts else condition(self.status.conditions, "Complete")
 
     @property
     def failed(self) -> Condition | None:
-        """The condition `Failed`, if it is true."""
-        return condition(self.status.conditions, "Failed")
+        """The condition `Failed`, if it is true. `None` if the state of other Jobs of the gang is not known."""
+        return None if self.lacks_parts else condition(self.status.conditions, "Failed")
 
     @property
     def is_ended(self) -> bool:
@@ -278,14 +310,19 @@ class Job(Struct, frozen=True):
 
     @property
     def failure_target(self) -> Condition | None:
-        """The condition `FailureTarget`, if it is true: the Job is going to fail (KEP-3939)."""
-        return condition(self.status.conditions, "FailureTarget")
+        """The condition `FailureTarget`, if it is true: the Job is going to fail (KEP-3939).
+
+        A gang with roles is going to fail when one of its Jobs has failed.
+        """
+        found = condition(self.status.conditions, "FailureTarget")
+        return found or (condition(self.status.conditions, "Failed") if self.lacks_parts else None)
 
     @property
     def interim_condition(self) -> Condition | None:
         """The condition that announces the end (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still
         run."""
-        return condition(self.status.conditions, "SuccessCriteriaMet") or self.failure_target
+        announced = None if self.lacks_parts else condition(self.status.conditions, "SuccessCriteriaMet")
+        return announced or self.failure_target
 
     @property
     def is_being_deleted(self) -> bool:
@@ -394,7 +431,9 @@ class Job(Struct, frozen=True):
 
     @property
     def has_run(self) -> bool:
-        """The Job controller has started the Job at least once."""
+        """The Job controller has started the Job at least once; in a gang with roles, any of its known Jobs."""
+        if self.parts:
+            return any(Job(part).has_run for part in self.parts)
         status = self.status
         counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
         return status.start_time is not None or any(counters)
@@ -409,8 +448,13 @@ class Job(Struct, frozen=True):
         """The Job is suspended and the Job controller never started it.
 
         The property is False for a Job in a queue: Kueue may have stopped the Job after it ran, and the API server does
-        not show that.
+        not show that. It is also False if the state of other Jobs of the gang is not known.
         """
+        return self.is_unstarted and not self.lacks_parts
+
+    @property
+    def is_unstarted(self) -> bool:
+        """As `never_ran`. Other Jobs of the gang may have run if their state is not known."""
         return self.is_suspended and not self.has_run and not self.is_queued_by_kueue
 
     @property

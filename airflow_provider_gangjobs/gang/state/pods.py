@@ -37,8 +37,23 @@ _ZERO_TIMES_END: Final = datetime(1971, 1, 1, tzinfo=UTC)
 
 
 def rank_of(pod: PodView) -> int | None:
-    """Return the completion index of the pod; `None` if its Job has no indexes."""
+    """Return the rank of the pod in its gang; `None` if its Job has no indexes.
+
+    The rank is the completion index, to which a gang with roles adds the number of ranks of the roles before.
+    """
+    index = role_rank_of(pod)
+    offset = pod.metadata.annotations.rank_offset
+    return index if index is None or offset is None else index + (_number(offset) or 0)
+
+
+def role_rank_of(pod: PodView) -> int | None:
+    """Return the completion index of the pod, which is its rank in its role; `None` if its Job has no indexes."""
     return _number(pod.metadata.annotations.completion_index)
+
+
+def name_rank(rank: int | None, role: str = "", role_rank: int | None = None) -> str:
+    """Return how messages name a rank: `rank 3`, or `rank 2 of role worker` in a gang with roles."""
+    return f"rank {rank}" if not role else f"rank {role_rank} of role {role}"
 
 
 def attempt_of(pod: PodView) -> int | None:
@@ -57,12 +72,14 @@ def _number(text: str | None) -> int | None:
 
 
 def owner_uid(pod: PodView) -> str | None:
-    """Return the UID of the pod's Job; `None` if the pod has neither the label nor the owner reference.
+    """Return the UID of the Job of the pod's gang; `None` if the pod has neither a label nor the owner reference.
+
+    In a gang with roles this is the Job of the first role, which a label of the pods of the other roles names.
 
     If the Job is deleted and its pods are orphaned, the label stays and the owner reference is removed.
     """
     labels = pod.metadata.labels
-    by_label = labels.controller_uid or labels.controller_uid_before_1_27
+    by_label = labels.gang_uid or labels.controller_uid or labels.controller_uid_before_1_27
     if by_label:
         return by_label
     return next(

@@ -160,7 +160,9 @@ def _rank_order(pod: PodView) -> tuple[int, str]:
 
 def _name_pod(pod: PodView) -> str:
     rank = podutil.rank_of(pod)
-    return f"pod {pod.metadata.name}" if rank is None else f"rank {rank}"
+    if rank is None:
+        return f"pod {pod.metadata.name}"
+    return podutil.name_rank(rank, pod.metadata.labels.gang_role or "", podutil.role_rank_of(pod))
 
 
 def _find_missing_pods(inputs: WaitInputs) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation import env, job, metadata, queues, resources, structure, volumes
+from airflow_provider_gangjobs.gang.validation import env, job, metadata, queues, resources, roles, structure, volumes
 from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
@@ -41,6 +41,8 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
 
     Parameters that have a wrong structure are reported and then reset, so that the other parameters are still checked.
     """
+    if spec.roles is not None:
+        return roles.validate_roles(spec, validate)
     parsed = ParsedSpec(spec)
     problems = list(structure.check_structure(parsed))
     if not any(problem.path.startswith("manifest") for problem in problems):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
 from airflow_provider_gangjobs.gang.outcome.results import (
@@ -24,7 +23,7 @@ from airflow_provider_gangjobs.gang.outcome.results import (
     find_missing_outcomes,
 )
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
-from airflow_provider_gangjobs.kube.views import JobView, view
+from airflow_provider_gangjobs.tracking.read.jobs import get_job
 from airflow_provider_gangjobs.tracking.read.outcomes import rank_order, read_outcomes
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
@@ -75,15 +74,16 @@ async def collect_outcomes(client: Client, event: GangEvent) -> CollectedOutcome
     if _is_settled(event, recorded, completed):
         return CollectedOutcomes(recorded, completed)
     try:
-        job = await _get_job(client, ref)
+        job = await get_job(client, ref)
+        job = job if job is not None and job.ref == ref else None
         if completed is None and job is not None:
-            completed = completed_ranks_in_job(job)
+            completed = completed_ranks_in_job(job.view)
             if _is_settled(event, recorded, completed):
                 return CollectedOutcomes(recorded, completed)
         pods = await list_pods(client, ref)
     except ClusterError as exc:
         raise LedgerUnavailable(str(ref), str(exc)) from exc
-    job_is_gone = job is None or job.metadata.deletion_timestamp is not None
+    job_is_gone = job is None or job.is_being_deleted
     outcomes = _add_outcomes_of_pods(recorded, pods)
     held, problem = await _harvest(client, ref, pods, has_ledger=not job_is_gone)
     completed = completed or completed_ranks_without_job(event, outcomes)
@@ -94,15 +94,6 @@ async def collect_outcomes(client: Client, event: GangEvent) -> CollectedOutcome
 def _is_settled(event: GangEvent, outcomes: Sequence[Outcome], completed: CompletedRanks | None) -> bool:
     """Every completed rank has an outcome, and the event reports no held pods."""
     return completed is not None and not find_missing_outcomes(outcomes, completed) and not event.counts.get("held", 0)
-
-
-async def _get_job(client: Client, ref: GangRef) -> JobView | None:
-    """Return the Job with this uid, or `None` if it does not exist."""
-    try:
-        job = view(JobView, await client.get(JOBS, ref.name, ref.namespace))
-    except NotFound:
-        return None
-    return job if job.metadata.uid == ref.uid else None
 
 
 def _add_outcomes_of_pods(recorded: Sequence[Outcome], pods: Sequence[PodView]) -> list[Outcome]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.log_options import ALL_CONTAINERS
-from airflow_provider_gangjobs.gang.state.pods import main_container, rank_of
+from airflow_provider_gangjobs.gang.state.pods import main_container, name_rank, rank_of, role_rank_of
 from airflow_provider_gangjobs.tracking.read.logs import select_pods
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ class LogSource(Struct, frozen=True):
     """Whether the container is the one whose exit code is the outcome of the rank."""
     restarts: int = 0
     pod_succeeded: bool = False
+    role: str = ""
+    role_rank: int | None = None
 
     @property
     def label(self) -> str:
         """The beginning of each line of this log in the log of the task."""
-        rank = self.pod if self.rank is None else f"rank {self.rank}"
+        rank = self.pod if self.rank is None else name_rank(self.rank, self.role, self.role_rank)
         return rank if self.is_main else f"{rank} {self.container}"
 
     @property
@@ -68,14 +70,17 @@ def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSour
     for status in (*initial, *([main] if main else []), *(other for other in regular if other is not main)):
         is_main = status is main
         if is_main or (_is_wanted(status, containers) and _has_started(status)):
+            metadata = pod.metadata
             yield LogSource(
-                pod.metadata.namespace,
-                pod.metadata.name,
+                metadata.namespace,
+                metadata.name,
                 status.name,
                 rank_of(pod),
                 is_main,
                 status.restart_count,
                 pod.status.phase == "Succeeded",
+                metadata.labels.gang_role or "",
+                role_rank_of(pod),
             )
 
 

@@ -75,6 +75,8 @@ async def store_logs(
 def object_name(ref: GangRef, source: LogSource) -> str:
     """Return the name of a log's object. The name of the Job contains the number of the attempt."""
     rank = source.pod if source.rank is None else f"rank-{source.rank:05d}"
+    if source.role and source.role_rank is not None:
+        rank = f"{source.role}-{source.role_rank:05d}"
     return f"{ref.name}/{rank}{'' if source.is_main else f'.{source.container}'}.log"
 
 

@@ -15,7 +15,14 @@ from msgspec import Struct
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, main_container, rank_of
+from airflow_provider_gangjobs.gang.state.pods import (
+    has_ended,
+    has_started,
+    main_container,
+    name_rank,
+    rank_of,
+    role_rank_of,
+)
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
@@ -47,10 +54,13 @@ class RankLog(Struct, frozen=True):
     """The error if the log could not be read; else empty."""
     left_out: str = ""
     """Description of the lines that are missing before `text`, and the command that shows them; empty if none is."""
+    role: str = ""
+    """Role of the pod; empty if the gang has one Job only."""
+    role_rank: int | None = None
 
     def lines(self) -> list[str]:
         """Return the lines, each with its rank as a prefix, to show the logs of several ranks in one log."""
-        source = self.pod if self.rank is None else f"rank {self.rank}"
+        source = self.pod if self.rank is None else name_rank(self.rank, self.role, self.role_rank)
         missing = [f"(left out: {self.left_out})"] if self.left_out else []
         lines = [*missing, *self.text.splitlines()] if not self.problem else [f"(no log: {self.problem})"]
         return [f"[{source}] {line}" for line in lines]
@@ -131,11 +141,17 @@ async def _read(client: Client, pod: PodView, *, tail_lines: int, limit_bytes: i
     try:
         tail = await client.log_tail(name, namespace, container=container, tail_lines=tail_lines, bytes_max=limit_bytes)
     except ClusterError as exc:
-        return RankLog(name, rank_of(pod), problem=str(exc))
+        return _rank_log(pod, problem=str(exc))
     missing = _missing(tail)
     command = f"kubectl logs -n {namespace} {name}{f' -c {container}' if container else ''}"
     left_out = f"{missing}; `{command}` shows all lines while the pod is there" if missing else ""
-    return RankLog(name, rank_of(pod), tail.text, left_out=left_out)
+    return _rank_log(pod, text=tail.text, left_out=left_out)
+
+
+def _rank_log(pod: PodView, **content: str) -> RankLog:
+    role = pod.metadata.labels.gang_role or ""
+    role_rank = role_rank_of(pod) if role else None
+    return RankLog(pod.metadata.name, rank_of(pod), role=role, role_rank=role_rank, **content)
 
 
 def _missing(tail: LogTail) -> str:

@@ -16,9 +16,10 @@ import msgspec
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selector
+from airflow_provider_gangjobs.gang.selectors import gang_selector, roles_selector, task_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.gang_watch import group_resource, podgroups_served
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
@@ -61,6 +62,8 @@ class GangSnapshot:
     """All attempts of the task, the latest first."""
     job: Mapping[str, Any] | None = None
     """The Job whose pods and outcomes were read, if there is one."""
+    role_jobs: Sequence[Mapping[str, Any]] = ()
+    """The Jobs of the other roles of all these gangs."""
     pods: Sequence[PodView] = ()
     outcomes: Sequence[Outcome] = ()
     podgroup: PodGroupView | None = None
@@ -84,23 +87,36 @@ async def read_snapshot(
     found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
+    role_jobs = await _role_jobs(client, namespace, jobs)
     if not chosen:
-        return GangSnapshot(jobs=jobs)
-    return await _Reader(client, jobs, chosen[0], limits).read()
+        return GangSnapshot(jobs=jobs, role_jobs=role_jobs)
+    return await _Reader(client, jobs, role_jobs, chosen[0], limits).read()
+
+
+async def _role_jobs(client: Client, namespace: str, jobs: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the Jobs of the other roles of these gangs. A request is sent only if one of the gangs has roles."""
+    names = [job["metadata"]["name"] for job in jobs if read_job(job).has_roles]
+    return await client.list(JOBS, namespace, label_selector=roles_selector(names)) if names else ()
 
 
 class _Reader:
     """Reads one Job and what belongs to it."""
 
     def __init__(
-        self, client: Client, jobs: Sequence[Mapping[str, Any]], job: Mapping[str, Any], limits: SnapshotLimits
+        self,
+        client: Client,
+        jobs: Sequence[Mapping[str, Any]],
+        role_jobs: Sequence[Mapping[str, Any]],
+        job: Mapping[str, Any],
+        limits: SnapshotLimits,
     ) -> None:
         self.client = client
         self.limits = limits
         self.jobs = jobs
         self.stored = job
-        self.job: Job = read_job(job)
+        self.job: Job = read_gang(job, role_jobs)
         self.ref = self.job.ref
+        self.role_jobs = role_jobs
         self.unread: list[str] = []
 
     async def read(self) -> GangSnapshot:
@@ -110,6 +126,7 @@ class _Reader:
         return GangSnapshot(
             jobs=self.jobs,
             job=self.stored,
+            role_jobs=self.role_jobs,
             pods=pods_of(self.ref, pods),
             outcomes=outcomes,
             podgroup=await self._podgroup() if is_waiting else None,

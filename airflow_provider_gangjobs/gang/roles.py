@@ -1,0 +1,117 @@
+"""Roles: a gang of several Jobs whose pods are placed together, such as a leader and its workers.
+
+The Job of the first role is the record of the gang. It has the name, the labels and the annotations of a gang of one
+Job, and it owns everything else, including the Jobs of the other roles. A rank in the gang is the rank in the role plus
+the number of ranks of the roles before, so the ranks of the first role begin at 0.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.identity import JOB_NAME_MAX
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+
+ROLE_NAME_MAX: Final = 20
+"""The name of a Job is `<record>-<role>`. A host name has 63 characters, and ends with the rank."""
+HOST_NAME_MAX: Final = 63
+ROLE_PARAMETERS: Final = (
+    "image",
+    "command",
+    "args",
+    "env",
+    "env_from",
+    "resources",
+    "workers",
+    "pod_overrides",
+    "service_account",
+    "node_selector",
+    "affinity",
+    "tolerations",
+    "volumes",
+    "volume_mounts",
+    "image_pull_policy",
+    "security_context",
+    "working_dir",
+)
+"""Parameters of `GangSpec` that each role has for itself. All other parameters belong to the gang."""
+
+NO_QUEUE: Final = (
+    "Kueue admits each Job of a gang with roles apart, so a part of the gang would hold its quota and wait"
+)
+"""Why a gang with roles has no queue."""
+
+
+class RoleRanks(Struct, frozen=True):
+    """A role and its ranks."""
+
+    name: str
+    size: int
+    """Number of ranks of the role."""
+    offset: int
+    """Rank in the gang of the first rank of the role."""
+
+
+def roles_of(spec: GangSpec) -> tuple[RoleRanks, ...]:
+    """Return the roles of a valid spec in their order; empty for a gang of one Job."""
+    return _with_offsets([(name, role.get("workers") or 1) for name, role in (spec.roles or {}).items()])
+
+
+def format_roles(roles: tuple[RoleRanks, ...]) -> str:
+    """Return the value of `ANNOTATION_ROLES`: a JSON list of pairs of a name and a number of ranks."""
+    return json.dumps([(role.name, role.size) for role in roles], separators=(",", ":"))
+
+
+def parse_roles(text: str | None) -> tuple[RoleRanks, ...]:
+    """Return the roles that `format_roles` wrote; empty if there is no text, or if the text has another form."""
+    try:
+        return _with_offsets([(str(name), int(size)) for name, size in json.loads(text or "[]")])
+    except (ValueError, TypeError):
+        return ()
+
+
+def spec_of_role(spec: GangSpec, role: str) -> GangSpec:
+    """Return the spec of one role, as the spec of a gang of one Job. The role must have known parameters only."""
+    return replace(spec, roles=None, **(spec.roles or {})[role])
+
+
+def role_job_name(record: str, role: str) -> str:
+    """Return the name of the Job of a role that is not the first one.
+
+    :param record: The name of the Job of the first role.
+    """
+    return f"{record}-{role}"
+
+
+def record_name_max(roles: tuple[RoleRanks, ...]) -> int:
+    """Return how many characters the name of the gang may have, so that the host names of all ranks are valid."""
+    tails = (len(f"-{role.name}-{role.size - 1}") for role in roles[1:])
+    return min([JOB_NAME_MAX, *(HOST_NAME_MAX - tail for tail in tails)])
+
+
+def _with_offsets(sizes: list[tuple[str, int]]) -> tuple[RoleRanks, ...]:
+    roles, offset = [], 0
+    for name, size in sizes:
+        roles.append(RoleRanks(name, size, offset))
+        offset += size
+    return tuple(roles)
+
+
+__all__ = [
+    "NO_QUEUE",
+    "ROLE_NAME_MAX",
+    "ROLE_PARAMETERS",
+    "RoleRanks",
+    "format_roles",
+    "parse_roles",
+    "record_name_max",
+    "role_job_name",
+    "roles_of",
+    "spec_of_role",
+]

@@ -1,0 +1,38 @@
+"""The Jobs of a gang, as the API server has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.roles import read_gang
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+
+async def get_job(client: Client, ref: GangRef) -> Job | None:
+    """Return the Job that has the gang's name now, combined with the other Jobs of its gang; `None` if there is none.
+
+    A gang of one Job costs one request. If the gang has roles, its Jobs are listed, too.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    try:
+        stored = await client.get(JOBS, ref.name, ref.namespace)
+    except NotFound:
+        return None
+    if not read_job(stored).has_roles:
+        return read_job(stored)
+    listed = await client.list(JOBS, ref.namespace, label_selector=gang_selector(ref.name))
+    # The list is one moment, so the record is taken from it, too.
+    record = next((job for job in listed if job["metadata"]["name"] == ref.name), None)
+    return read_gang(record, listed) if record is not None else None
+
+
+__all__ = ["get_job"]
