@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
-PYTEST := $(BIN)/python -m pytest --hypothesis-profile=repeatable
+PYTEST := $(BIN)/python -m pytest --hypothesis-profile=quick
 # More than there are cores, since most tests wait for the embedded cluster.
 WORKERS ?= 4
 QUICK  := not slow and (not airflow or representative)

@@ -1,7 +1,8 @@
 """What all tests need: an Airflow home that is nobody's own, signals as on a terminal, and no luck.
 
 Properties are searched at random where somebody sits before the screen, and over the same examples each time where a
-change is judged: in CI, and in `make test`. CONTRIBUTING.md says how to search longer.
+change is judged: in CI, in `make test-all`, and in `make test`, which tries a quarter of the examples. CONTRIBUTING.md
+says how to search longer.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _UNTIMED = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", _UNTIMED)
 settings.register_profile("repeatable", _UNTIMED, derandomize=True)
+settings.register_profile("quick", _UNTIMED, derandomize=True, max_examples=25)
 settings.load_profile("repeatable" if "CI" in os.environ else "random")
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):

@@ -40,7 +40,9 @@ FOLLOW_REQUESTS = 3
 SHORT_S, LONG_S = 30.0, 720.0
 """How long the programs run: their gang has ended, or still runs, when a process wakes."""
 
-APPLIED = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+APPLIED = pytest.mark.parametrize(
+    "applied", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)]
+)
 
 
 @pytest.fixture

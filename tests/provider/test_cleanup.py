@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.submission.cleanup import CleanupAction, CleanupR
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.examples import examples
 from tests.provider.submission_cluster import GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.provider.test_submission_races import interleaved
 from tests.sandbox.builders import NAMESPACE
@@ -154,7 +155,7 @@ async def test_refusal_is_reported_and_stops_nothing_else(cluster):
     assert list(result.gangs.values()) == [CleanupAction.REMOVE]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(turns=st.lists(st.integers(0, 1), max_size=24), by_id=st.booleans(), request=st.integers(1, 5))
 async def test_a_submitter_that_comes_back_meanwhile_ends_with_one_gang(turns, by_id, request):
     """The janitor never deletes what runs: whoever is second sees that the other was first."""

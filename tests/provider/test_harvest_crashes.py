@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.examples import examples
 from tests.guarantees.harvest import check_harvest, recorded_before_released
 from tests.provider.follower import Follower
 from tests.provider.test_harvest import drained
@@ -85,7 +86,7 @@ async def test_crash_neither_loses_nor_doubles(plane, crash):
 crashes = st.builds(Crash, st.integers(0, 12), st.booleans())
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from([0, 1, 137]), min_size=1, max_size=6),
     st.lists(st.lists(crashes, min_size=1, max_size=3), max_size=3),

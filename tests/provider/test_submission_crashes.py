@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.examples import examples
 from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ async def test_a_crash_while_completing_a_half_gang_leaves_one():
 CRASHES = st.lists(st.builds(Crash, st.integers(0, 8), st.booleans()), min_size=2, max_size=4)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(crashes=CRASHES, release=st.sampled_from(RELEASES))
 async def test_any_series_of_crashes_leaves_one_gang(crashes, release):
     async for cluster in crashed(release, GANG_OF_4, *crashes):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.submit import Submission
+from tests.examples import examples
 from tests.interleaving import interleaved
 from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
 
@@ -19,7 +20,7 @@ TURNS = st.lists(st.integers(0, 1), max_size=24)
 HARD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 
-@settings(max_examples=30, **HARD)
+@settings(max_examples=examples(30), **HARD)
 @given(turns=TURNS, release=st.sampled_from(RELEASES))
 async def test_two_submitters_end_in_one_gang(turns, release):
     async with running_cluster(release) as cluster:
@@ -35,7 +36,7 @@ async def test_two_submitters_end_in_one_gang(turns, release):
         cluster.check_one_live_gang(second)
 
 
-@settings(max_examples=20, **HARD)
+@settings(max_examples=examples(20), **HARD)
 @given(turns=TURNS)
 async def test_two_that_replace_each_other_leave_at_most_one(turns):
     async with running_cluster() as cluster:
@@ -49,7 +50,7 @@ async def test_two_that_replace_each_other_leave_at_most_one(turns):
         cluster.check_one_live_gang(submission)
 
 
-@settings(max_examples=20, **HARD)
+@settings(max_examples=examples(20), **HARD)
 @given(turns=TURNS)
 async def test_two_with_other_parameters_leave_at_most_one(turns):
     async with running_cluster() as cluster:

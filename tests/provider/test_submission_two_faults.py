@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.examples import examples
 from tests.provider.submission_cluster import RELEASES, running_cluster
 from tests.provider.test_operations import OURS, delete, submit
 
@@ -40,7 +41,7 @@ READS = st.builds(
 )
 TWO = st.tuples(WRITES | READS, WRITES | READS)
 CRASHES = st.none() | st.builds(Crash, st.integers(0, 8), st.booleans())
-MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 async def submit_in_trouble(cluster: SubmissionCluster, crash: Crash | None, *, by_id: bool) -> None:

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.sweeping.sweep import Sweep
 from airflow_provider_gangjobs.sweeping.views import ListedView
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests.examples import examples
 from tests.interleaving import Gate, interleaved
 from tests.provider.submission_cluster import KEY, InterleavingClient, SubmissionCluster, running_cluster
 from tests.provider.test_submission_endings import NOW
@@ -290,7 +291,7 @@ OTHERS: dict[str, Callable[[SubmissionCluster, GangRef], Callable[[Any], Awaitab
 }
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(turns=st.lists(st.integers(0, 2), max_size=24), other=st.sampled_from(sorted(OTHERS)))
 async def test_a_try_that_adopts_or_submits_has_one_live_gang_whoever_sweeps_kills_or_delivers(turns, other):
     async with running_cluster() as cluster:

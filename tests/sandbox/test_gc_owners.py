@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangjobs_sandbox.resources import CONFIGMAPS
+from tests.examples import examples
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
 
 HOLD = "example.com/hold"
@@ -146,7 +147,7 @@ def test_owner_in_another_namespace_is_ignored(bench):
     assert left(bench) == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(st.tuples(st.sets(st.integers(0, 5)), st.booleans()), min_size=1, max_size=6),
     st.sampled_from(["Background", "Foreground"]),

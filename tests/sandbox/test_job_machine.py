@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gangjobs_sandbox.resources import JOBS
+from tests.examples import examples
 from tests.sandbox.builders import (
     NAMESPACE,
     Bench,
@@ -195,5 +196,5 @@ class CountedOnce(RuleBasedStateMachine):
 
 TestCountedOnce = CountedOnce.TestCase
 TestCountedOnce.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(60), stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -420,6 +420,7 @@ async def test_control_plane_may_fetch_logs_from_the_node(tmp_path: Path) -> Non
             assert (await http.get(f"{url}/main", params={"tailLines": "x"})).status_code == 400
 
 
+@pytest.mark.slow
 async def test_many_short_pods_do_not_block_the_loop(tmp_path: Path) -> None:
     async with node_cluster(tmp_path, cpu=100) as cluster:
         names = [cluster.create(pod(shell("exit 0"), name=f"short-{number}")) for number in range(50)]

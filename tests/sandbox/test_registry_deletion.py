@@ -13,6 +13,7 @@ from gangjobs_sandbox.clock import VirtualClock
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Propagation, Registry
 from gangjobs_sandbox.resources import PODS
+from tests.examples import examples
 
 FINALIZERS = ("example.org/a", "example.org/b")
 ORDERS = {"orphan", "foregroundDeletion"}
@@ -96,5 +97,5 @@ class OnePod(RuleBasedStateMachine):
             assert len(set(self.before["metadata"].get("finalizers") or [])) <= 1
 
 
-OnePod.TestCase.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
+OnePod.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=20, deadline=None)
 TestOnePod = OnePod.TestCase

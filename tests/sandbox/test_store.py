@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from airflow_provider_gangjobs.kube import selector as selectors
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from gangjobs_sandbox.store import Event, EventType, Expired, Store, objects_copy
+from tests.examples import examples
 
 Obj = dict[str, Any]
 
@@ -236,5 +237,5 @@ class StoreAgainstDict(RuleBasedStateMachine):
             assert replayed == self.model
 
 
-StoreAgainstDict.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+StoreAgainstDict.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestStoreAgainstDict = StoreAgainstDict.TestCase

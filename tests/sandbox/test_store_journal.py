@@ -18,6 +18,7 @@ from gangjobs_sandbox.journal import LOG, SNAPSHOT, CorruptJournalError, Journal
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
 from gangjobs_sandbox.store import Expired, Store
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +138,7 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     assert (folder / LOG).stat().st_mode & 0o077 == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(cut=st.integers(0, 2000), log_bytes_max=st.sampled_from([10**9, 300]))
 def test_truncated_log_restores_a_past_state(
     tmp_path_factory: pytest.TempPathFactory, cut: int, log_bytes_max: int

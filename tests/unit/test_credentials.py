@@ -29,6 +29,7 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
 from gangjobs_sandbox.tls import issue
+from tests.examples import examples
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
@@ -265,7 +266,7 @@ def _paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [p for key, inner in items for p in [(*at, key), *_paths(inner, (*at, key))]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(user=st.sampled_from(USERS), data=st.data())
 def test_no_secret_in_any_complaint(user: dict[str, Any], data: st.DataObject) -> None:
     """Whatever is missing from a kubeconfig, or is of another type, no message shows what is secret in it."""

@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.cluster.informer.health import Health
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import Store, Subscription
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from tests.examples import examples
 from tests.unit.model_collection import Break, Collection, Fault, WatchFault
 
 TURNS_TO_CONVERGE = 5000
@@ -248,5 +249,5 @@ def _versions(views: dict[str, View]) -> dict[str, Any]:
     return {uid: view.metadata.resource_version for uid, view in views.items()}
 
 
-InformerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+InformerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestInformer = InformerMachine.TestCase

@@ -13,6 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.informer.store import InformerClosedError, Store, Subscription
+from tests.examples import examples
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -393,5 +394,5 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.subscription_count == len(self.seen)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestStore = StoreMachine.TestCase

@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.cluster.http.log_parts import (
     LogPosition,
     unix_second,
 )
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +127,7 @@ def log_files(draw: st.DrawFn) -> list[Record]:
     return records
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(log_files(), st.data())
 def test_log_that_is_resumed_anywhere_has_each_byte_once(records: list[Record], data: st.DataObject) -> None:
     whole = text_of(parse(served(records, None), timestamps=True))

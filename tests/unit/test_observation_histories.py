@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from tests.examples import examples
 from tests.unit.builders import REF, JobBuilder, PodBuilder, job, pod
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 ORDER = list(Phase)
 RANKS = 3
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 
 class Snapshot:

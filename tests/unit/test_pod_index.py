@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.observation import observe, observe_indexed
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+from tests.examples import examples
 from tests.unit.builders import REF, PodBuilder, job, pod
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ changes = st.lists(
 ranks_of_pods = st.fixed_dictionaries({name: st.integers(0, RANKS - 1) for name in NAMES})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(changes=changes, ranks=ranks_of_pods, seen_job=st.sampled_from(list(JOBS)))
 def test_changes_one_by_one_come_to_the_same_as_all_pods_at_once(changes, ranks, seen_job):
     pods: dict[str, PodView] = {}

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_indexes, parse_spans
 from airflow_provider_gangjobs.gang.state.rank_set import RankSet
+from tests.examples import examples
 
 RANKS = st.one_of(st.integers(0, 20), st.sampled_from([100_000, 2**31, "a-uid", "another-uid"]))
 SPANS = ["", "0", "0-3,5", "2,4,6-30", "7,99998-100002"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(steps=st.lists(st.tuples(RANKS, st.booleans()), max_size=40), done=st.sampled_from(SPANS))
 def test_ranks_are_there_as_long_as_one_pod_of_them_is(steps, done):
     ranks, model = RankSet(), Counter()

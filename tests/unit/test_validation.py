@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, content
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 from airflow_provider_gangjobs.gang.validation.validate import require_valid, validate
+from tests.examples import examples
 
 
 def job(template=None, metadata=None, **spec):
@@ -477,13 +478,13 @@ NESTED = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=6))
 def test_any_parameters_are_answered_and_not_crashed_on(parameters):
     assert isinstance(validate(GangSpec(**parameters)), tuple)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(NESTED, NESTED)
 def test_any_manifest_is_answered_and_not_crashed_on(spec, overrides):
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
