@@ -217,14 +217,14 @@ class ServerError(ApiError):
 
 
 def is_webhook_unavailable(error: ClusterError) -> bool:
-    """Return whether the server could not call an admission webhook, and so did not apply the write.
+    """Return whether the server could not call a webhook for admission or conversion, and so did not apply the request.
 
     A controller with webhooks, such as Kueue, may be restarted or updated at any time.
     """
-    return isinstance(error, ServerError) and _WEBHOOK_FAILED in error.message
+    return isinstance(error, ServerError) and any(text in error.message for text in _WEBHOOK_FAILED)
 
 
-_WEBHOOK_FAILED: Final = "failed calling webhook"
+_WEBHOOK_FAILED: Final = ("failed calling webhook", "conversion webhook for")
 
 
 class UnexpectedReply(ApiError):

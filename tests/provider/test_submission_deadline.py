@@ -66,3 +66,11 @@ async def test_webhook_that_stays_away_fails_a_submission_before_its_deadline():
     async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=500, message=WEBHOOK, method="POST", path="jobs", times=None))
         assert WEBHOOK_WAIT_S <= await fail_to_submit(cluster) <= SUBMISSION_DEADLINE_S
+
+
+async def test_read_that_needs_a_webhook_is_repeated_and_says_so_once(caplog):
+    message = "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=LocalQueue failed: connection refused"
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=500, message=message, method="GET", path="jobs", times=4))
+        cluster.check_one_live_gang(await cluster.submit())
+    assert caplog.text.count("The request is repeated for at most 60 s") == 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.deadline import current_deadline
-from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
+from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, is_webhook_unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -82,6 +82,7 @@ class RetryingTransport:
     ) -> T:
         deadline = min(self._clock.monotonic() + retry_for_s, current_deadline())
         backoff = Backoff(self._clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+        is_reported = False
         while True:
             self.requests[verb] += 1
             try:
@@ -90,6 +91,9 @@ class RetryingTransport:
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
                 if not should_retry(error) or self._clock.monotonic() + pause_s > deadline:
                     raise
+                if is_webhook_unavailable(error) and not is_reported:
+                    is_reported = True
+                    log.warning("%s. The request is repeated for at most %.0f s", error, retry_for_s)
                 log.debug("%s; retry in %.1f s", error, pause_s)
             self.retries += 1
             await self._clock.sleep(pause_s)
