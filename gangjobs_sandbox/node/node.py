@@ -146,6 +146,8 @@ class Node:
         uid = pod["metadata"]["uid"]
         worker = self._workers.get(uid)
         if kind == "DELETED":
+            # As in the kubelet, a pod that was deleted by force leaves its place to other pods before its program ends.
+            self._admission.release(uid)
             if worker:
                 worker.remove()
             return

@@ -112,9 +112,9 @@ class AirflowHome:
     def api_url(self) -> str:
         return self.environment["AIRFLOW__API__BASE_URL"]
 
-    def add_cluster(self, conn_id: str, kubeconfig: str | Path) -> None:
-        """Make a cluster known to every process that starts from now on."""
-        connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
+    def add_cluster(self, conn_id: str, kubeconfig: str | Path, **extras: str) -> None:
+        """Make a cluster known to every process that starts from now on, with further extras of its connection."""
+        connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig), **extras}}
         self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
 
     def run(self, *command: str, timeout_s: float = AIRFLOW_TIMEOUT_S, exit_codes: Collection[int] = (0,)) -> str:

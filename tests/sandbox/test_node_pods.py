@@ -313,6 +313,16 @@ async def test_forced_deletion_kills_at_once(tmp_path: Path) -> None:
         await until(lambda: not processes_with(f"sleep {seconds}"))
 
 
+async def test_pod_that_is_deleted_by_force_leaves_its_place_at_once(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, cpu=1) as cluster:
+        needs_all = {"requests": {"cpu": "1"}}
+        first = cluster.create(pod(shell("trap '' TERM; echo up; exec sleep 1000", resources=needs_all), name="first"))
+        await cluster.wait_for_output(first, "up\n")
+        cluster.registry.delete(PODS, first, "default", grace_period_s=0)
+        second = cluster.create(pod(shell("echo up; exec sleep 1000", resources=needs_all), name="second"))
+        await cluster.wait_for_output(second, "up\n")
+
+
 async def test_deadline_fails_the_pod(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
         for seconds in (1, 10, 100):  # a busy machine needs more time to start the container

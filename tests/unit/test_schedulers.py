@@ -2,11 +2,14 @@
 
 import copy
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee, SchedulingGroup, ServedGroup
@@ -120,7 +123,19 @@ def test_yunikorn_gets_a_task_group_of_the_size_and_the_nodes_of_the_pods():
     }
     assert template["annotations"]["yunikorn.apache.org/task-group-name"] == "gang"
     assert "gangSchedulingStyle=Hard" in template["annotations"]["yunikorn.apache.org/schedulingPolicyParameters"]
-    assert template["labels"]["applicationId"] == "train-0"
+
+
+def test_an_application_of_yunikorn_has_an_id_of_its_own_in_the_whole_cluster():
+    def application_id(namespace: str, claim: str) -> str:
+        job = {**JOB, "metadata": {"name": GROUP.name, "annotations": {ANNOTATION_CLAIM: claim}}}
+        group = replace(GROUP, namespace=namespace)
+        linked = find_separate("yunikorn").with_link(job, group)
+        assert find_separate("yunikorn").has_link(linked, group)
+        return linked["spec"]["template"]["metadata"]["labels"]["applicationId"]
+
+    ids = {application_id(namespace, claim) for namespace in ("ml", "web") for claim in ("first try", "second try")}
+    assert len(ids) == 4
+    assert all(re.fullmatch(r"train-0-[a-z2-7]{10}", one) for one in ids)
 
 
 def test_the_annotation_of_the_job_names_the_scheduler():

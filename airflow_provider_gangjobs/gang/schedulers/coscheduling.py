@@ -45,6 +45,7 @@ class Coscheduling(Struct, frozen=True):
     link_keys: frozenset[str] = frozenset({LABEL_GROUP})
     objects: tuple[ApiKind, ...] = (POD_GROUPS,)
     watched_group: ApiKind | None = None
+    wait_text: str = ""
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods name the PodGroup."""

@@ -44,6 +44,7 @@ class Volcano(Struct, frozen=True):
     link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
     objects: tuple[ApiKind, ...] = (POD_GROUPS,)
     watched_group: ApiKind | None = POD_GROUPS
+    wait_text: str = ""
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods name the PodGroup."""

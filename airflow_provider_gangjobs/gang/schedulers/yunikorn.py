@@ -1,8 +1,11 @@
 """YuniKorn 1.8: gang scheduling by task groups, which annotations of the pods describe.
 
 YuniKorn has no object for a group. It reserves the places by placeholder pods of its own, which are not ranks, and
-replaces them by the pods of the gang. With the style `Soft`, the default of YuniKorn, a gang whose placeholders time
-out runs without gang scheduling; so the provider sets the style `Hard`, in which the pods fail.
+replaces them by the pods of the gang. Until all places are reserved, the pods of the gang have no condition, and the
+placeholder pods hold the capacity of the places that are reserved. The first pod of the gang owns the placeholder pods,
+so they are deleted with the gang. With the style `Soft`, the default of YuniKorn, a gang whose placeholders time out
+runs without gang scheduling; so the provider sets the style `Hard`, in which the pods fail. In both styles YuniKorn
+places the pods one by one if a placeholder pod cannot be created.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.identity import digest_of
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.schedulers.base import (
     TEMPLATE_NAME,
     ApiKind,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodGroupView
 
 LABEL_APPLICATION: Final = "applicationId"
+APPLICATION_DIGEST_LENGTH: Final = 10
 PREFIX: Final = "yunikorn.apache.org"
 ANNOTATION_GROUP: Final = f"{PREFIX}/task-group-name"
 ANNOTATION_GROUPS: Final = f"{PREFIX}/task-groups"
@@ -48,6 +54,10 @@ class YuniKorn(Struct, frozen=True):
     link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
     objects: tuple[ApiKind, ...] = ()
     watched_group: ApiKind | None = None
+    wait_text: str = (
+        "Waits until YuniKorn has reserved a place for each pod; "
+        "YuniKorn's placeholder pods in the namespace show the cause"
+    )
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods are one application of YuniKorn with one task group."""
@@ -60,15 +70,15 @@ class YuniKorn(Struct, frozen=True):
         return with_pod_metadata(
             job,
             scheduler_name=self.scheduler_names[0],
-            labels={LABEL_APPLICATION: group.name},
+            labels={LABEL_APPLICATION: _application_id(job, group)},
             annotations=annotations,
         )
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
         """Return whether the pods of a stored Job name the task group and the application."""
-        return (
-            pod_metadata(job, "annotations", ANNOTATION_GROUP) == TEMPLATE_NAME
-            and pod_metadata(job, "labels", LABEL_APPLICATION) == group.name
+        application = pod_metadata(job, "labels", LABEL_APPLICATION) or ""
+        return pod_metadata(job, "annotations", ANNOTATION_GROUP) == TEMPLATE_NAME and application.startswith(
+            group.name
         )
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
@@ -80,16 +90,30 @@ class YuniKorn(Struct, frozen=True):
         return None
 
     def guarantee(self, served: ServedGroup) -> Guarantee:
-        """Return that gangs are placed as a whole. Without YuniKorn, the pods wait and none is placed."""
+        """Return that gangs are placed as a whole. Without YuniKorn, the pods wait and none is placed.
+
+        No request shows whether the cluster lets YuniKorn create its placeholder pods.
+        """
         return Guarantee(True)
 
     def names_cause(self, message: str) -> bool:
-        """Return true: YuniKorn gives no pod a message that refers to other pods."""
+        """Return true: YuniKorn gives no pod of a gang a message that refers to other pods."""
         return True
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return nothing: YuniKorn has no object for a gang."""
         return ""
+
+
+def _application_id(job: Mapping[str, Any], group: SchedulingGroup) -> str:
+    """Return the id of the application, as a label value of at most 63 characters.
+
+    YuniKorn places a task group as a whole only when it sees its application for the first time. Ids are unique in the
+    whole cluster, and YuniKorn remembers an id after the pods are gone. So a Job of the same name needs another id if
+    it is in another namespace, or belongs to another try of the task.
+    """
+    claim = job.get("metadata", {}).get("annotations", {}).get(ANNOTATION_CLAIM, "")
+    return f"{group.name}-{digest_of(group.namespace, claim)[:APPLICATION_DIGEST_LENGTH]}"
 
 
 def _task_group(pod: Mapping[str, Any], group: SchedulingGroup) -> Object:

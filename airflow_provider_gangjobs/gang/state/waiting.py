@@ -202,6 +202,9 @@ def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
         return None
     if inputs.pods.refusals:
         return "The scheduler cannot place the gang, and no pod names the cause"
+    scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
+    if scheduler is not None and scheduler.wait_text:
+        return scheduler.wait_text
     pods = _placed_at_once(inputs.podgroup) if inputs.podgroup else None
     return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
 

@@ -59,6 +59,7 @@ PROGRAMS: Final = {
         "config/crd/*/bases/*.yaml",
         "cmd/controller-manager",
     ),
+    "yunikorn": Program("yunikorn", "github.com/apache/yunikorn-k8shim", "v1.8.0", "pkg/cmd/shim"),
 }
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
     from tests.queues.schedulers.history import History
 
-RELEASE: Final = "1.35"
+RELEASE: Final = "1.34"
+"""A release without the Workload API."""
 NODES: Final = 2
 NODE_CPU: Final = 2
 DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
@@ -53,7 +54,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def tenant(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Tenant]:
     """A namespace of the test's own, as a ServiceAccount that has exactly the documented rights."""
-    with scheduler_tenant(cluster, request.node.name) as tenant:
+    with scheduler_tenant(cluster.scheduler, cluster.plane, request.node.name) as tenant:
         yield tenant
 
 
@@ -65,10 +66,10 @@ def history(tenant: Tenant) -> Iterator[History]:
 
 
 @contextmanager
-def scheduler_tenant(cluster: Cluster, purpose: str) -> Iterator[Tenant]:
+def scheduler_tenant(scheduler: str, plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
     """A namespace whose ServiceAccount has the Role of `rbac.yaml`, and the Role of the scheduler if there is one."""
-    with Tenant.created(cluster.plane, purpose) as tenant:
-        file = DOCS / f"rbac-{cluster.scheduler}.yaml"
+    with Tenant.created(plane, purpose) as tenant:
+        file = DOCS / f"rbac-{scheduler}.yaml"
         if file.exists():
             tenant.grant(yaml.safe_load(file.read_text()))
         yield tenant

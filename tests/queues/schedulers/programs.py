@@ -18,7 +18,7 @@ from tests.queues.schedulers.build import binary, controllers, folder, is_curren
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tests.cluster.control_plane import ControlPlane
@@ -48,6 +48,10 @@ VOLCANO: Final = {
 }
 
 
+YUNIKORN: Final = "yunikorn"
+"""The namespace of YuniKorn."""
+
+
 def _coscheduling(plane: ControlPlane, work: Path) -> list[str]:
     config = {**COSCHEDULING, "clientConnection": {"kubeconfig": str(plane.folder / "admin.kubeconfig")}}
     (work / "config.yaml").write_text(yaml.safe_dump(config))
@@ -73,9 +77,18 @@ def _volcano(plane: ControlPlane, work: Path) -> list[str]:
     ]
 
 
+def _yunikorn(plane: ControlPlane, work: Path) -> list[str]:
+    """No arguments: YuniKorn reads its settings from ConfigMaps of its namespace. Without them it has defaults."""
+    with plane.client() as client:
+        reply = client.post("/api/v1/namespaces", json={"metadata": {"name": YUNIKORN}})
+        assert reply.is_success, reply.text
+    return []
+
+
 ARGUMENTS: Final[dict[str, Callable[[ControlPlane, Path], list[str]]]] = {
     "coscheduling": _coscheduling,
     "volcano": _volcano,
+    "yunikorn": _yunikorn,
 }
 
 
@@ -91,21 +104,24 @@ def running_scheduler(name: str, plane: ControlPlane) -> Iterator[Path]:
     work.mkdir()
     _define(name, plane)
     kubeconfig = plane.folder / "admin.kubeconfig"
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "NAMESPACE": YUNIKORN}
     with contextlib.ExitStack() as processes:
         if program := controllers(name):
             # Only Volcano needs controllers.
             flags = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--enable-healthz=false"]
-            processes.enter_context(_running([str(program), *flags], work / "controllers.log"))
+            processes.enter_context(_running([str(program), *flags], work / "controllers.log", environment))
         log = work / "scheduler.log"
-        processes.enter_context(_running([str(binary(name)), *ARGUMENTS[name](plane, work)], log))
+        processes.enter_context(_running([str(binary(name)), *ARGUMENTS[name](plane, work)], log, environment))
         yield log
 
 
 @contextlib.contextmanager
-def _running(command: list[str], log: Path) -> Iterator[None]:
+def _running(command: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[None]:
     """A process while the block runs. The process must not end by itself."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent, preexec_fn=die_with_parent)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, cwd=log.parent, env=environment, preexec_fn=die_with_parent
+        )
     try:
         yield
         assert process.poll() is None, log.read_text(errors="replace")[-3000:]

@@ -19,13 +19,14 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.queues.schedulers.conftest import NODE_CPU, NODES
-from tests.queues.schedulers.test_gangs_of_schedulers import COSCHEDULING, SETTLED_S, SHORT
+from tests.queues.schedulers.test_gangs_of_schedulers import SETTLED_S, SHORT
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
     from tests.queues.schedulers.conftest import Cluster
     from tests.queues.schedulers.history import History
 
+COSCHEDULING: Final = pytest.mark.parametrize("cluster", ["coscheduling"], indirect=True)
 LAYOUTS: Final = 5
 MILLICORES: Final = (500, 1000, 1300, 2000)
 ASSEMBLE_S: Final = 15.0

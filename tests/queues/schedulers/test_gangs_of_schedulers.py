@@ -1,4 +1,4 @@
-"""Gangs that Volcano and the coscheduling plugin place: they fit, wait, never fit, and are killed.
+"""Gangs that Volcano, the coscheduling plugin and YuniKorn place: they fit, wait, never fit, and are killed.
 
 The nodes have 4 CPUs in total. The history of the pods comes from a watch beside the test.
 """
@@ -6,6 +6,8 @@ The nodes have 4 CPUs in total. The history of the pods comes from a watch besid
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -20,6 +22,10 @@ from tests.queues.following import following, until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
     from tests.cluster.tenant import Tenant
     from tests.queues.schedulers.conftest import Cluster
     from tests.queues.schedulers.history import History
@@ -30,9 +36,17 @@ SETTLED_S: Final = 20.0
 """A scheduler binds the pods of a gang one after the other, on a busy machine within this time."""
 FRAGMENTED: Final = "1300m"
 """Three pods of this size fit into 4 CPUs, but not onto two nodes of 2 CPUs."""
-COSCHEDULING: Final = pytest.mark.parametrize("cluster", ["coscheduling"], indirect=True)
-CAUSES: Final = {"coscheduling": "Insufficient cpu", "volcano": "tasks in gang unschedulable"}
-"""What each scheduler says of a gang for which there is no room. Volcano names no resource."""
+HOLDS_NOTHING: Final = pytest.mark.parametrize("cluster", ["coscheduling", "volcano"], indirect=True)
+"""Schedulers under which a gang that waits keeps no other gang from the nodes."""
+YUNIKORN: Final = pytest.mark.parametrize("cluster", ["yunikorn"], indirect=True)
+CAUSES: Final = {
+    "coscheduling": "Insufficient cpu",
+    "volcano": "tasks in gang unschedulable",
+    "yunikorn": "Waits until YuniKorn has reserved a place for each pod",
+}
+"""What a gang says for which there is no room. Volcano names no resource, and YuniKorn tells the ranks nothing."""
+PLACEHOLDER: Final = "tg-"
+"""The names of YuniKorn's placeholder pods begin with this."""
 NOT_CAUSES: Final = ("optimistic rejection", "Unreserve", "can possibly be assigned", "PodGroup not found")
 
 
@@ -68,10 +82,11 @@ async def test_a_gang_without_room_waits_with_the_cause_and_runs_when_there_is_r
         assert history.most_bound(second.ref.name) == 0
         assert await gangs.kill(first.ref, "somebody") is KillResult.DELETED
         event = await follow_gang(tenant, second)
-    assert event.status is Status.SUCCEEDED, event
+    assert event.status is Status.SUCCEEDED, str(event)
     assert history.longest_partial_s(second.ref.name, 3) < SETTLED_S
 
 
+@HOLDS_NOTHING
 async def test_a_gang_that_never_fits_holds_nothing_and_times_out(
     cluster: Cluster, tenant: Tenant, history: History
 ) -> None:
@@ -85,6 +100,48 @@ async def test_a_gang_that_never_fits_holds_nothing_and_times_out(
     assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
     assert history.most_bound(never.ref.name) == 0
     assert job["spec"]["activeDeadlineSeconds"] <= 1
+
+
+@YUNIKORN
+async def test_a_gang_that_never_fits_returns_its_reserved_places_when_it_times_out(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        never = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED), "never")
+        await until(lambda: len(placeholders_of(tenant)) == 3)
+        fits = await submit_gang(gangs, by(cluster, code=SHORT), "fits")
+        event = await follow_gang(tenant, never, Deadlines(assemble_s=5))
+        beside = await follow_gang(tenant, fits)
+        assert placeholders_of(tenant) == []
+    assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
+    assert CAUSES["yunikorn"] in event.message
+    assert beside.status is Status.SUCCEEDED, beside
+    assert (history.most_bound(never.ref.name), history.most_bound(fits.ref.name)) == (0, 3)
+
+
+@YUNIKORN
+async def test_placeholder_pods_are_no_ranks(cluster: Cluster, tenant: Tenant) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED))
+        async with following(tenant, submission) as gang:
+            await until(lambda: len(placeholders_of(tenant)) == 3)
+            await gang.line("assembling: 3 pods, none placed")
+            await gangs.halt(submission.ref, reason="by hand")
+            assert [end.rank for end in (await gang.event()).ranks] == [0, 1, 2]
+
+
+@YUNIKORN
+async def test_gang_is_placed_in_part_where_placeholder_pods_are_refused(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    """YuniKorn falls back to single pods, in the style Hard too. `assemble_timeout` ends the gang."""
+    with placeholders_refused(tenant):
+        async with GangService.connect(tenant.config) as gangs:
+            submission = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED, code=SLEEP))
+            event = await follow_gang(tenant, submission, Deadlines(assemble_s=5))
+            await gone(gangs, tenant)
+    assert (event.status, event.phase) == (Status.TIMEOUT, "assembling")
+    assert history.most_bound(submission.ref.name) == 2
 
 
 async def test_a_gang_that_is_killed_while_it_waits_leaves_nothing(
@@ -114,3 +171,43 @@ async def gone(gangs: GangService, tenant: Tenant) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while await gangs.client.list(PODS, tenant.namespace):  # noqa: ASYNC110 - another process deletes them
             await asyncio.sleep(0.1)
+
+
+def placeholders_of(tenant: Tenant) -> list[str]:
+    """The names of YuniKorn's placeholder pods."""
+    with tenant.plane.client() as admin:
+        pods = admin.get(f"/api/v1/namespaces/{tenant.namespace}/pods").json()["items"]
+    return [pod["metadata"]["name"] for pod in pods if pod["metadata"]["name"].startswith(PLACEHOLDER)]
+
+
+@contextmanager
+def placeholders_refused(tenant: Tenant) -> Iterator[None]:
+    """Let the API server refuse placeholder pods in the namespace, as a quota may."""
+    group, name = "admissionregistration.k8s.io", tenant.namespace
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    where = {"matchLabels": {"kubernetes.io/metadata.name": tenant.namespace}}
+    policy = {
+        "matchConstraints": {"resourceRules": [rule], "namespaceSelector": where},
+        "validations": [{"expression": f"!object.metadata.name.startsWith('{PLACEHOLDER}')", "message": "no room"}],
+    }
+    with tenant.plane.client() as admin:
+        for plural, spec in (
+            ("validatingadmissionpolicies", policy),
+            ("validatingadmissionpolicybindings", {"policyName": name, "validationActions": ["Deny"]}),
+        ):
+            body = {"metadata": {"name": name}, "spec": spec}
+            admin.post(f"/apis/{group}/v1/{plural}", json=body).raise_for_status()
+        _wait_until_refused(admin, tenant.namespace)
+        try:
+            yield
+        finally:
+            admin.delete(f"/apis/{group}/v1/validatingadmissionpolicybindings/{name}").raise_for_status()
+            admin.delete(f"/apis/{group}/v1/validatingadmissionpolicies/{name}").raise_for_status()
+
+
+def _wait_until_refused(admin: httpx.Client, namespace: str) -> None:
+    pod = {"metadata": {"name": f"{PLACEHOLDER}probe"}, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+    deadline = time.monotonic() + TIMEOUT_S
+    while admin.post(f"/api/v1/namespaces/{namespace}/pods", params={"dryRun": "All"}, json=pod).is_success:
+        assert time.monotonic() < deadline, "the policy is not in force"
+        time.sleep(0.2)
