@@ -17,7 +17,6 @@ deletes everything that it owns.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -41,7 +40,6 @@ from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.roles import parts_to_end
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
@@ -70,6 +68,11 @@ from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_fo
 from airflow_provider_gangjobs.submission.queue_check import CheckQueue
 from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.role_jobs import (
+    end_roles_of_halted_gang,
+    extend_time_limits,
+    finish_halts,
+)
 from airflow_provider_gangjobs.submission.steps import (
     ConfirmStart,
     CreateJob,
@@ -296,9 +299,7 @@ class _SubmissionRun(Struct, frozen=True):
 
     async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
-        for job in jobs:
-            if job.is_halted and parts_to_end(job):  # whoever halted the gang died before it had ended all roles
-                await self.requests.end_parts(job.ref)
+        await finish_halts(self.requests, jobs)
         if self.previous is None:
             return
         digest = self.request.key.digest
@@ -375,7 +376,7 @@ class _SubmissionRun(Struct, frozen=True):
                 patch["spec"] = limit["spec"]
             claimed = await self.requests.patch_job(job["metadata"]["name"], patch)
             if self.spec.roles is not None:
-                await self._extend_limit_of_roles(claimed)
+                await extend_time_limits(self.requests, claimed)
             return claimed
         except ClusterError as error:
             if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
@@ -383,16 +384,6 @@ class _SubmissionRun(Struct, frozen=True):
                     f"Job {job['metadata']['name']} changed while it was adopted: {error}"
                 ) from error
             raise
-
-    async def _extend_limit_of_roles(self, record: Object) -> None:
-        """Give the Jobs of the other roles the time limit of the record, if theirs is shorter."""
-        gang = await self.requests.read_gang(record)
-        limit_s = gang.active_deadline_s
-        if gang.time_limit is None or limit_s is None:
-            return
-        for part in parts_to_end(gang):
-            if (part.spec.active_deadline_seconds or limit_s) < limit_s:
-                await self.requests.mark_job(Job(part).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
 
     async def _complete(self, progress: Progress) -> None:
         """Run the steps that are left. If a step fails and the submission can be completed later, the Job stays.
@@ -410,15 +401,8 @@ class _SubmissionRun(Struct, frozen=True):
                 else:
                     await self._delete_incomplete_job(progress)
             elif progress.role_jobs:
-                await self._end_roles_of_halted_gang(progress)
+                await end_roles_of_halted_gang(progress)
             raise
-
-    async def _end_roles_of_halted_gang(self, progress: Progress) -> None:
-        """End the Jobs of the other roles if the gang was halted while they were started."""
-        with suppress(ClusterError):  # whoever follows the gang ends these Jobs, too
-            stored = await self.requests.find(JOBS, progress.attempt.name)
-            if stored is not None and read_job(stored).is_halted:
-                await self.requests.end_parts(progress.ref)
 
     async def _delete_incomplete_job(self, progress: Progress) -> None:
         """Delete the Job that can never be completed, unless it was started or another try has claimed it."""

@@ -217,3 +217,38 @@ async def test_spec_with_one_role_is_no_gang_with_roles():
     async with running_cluster() as cluster:
         with pytest.raises(InvalidGangSpec, match="has 1 role"):
             await cluster.submit(GangSpec(roles={"only": {"image": "i"}}))
+
+
+AT = ("create jobs", "create services", "create configmaps", "create workloads", "create podgroups", "patch jobs")
+
+
+@pytest.mark.parametrize("at", AT)
+@pytest.mark.parametrize("claim", ["ti-1", "ti-2"])
+async def test_another_submitter_in_between_makes_no_second_gang(at, claim):
+    async with running_cluster() as cluster:
+        first = InterleavingClient(cluster.client, at, lambda: cluster.submit(LEADER_AND_WORKERS, claim=claim))
+        submission = await cluster.submit(LEADER_AND_WORKERS, api=first)
+        assert first.happened
+        check_one_gang(cluster, submission)
+
+
+async def test_adoption_extends_the_time_limit_of_all_roles():
+    async with running_cluster() as cluster:
+        spec = replace(LEADER_AND_WORKERS, execution_timeout_s=100)
+        await cluster.submit(spec)
+        before = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
+        await cluster.submit(spec, claim="ti-2")
+        after = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
+    assert (before, after) == ([700] * 2, [1400] * 2)
+
+
+DEFAULTS = {"queue": ({"queue_name": "team"}, "queue team"), "yunikorn": ({"gang_scheduler": "yunikorn"}, "one kind")}
+
+
+@pytest.mark.parametrize(("defaults", "reason"), DEFAULTS.values(), ids=DEFAULTS)
+async def test_defaults_of_a_connection_that_place_each_role_apart_are_refused(defaults, reason):
+    async with running_cluster() as cluster:
+        cluster.discovered = replace(cluster.discovered, **defaults)
+        with pytest.raises(GangUnsupported, match=reason):
+            await cluster.submit(LEADER_AND_WORKERS)
+        assert cluster.objects(JOBS) == []

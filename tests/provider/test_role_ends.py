@@ -1,0 +1,181 @@
+"""A gang with roles that nobody follows, that is ended while it starts, or whose end is interrupted leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.ending import KillResult
+from airflow_provider_gangjobs.sweeping.once import sweep_once
+from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.read.logs import read_logs
+from airflow_provider_gangjobs.tracking.read.snapshot import read_snapshot
+from gangjobs_sandbox.resources import JOBS
+from tests.crashes import CrashingClient, ProcessDied, crash_points
+from tests.provider.follower import Follower
+from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, end, end_all, jobs_of, submit_roles
+from tests.provider.submission_cluster import KEY
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+PROD = replace(KEY, installation="prod")
+POLICIES = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
+LATER = timedelta(seconds=30)
+
+
+async def running(plane: VirtualControlPlane, **options) -> GangRef:
+    ref = await submit_roles(plane, **options)
+    await plane.until(lambda: plane.running_ranks(ref.name) == 4)
+    return ref
+
+
+async def gone(plane: VirtualControlPlane, ref: GangRef) -> None:
+    await plane.until(lambda: not plane.pods(ref.name) and not jobs_of(plane, ref), within_s=300)
+
+
+async def sweep(plane: VirtualControlPlane, **options) -> list[str]:
+    await asyncio.sleep(120)
+    swept = await sweep_once(GangService(plane.client), NAMESPACE, older_than=LATER, **options)
+    return [str(each.decision.action) for each in swept]
+
+
+@in_virtual_time
+async def test_sweep_ends_all_roles_of_a_gang_that_nobody_follows(plane):
+    ref = await running(plane, key=PROD, policies=POLICIES)
+    end(plane, ref, "leader")
+    assert await sweep(plane, end_unowned=LATER) == ["end"]
+    await gone(plane, ref)
+
+
+@in_virtual_time
+async def test_sweep_leaves_a_gang_whose_leader_has_ended(plane):
+    ref = await running(plane, key=PROD, policies=POLICIES)
+    end(plane, ref, "leader")
+    assert await sweep(plane) == []
+    assert plane.running_ranks(ref.name) == 3
+
+
+@in_virtual_time
+async def test_sweep_records_the_outcomes_of_a_gang_whose_roles_have_ended(plane):
+    ref = await running(plane, key=PROD, policies=POLICIES)
+    end_all(plane, ref)
+    assert await sweep(plane) == ["release"]
+    assert (plane.held(ref.name), len(plane.ledger(ref.name)), len(jobs_of(plane, ref))) == ([], 4, 2)
+
+
+@pytest.mark.parametrize("created", [0, 1, 40])
+@in_virtual_time
+async def test_kill_while_pods_are_created_leaves_no_pod(created):
+    roles = {**LEADER_AND_WORKERS.roles, "worker": {"image": "w", "workers": 200}}
+    async with VirtualControlPlane.running(nodes=5) as plane:
+        ref = await submit_roles(plane, GangSpec(roles=roles))
+        await plane.until(lambda: len(plane.pods(ref.name)) >= created)
+        assert await GangService(plane.client).kill(ref, CLAIM) is KillResult.DELETED
+        await gone(plane, ref)
+
+
+ENDINGS = {
+    "kill": lambda gangs, ref: gangs.kill(ref, CLAIM),
+    "discard": lambda gangs, ref: gangs.discard(ref, CLAIM),
+    "halt": lambda gangs, ref: gangs.halt(ref, reason="stop"),
+    "end live gangs": lambda gangs, ref: gangs.end_live_gangs(KEY, CLAIM, delete=False, reason="stop"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@in_virtual_time
+async def test_next_try_runs_alone_wherever_the_process_died_that_ended_a_gang(ending):
+    async with VirtualControlPlane.running() as plane:
+        ref = await running(plane)
+        process = CrashingClient(plane.client)
+        await ENDINGS[ending](GangService(process), ref)
+        crashes = crash_points(process.requests)
+    for crash in crashes:
+        async with VirtualControlPlane.running() as plane:
+            ref = await running(plane)
+            with pytest.raises((ProcessDied, BaseExceptionGroup)):
+                await ENDINGS[ending](GangService(CrashingClient(plane.client, crash)), ref)
+            await asyncio.sleep(60)
+            gangs = GangService(plane.client)
+            submission = await gangs.submit(LEADER_AND_WORKERS, key=KEY, claim="ti-2")
+            following = Follower(plane, submission.ref)
+            await plane.until(lambda ref=submission.ref, plane=plane: plane.running_ranks(ref.name) == 4)
+            end_all(plane, submission.ref)
+            assert (await following.event()).status is Status.SUCCEEDED, crash
+            live = [job for job in plane.registry.list(JOBS, NAMESPACE) if job["status"].get("active")]
+            assert live == [], crash
+
+
+@in_virtual_time
+async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
+    first = await running(plane)
+    end(plane, first, "worker", exit_code=1)
+    await Follower(plane, first).event()
+    second = await submit_roles(plane, claim="ti-2")
+    await plane.until(lambda: plane.running_ranks(second.name) == 4)
+    snapshot = await read_snapshot(plane.client, NAMESPACE, KEY)
+    view = view_of(plane, snapshot, second)
+    assert (view.phase, dict(view.details)["Roles"], view.state_counts) == (
+        "running",
+        "1 leader, 3 worker",
+        (("running", 4),),
+    )
+    assert [row.label for row in view.rows] == ["leader 0", "worker 0", "worker 1", "worker 2"]
+    assert [attempt.phase for attempt in view.other_attempts] == [str(Phase.FAILED)]
+
+
+def view_of(plane: VirtualControlPlane, snapshot, ref: GangRef):
+    from airflow_provider_gangjobs.plugins.locator import GangLocator
+    from airflow_provider_gangjobs.plugins.view_model import build_view
+
+    return build_view(GangLocator(KEY, ref), snapshot, plane.clock.now())
+
+
+@in_virtual_time
+async def test_logs_name_the_role_and_the_rank_in_it(plane):
+    ref = await running(plane)
+    for pod in plane.pods(ref.name):
+        plane.write(pod["metadata"]["name"], "hello\n")
+    lines = [line for log in await read_logs(plane.client, ref, Logs.ALL) for line in log.lines()]
+    assert lines == [
+        f"[{rank}] hello" for rank in ("rank 0 of role leader", *map("rank {} of role worker".format, range(3)))
+    ]
+
+
+async def fail_a_worker(plane: VirtualControlPlane, client) -> GangRef:
+    """Let a worker fail while a process with this client follows the gang; wait until the process has ended."""
+    ref = await running(plane)
+    following = asyncio.create_task(follow(client, ref, report=lambda _: None, now=plane.clock.now, clock=loop_clock()))
+    await asyncio.sleep(5)
+    end(plane, ref, "worker", exit_code=3)
+    await asyncio.wait([following], timeout=300)
+    with suppress(ProcessDied, BaseExceptionGroup):
+        await following
+    return ref
+
+
+@in_virtual_time
+async def test_any_other_follower_continues_wherever_the_first_one_died():
+    async with VirtualControlPlane.running() as plane:
+        process = CrashingClient(plane.client)
+        await fail_a_worker(plane, process)
+        crashes = crash_points(process.requests)
+    assert "PATCH jobs" in process.requests
+    for crash in crashes:
+        async with VirtualControlPlane.running() as plane:
+            ref = await fail_a_worker(plane, CrashingClient(plane.client, crash))
+            event = await Follower(plane, ref).event()
+            assert (event.status, event.reason, event.ranks[0].role) == (Status.FAILED, "AppFailed", "worker"), crash
+            assert (plane.held(ref.name), len(plane.ledger(ref.name))) == ([], 4), crash
