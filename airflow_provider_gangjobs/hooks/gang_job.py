@@ -58,7 +58,7 @@ class GangJobHook(BaseHook):
 
     The methods block. Code on an event loop uses `async with hook.connect() as service` instead, which has the same
     methods as coroutines. Each blocking call opens and closes a client; `call` makes several requests over one client.
-    Times that the methods return are pendulum `DateTime`s in UTC.
+    Each time that a method returns is a pendulum `DateTime` in UTC.
 
     :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
         documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.

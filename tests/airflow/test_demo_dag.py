@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gangjobs_sandbox.resources import JOBS, PRIORITYCLASSES
+from tests.airflow.disruptions import evict_one_of
+from tests.airflow.polling import wait_for
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.airflow.airflow_home import AirflowHome, DagTestResult
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
+EXAMPLE_FILES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 HEAVY = {"numpy", "sklearn", "matplotlib", "aiohttp", "kubernetes", "kubernetes_asyncio"}
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
@@ -100,7 +107,61 @@ def visitors_of(site: str) -> int:
     return len({draw.randrange(1000) for draw in draws for _ in range(500)})
 
 
-@pytest.mark.parametrize("name", ["train_digits_gang", "simulate_heat_gangs", "count_visitors_gang"])
+def test_sweep_publishes_the_results_of_its_gangs_as_asset_events(examples: AirflowHome) -> None:
+    reports = examples.test_dags("sweep_digits_gangs", "choose_digits_gangs")
+    assert {report.state for report in reports.values()} == {"success"}
+    assert "strength 1, fold 0: 0.9" in "".join(report.log for report in reports.values())
+    assert reports["choose_digits_gangs"].value("choose") == 1.0
+
+
+def test_evicted_backfill_continues_from_its_checkpoints(
+    examples: AirflowHome, cluster: SandboxThread, tmp_path: Path
+) -> None:
+    low = {"metadata": {"name": "batch-low"}, "value": -10}
+    cluster.call(lambda it: it.registry.create(PRIORITYCLASSES, low))
+
+    def evict_after_checkpoints() -> None:
+        wait_for("checkpoints of all ranks", lambda: len(list(tmp_path.glob("*.json"))) == 3)
+        evict_one_of(cluster, 3)
+
+    drain = threading.Thread(target=evict_after_checkpoints, daemon=True)
+    drain.start()
+    conf = json.dumps({"folder": str(tmp_path)})
+    output = examples.run("airflow", "dags", "test", "backfill_days_gang", "2026-02-03", "-c", conf)
+    drain.join()
+    assert "(attempt 1)" in output
+    assert list(tmp_path.iterdir()) == []
+    visits = sum(random.Random(f"2026-02-03 {rank} {c}").randrange(100) for rank in range(3) for c in range(100))
+    assert f"Returned value was: {visits}" in output
+    assert not re.search(r"attempt 1.*continues at chunk 0 of 100", output, flags=re.DOTALL)
+
+
+def test_backfill_would_run_each_day_of_the_range(examples: AirflowHome) -> None:
+    command = re.search(r"airflow (backfill create .*)", (EXAMPLES / "backfill_days_gang.py").read_text())
+    assert command is not None
+    examples.run("airflow", "dags", "reserialize")
+    runs = examples.run("airflow", *command[1].split(), "--dry-run").partition("Runs to be attempted")[2]
+    assert re.findall(r"2026-01-0\d", runs) == [f"2026-01-0{day}" for day in range(1, 8)]
+
+
+def test_server_gang_of_the_setup_serves_the_group_and_is_deleted_by_the_teardown(
+    examples: AirflowHome, cluster: SandboxThread
+) -> None:
+    report = examples.test_dags("shared_server_gangs")["shared_server_gangs"]
+    server = report.value("serve")["name"]
+    assert report.state == "success"
+    assert [report.value("stop")[0]["name"]] == [server]
+    assert all(text in report.log for text in ("ALPHA-0 ALPHA-1", "BETA-0 BETA-1"))
+    assert server not in cluster.call(lambda it: [job["metadata"]["name"] for job in it.registry.list(JOBS)])
+
+
+def test_one_task_of_an_example_runs_alone(examples: AirflowHome) -> None:
+    output = examples.run("airflow", "tasks", "test", "hourly_shards_gang", "count", "2026-01-01")
+    assert "succeeded: 4 ranks succeeded, 0 failed" in output
+    assert "shard 0 of 4 has counted 500 requests" in output
+
+
+@pytest.mark.parametrize("name", EXAMPLE_FILES)
 def test_parsing_the_file_imports_nothing_heavy(examples: AirflowHome, name: str) -> None:
     program = f"""
 import sys
