@@ -1,0 +1,66 @@
+"""Before: a DAG with KubernetesPodOperator and models of the official client."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.providers.cncf.kubernetes.secret import Secret
+from airflow.sdk import dag
+from kubernetes.client import models as k8s
+
+REPORT = """
+import json, os
+text = open("/etc/report/title").read()
+with open("/airflow/xcom/return.json", "w") as result:
+    json.dump({"title": text, "day": os.environ["DAY"], "token": len(os.environ["TOKEN"])}, result)
+"""
+
+
+@dag(schedule=None, catchup=False, tags=["gangjobs"])
+def report_pods() -> None:
+    KubernetesPodOperator(
+        task_id="report",
+        name="report",
+        namespace="default",
+        image="python:3.12-slim",
+        cmds=["python", "-c"],
+        arguments=[REPORT],
+        env_vars=[
+            k8s.V1EnvVar(name="DAY", value="{{ ds }}"),
+            k8s.V1EnvVar(
+                name="POD",
+                value_from=k8s.V1EnvVarSource(field_ref=k8s.V1ObjectFieldSelector(field_path="metadata.name")),
+            ),
+        ],
+        secrets=[Secret("env", "TOKEN", "report-token", "token")],
+        configmaps=["report-settings"],
+        container_resources=k8s.V1ResourceRequirements(
+            requests={"cpu": "100m", "memory": "64Mi"}, limits={"cpu": "100m", "memory": "64Mi"}
+        ),
+        volumes=[k8s.V1Volume(name="title", config_map=k8s.V1ConfigMapVolumeSource(name="report-title"))],
+        volume_mounts=[k8s.V1VolumeMount(name="title", mount_path="/etc/report", read_only=True)],
+        tolerations=[k8s.V1Toleration(key="reports", operator="Exists", effect="NoSchedule")],
+        affinity=k8s.V1Affinity(
+            node_affinity=k8s.V1NodeAffinity(
+                preferred_during_scheduling_ignored_during_execution=[
+                    k8s.V1PreferredSchedulingTerm(
+                        weight=1,
+                        preference=k8s.V1NodeSelectorTerm(
+                            match_expressions=[k8s.V1NodeSelectorRequirement(key="disk", operator="In", values=["ssd"])]
+                        ),
+                    )
+                ]
+            )
+        ),
+        labels={"team": "reports"},
+        startup_timeout_seconds=600,
+        do_xcom_push=True,
+        deferrable=True,
+        get_logs=True,
+        on_finish_action="delete_succeeded_pod",
+        execution_timeout=timedelta(minutes=30),
+    )
+
+
+report_pods()
