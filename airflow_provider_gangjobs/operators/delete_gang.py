@@ -8,15 +8,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator
-
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
 from airflow_provider_gangjobs.operators import parameters, targets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from datetime import timedelta
 
     from airflow.sdk import Context
@@ -28,7 +25,7 @@ PODS_GONE_WITHIN_S: Final = 600.0
 PAUSE_S: Final = 2.0
 
 
-class GangJobDeleteOperator(BaseOperator):
+class GangJobDeleteOperator(targets.GangTargets):
     """Delete gangs, whoever has submitted them: their Jobs, with the recorded outcomes, and their pods.
 
     Exactly one of `gangs`, `submission_ids` and `external_task_id` says which gangs. All attempts of a task or of a
@@ -58,45 +55,18 @@ class GangJobDeleteOperator(BaseOperator):
     :param kwargs: Parameters of `BaseOperator`.
     """
 
-    template_fields: Sequence[str] = (
-        "gangs",
-        "submission_ids",
-        "external_task_id",
-        "external_dag_id",
-        "external_run_id",
-        "external_map_index",
-        "namespace",
-        "kubernetes_conn_id",
-    )
-    ui_color = "#d7e6f4"
-
     def __init__(
         self,
         *,
-        gangs: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
-        submission_ids: str | Iterable[str] | None = None,
-        external_task_id: str | None = None,
-        external_dag_id: str | None = None,
-        external_run_id: str | None = None,
-        external_map_index: int | str | Iterable[int] | None = None,
-        namespace: str | None = None,
         ignore_missing: bool = False,
         pods_gone_within: timedelta | float = PODS_GONE_WITHIN_S,
-        kubernetes_conn_id: str = "kubernetes_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.gangs = gangs
-        self.submission_ids = submission_ids
-        self.external_task_id = external_task_id
-        self.external_dag_id = external_dag_id
-        self.external_run_id = external_run_id
-        self.external_map_index = external_map_index
-        self.namespace = namespace
         self.ignore_missing = ignore_missing
         self.pods_gone_within_s = parameters.to_seconds(pods_gone_within)
-        self.kubernetes_conn_id = kubernetes_conn_id
-        targets.require_one_kind(gangs=gangs, submission_ids=submission_ids, external_task_id=external_task_id)
+        kinds = ("gangs", "submission_ids", "external_task_id")
+        targets.require_one_kind(**{name: getattr(self, name) for name in kinds})
         if problems := parameters.duration_problems(pods_gone_within=self.pods_gone_within_s):
             raise InvalidGangSpec(tuple(problems))
 

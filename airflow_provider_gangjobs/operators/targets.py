@@ -1,30 +1,61 @@
-"""Reads which gangs a task waits for or deletes, from parameters that templates and XComs may have given."""
+"""Which gangs a task waits for or deletes: the parameters that say so, which templates and XComs may have given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider_gangjobs.gang.selection import GangSelection
 
 
-class Selecting(Protocol):
-    """The rendered parameters of an operator that selects gangs."""
+class GangTargets(BaseOperator):
+    """The base class of `GangJobSensor` and `GangJobDeleteOperator`, which document the parameters."""
 
-    gangs: Any
-    submission_ids: Any
-    external_task_id: str | None
-    external_dag_id: str | None
-    external_run_id: str | None
-    external_map_index: Any
-    namespace: str | None
+    template_fields: Sequence[str] = (
+        "gangs",
+        "submission_ids",
+        "external_task_id",
+        "external_dag_id",
+        "external_run_id",
+        "external_map_index",
+        "namespace",
+        "kubernetes_conn_id",
+    )
+    ui_color = "#d7e6f4"
+
+    def __init__(
+        self,
+        *,
+        gangs: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
+        submission_ids: str | Iterable[str] | None = None,
+        external_task_id: str | None = None,
+        external_dag_id: str | None = None,
+        external_run_id: str | None = None,
+        external_map_index: int | str | Iterable[int] | None = None,
+        namespace: str | None = None,
+        kubernetes_conn_id: str = "kubernetes_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.gangs = gangs
+        self.submission_ids = submission_ids
+        self.external_task_id = external_task_id
+        self.external_dag_id = external_dag_id
+        self.external_run_id = external_run_id
+        self.external_map_index = external_map_index
+        self.namespace = namespace
+        self.kubernetes_conn_id = kubernetes_conn_id
 
 
-def read_selection(task: Selecting, ti: Any, *, default_namespace: str | None, **more: Any) -> GangSelection:
+def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None, **more: Any) -> GangSelection:
     """Return the selection that the rendered parameters describe.
 
     :param ti: The task instance of the task that selects.
@@ -99,7 +130,7 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
     return namespaces.pop(), found
 
 
-def digests_of_task(task: Selecting, ti: Any, installation: str) -> tuple[tuple[str, ...], ...]:
+def digests_of_task(task: GangTargets, ti: Any, installation: str) -> tuple[tuple[str, ...], ...]:
     """Return the values of the task label for each map index of a task.
 
     :param ti: The task instance of the task that selects.

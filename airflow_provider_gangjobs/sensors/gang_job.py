@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.operators.deferral import default_deferrable
 from airflow_provider_gangjobs.operators.parameters import is_templated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow.sdk import Context
 
@@ -36,7 +36,7 @@ RECORD_WITHIN_S: Final = 300.0
 """How long a poke waits until the outcomes of a gang that has ended are recorded."""
 
 
-class GangJobSensor(BaseSensorOperator):
+class GangJobSensor(targets.GangTargets, BaseSensorOperator):
     """Wait for gangs that somebody else has submitted: another task, another DAG, or a program with a hook.
 
     Exactly one of `gangs`, `submission_ids`, `external_task_id` and `selector` says which gangs. A gang may be
@@ -74,51 +74,24 @@ class GangJobSensor(BaseSensorOperator):
         deferred. With `soft_fail`, the sensor is skipped if a gang fails or the time is over.
     """
 
-    template_fields: Sequence[str] = (
-        "gangs",
-        "submission_ids",
-        "external_task_id",
-        "external_dag_id",
-        "external_run_id",
-        "external_map_index",
-        "selector",
-        "namespace",
-        "kubernetes_conn_id",
-    )
-    ui_color = "#d7e6f4"
+    template_fields: Sequence[str] = (*targets.GangTargets.template_fields, "selector")
 
     def __init__(
         self,
         *,
-        gangs: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
-        submission_ids: str | Iterable[str] | None = None,
-        external_task_id: str | None = None,
-        external_dag_id: str | None = None,
-        external_run_id: str | None = None,
-        external_map_index: int | str | Iterable[int] | None = None,
         selector: str | None = None,
         at_least: int = 1,
-        namespace: str | None = None,
         until: str = "succeeded",
         wait_for: str = "all",
         results: Results | str = Results.NONE,
-        kubernetes_conn_id: str = "kubernetes_default",
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.gangs = gangs
-        self.submission_ids = submission_ids
-        self.external_task_id = external_task_id
-        self.external_dag_id = external_dag_id
-        self.external_run_id = external_run_id
-        self.external_map_index = external_map_index
         self.selector = selector
         self.at_least = at_least
-        self.namespace = namespace
         self.until = until
         self.wait_for = wait_for
-        self.kubernetes_conn_id = kubernetes_conn_id
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self._check(results)
         self.results = Results(results)
