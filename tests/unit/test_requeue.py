@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_GANG,
     ANNOTATION_HALTED,
     ANNOTATION_REQUEUES,
     LABEL_KUEUE_QUEUE,
 )
+from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import Job, Requeues, parse_requeues, read_job
 from airflow_provider_gangjobs.gang.state.requeue import (
     REQUEUES_MAX,
@@ -111,3 +115,20 @@ def test_unreadable_mark_is_no_mark(text: str | None) -> None:
 def test_pause_doubles_with_each_time_up_to_a_limit(count: int, pause_s: int) -> None:
     seen = job(f"{count} {STARTED_AT.isoformat()}", **SUSPENDED)
     assert pause_ends_at(seen, INACTIVE) == STARTED_AT + timedelta(minutes=1, seconds=pause_s)
+
+
+ROLES = {"leader": {"workers": 1}, "worker": {"workers": 2}}
+RENDERED: dict[str, Any] = {
+    "preferred": ({"workers": 3, "gang": "preferred"}, "0"),
+    "required": ({"workers": 3}, None),
+    "off": ({"workers": 3, "gang": "off"}, None),
+    "one pod": ({"workers": 1, "gang": "preferred"}, None),
+    "roles": ({"roles": ROLES, "gang": "preferred"}, None),
+}
+
+
+@pytest.mark.parametrize(("parameters", "value"), RENDERED.values(), ids=RENDERED)
+def test_only_a_preferred_gang_of_one_job_returns_to_its_queue(parameters: Any, value: str | None) -> None:
+    attempt = build_attempt(TaskKey("dag", "run", "task"), namespace="ns", number=0, claim="c")
+    rendered = render_job(GangSpec(image="i", **parameters), attempt, PlacementDecision(Placement.BASIC, "why"))
+    assert rendered["metadata"]["annotations"].get(ANNOTATION_REQUEUES) == value

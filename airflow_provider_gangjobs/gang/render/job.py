@@ -223,7 +223,7 @@ def _metadata(
         annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     if attempt.policies:
         annotations |= policy_annotations(attempt.policies)
-    if spec.gang == GangPolicy.PREFERRED and not is_single_pod(shape) and ineligibility_reason(shape) is None:
+    if _may_return_to_queue(spec, shape):
         annotations[ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()
     labels = {**in_manifest.get("labels", {}), **spec.labels, **queue.labels(), **labels_of(attempt)}
@@ -236,6 +236,15 @@ def _metadata(
         "labels": labels,
         "annotations": {**in_manifest.get("annotations", {}), **spec.annotations, **annotations},
     }
+
+
+def _may_return_to_queue(spec: GangSpec, shape: Shape) -> bool:
+    """Return whether `gang.state.requeue` applies if a queue lets the gang run in part.
+
+    Kueue makes a Workload for each Job, so a gang of several Jobs cannot be returned as a whole.
+    """
+    is_gang = not is_single_pod(shape) and ineligibility_reason(shape) is None
+    return spec.gang == GangPolicy.PREFERRED and is_gang and spec.roles is None
 
 
 def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: PlacementDecision) -> Object:
