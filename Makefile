@@ -45,7 +45,7 @@ test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernet
 	@$(BIN)/python -m tests.tiers cluster conformance
 
 test-kubelet: $(SYNCED) ## Run real containers: Debian's containerd and a kubelet of Kubernetes 1.37 and 1.36 (needs root on Linux)
-	@$(BIN)/python -m tests.tiers kubelet
+	@$(BIN)/python -m tests.tiers kubelets
 
 test-queues: $(SYNCED) ## Run all tests with the real Kueue, Volcano and coscheduling beside real control planes
 	@$(BIN)/python -m tests.tiers queues
@@ -56,7 +56,7 @@ test-airflow: $(SYNCED) ## Run all tests with real Airflow: on SQLite, on Postgr
 clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each)
 	@$(PYTHON) tests/cluster/controlplane/build.py
 
-BENCHMARKS := parse task_process wait notice harvest submit many_pods sandbox scale_model
+BENCHMARKS := parse task_process wait notice harvest submit many_pods logs sandbox scale_model
 
 bench: $(SYNCED) clusters ## Measure the provider beside its peer on a real API server, quickly (some minutes)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick --out /dev/null || exit 1; done
