@@ -66,6 +66,12 @@ class Tier:
     requires: tuple[str, ...] = ()
 
 
+def _kubelet(name: str, target: str) -> Tier:
+    """Return the tier of one kubelet. Each worker of pytest-xdist has a control plane and a node."""
+    arguments = ("tests/kubelet", REPEATABLE, *_spread(2, "load"))
+    return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS))
+
+
 # The longest tier comes first, so that no tier runs alone at the end.
 ALL = (
     Tier(
@@ -101,12 +107,7 @@ ALL = (
             *_spread(2, "loadfile"),
         ),
     ),
-    Tier(
-        "kubelet",
-        ("tests/kubelet", REPEATABLE, *_spread(2, "loadgroup")),
-        {"GANGJOBS_KUBELET": "real"},
-        requires=(CONTROL_PLANES, KUBELETS),
-    ),
+    _kubelet("kubelet", "real-1.37"),
     Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES)),
     Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,)),
 )
@@ -123,7 +124,9 @@ CI = (
     Tier("dialects", ("tests/cluster", "-m", "representative"), requires=(CONTROL_PLANES,)),
 )
 
-GROUPS = {"all": ALL, "ci": CI}
+KUBELET_TIERS = (_kubelet("kubelet", "real-1.37"), _kubelet("kubelet-1.36", "real-1.36"))
+
+GROUPS = {"all": ALL, "ci": CI, "kubelets": KUBELET_TIERS}
 
 
 @dataclass(frozen=True)

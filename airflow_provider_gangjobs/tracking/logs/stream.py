@@ -33,7 +33,8 @@ BYTES_PER_TURN: Final = 2**16
 IDLE_TIMEOUT_S: Final = 300.0
 """A program that writes nothing for this long is asked about again, because the connection may be dead."""
 BACKOFF_BASE_S: Final = 1.0
-BACKOFF_CAP_S: Final = 30.0
+BACKOFF_CAP_S: Final = 10.0
+"""While a kubelet restarts, each of at most `STREAMS_MAX` logs is requested once in this time."""
 LATE_S: Final = 2.0
 LATE_NOTE_EVERY_S: Final = 300.0
 
