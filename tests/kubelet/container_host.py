@@ -151,12 +151,20 @@ class ContainerHost:
         (self.folder / "network").mkdir()
         (self.folder / "network" / "10-bridge.conf").write_text(NETWORK.format(**names))
 
+    def kill_containers(self) -> None:
+        """Kill all containers."""
+        for task in self._tasks():
+            self.ctr("tasks", "kill", "--signal", "SIGKILL", task, check=False)
+
     def _remove_containers(self) -> None:
         """Remove the containers while containerd runs, so that no control group stays behind."""
+        if tasks := self._tasks():
+            self.ctr("tasks", "delete", "--force", *tasks, check=False)
+
+    def _tasks(self) -> list[str]:
+        """Return the ids of the containers that exist."""
         command = ("ctr", "--address", str(self.socket), "--namespace", "k8s.io", "tasks", "list", "--quiet")
-        listed = subprocess.run(self._entering(*command), capture_output=True, text=True, check=False).stdout.split()
-        if listed:
-            self.ctr("tasks", "delete", "--force", *listed, check=False)
+        return subprocess.run(self._entering(*command), capture_output=True, text=True, check=False).stdout.split()
 
     def _stop_programs(self) -> None:
         self._init.kill()

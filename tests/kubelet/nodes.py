@@ -15,6 +15,8 @@ from gangjobs_sandbox.node.client import ApiClient
 from gangjobs_sandbox.node.config import NodeConfig
 from gangjobs_sandbox.node.network import PodNetwork
 from gangjobs_sandbox.node.node import Node
+from gangjobs_sandbox.node.pod_folder import pod_folders
+from gangjobs_sandbox.node.process import ContainerProcess
 from scripts.ports import free_port
 from tests.kubelet.build import binary
 from tests.kubelet.container_host import ContainerHost
@@ -46,6 +48,9 @@ class NodeUnderTest(Protocol):
 
     def stop(self) -> None:
         """Stop the program."""
+
+    def crash(self) -> None:
+        """Stop the program and kill all containers, as when the machine loses its power."""
 
 
 @dataclass
@@ -91,6 +96,10 @@ class Kubelet:
         if self._process is not None:
             self.host.kill(self._process)
             self._process = None
+
+    def crash(self) -> None:
+        self.stop()
+        self.host.kill_containers()
 
     def _is_ready(self) -> bool:
         with self.plane.client() as client:
@@ -169,6 +178,12 @@ class SandboxNode:
         if task is not None:
             self.sandbox.call(lambda _: task.cancel())
             _wait(task.done, "the node ends")
+
+    def crash(self) -> None:
+        self.stop()
+        for folder in pod_folders(self.folder / self.name):
+            for run in folder.runs():
+                ContainerProcess.adopt(str(run)).kill()
 
     def _start(self, sandbox: Sandbox, config: NodeConfig) -> Node:
         client = ApiClient.from_kubeconfig(sandbox.kubeconfig_path)

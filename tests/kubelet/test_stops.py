@@ -125,3 +125,15 @@ def test_end_of_a_container_is_reported_after_the_program_of_the_node_has_starte
     node.start()
     terminated = pods.wait_terminated()
     assert (terminated["exitCode"], terminated["message"]) == (4, "saved\n")
+
+
+def test_containers_that_a_crash_of_the_machine_has_killed_are_reported_when_the_node_is_back(
+    pods: Pods, node: NodeUnderTest
+) -> None:
+    pods.run("echo up; sleep 300")
+    pods.wait_output(b"up\n")
+    node.crash()
+    node.start()
+    status = pods.wait_ended()
+    terminated = pods.container()["state"]["terminated"]
+    assert (status["phase"], terminated["exitCode"], pods.container()["restartCount"]) == ("Failed", 137, 0)
