@@ -96,7 +96,7 @@ class FakeKubelets:
     async def end(self, pod: Obj, exit_code: int = 0, message: str = "") -> None:
         """The pod's program ends by itself."""
         ended = {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "message": message}
-        times = {"startedAt": _text(_started(pod) or self.now()), "finishedAt": _text(self.now())}
+        times = {"startedAt": _text(started_at(pod) or self.now()), "finishedAt": _text(self.now())}
         await self._status(pod, "Failed" if exit_code else "Succeeded", {"terminated": ended | times})
 
     async def reconnect(self, name: str) -> None:
@@ -171,7 +171,8 @@ async def _tolerantly(work: Coroutine[Any, Any, None]) -> None:
         await work
 
 
-def _started(pod: Obj) -> datetime | None:
+def started_at(pod: Obj) -> datetime | None:
+    """When the program of a pod has started; `None` if it does not run."""
     for status in pod["status"].get("containerStatuses") or ():
         if running := status["state"].get("running"):
             return datetime.fromisoformat(running["startedAt"])

@@ -38,20 +38,16 @@ class History:
         return max((len(moment.bound) for moment in self._of(gang)), default=0)
 
     def longest_partial_s(self, gang: str, size: int) -> float:
-        """For how long the gang was bound in part without a pause, before its first pod was deleted."""
+        """For how long the gang was bound in part without a pause, before its first pod was deleted, or until now."""
         longest, since = 0.0, None
         for moment in self._of(gang):
+            if since is not None:
+                longest = max(longest, moment.at - since)
             if moment.deleted:
-                break
+                return longest
             is_partial = 0 < len(moment.bound) < size
             since = (moment.at if since is None else since) if is_partial else None
-            longest = max(longest, moment.at - since if since is not None else 0.0)
-        return longest
-
-    def is_partial_now(self, gang: str, size: int) -> bool:
-        """Whether the last moment shows a gang that is bound in part."""
-        last = self._of(gang)[-1:]
-        return bool(last) and not last[0].deleted and 0 < len(last[0].bound) < size
+        return longest if since is None else max(longest, time.monotonic() - since)
 
     def _of(self, gang: str) -> list[Moment]:
         assert not self.problem, self.problem
@@ -59,6 +55,8 @@ class History:
 
     def note(self, event: dict[str, Any]) -> None:
         """Add one event of the watch."""
+        if event["type"] == "ERROR":
+            raise ValueError(event["object"].get("message"))
         metadata = event["object"]["metadata"]
         gang, name = metadata.get("labels", {}).get(LABEL_JOB, ""), metadata["name"]
         moments = self.moments.setdefault(gang, [])
@@ -77,14 +75,19 @@ def watched_pods(plane: ControlPlane, namespace: str) -> Iterator[History]:
 
     def watch() -> None:
         query: dict[str, str] = {"watch": "true", "resourceVersion": "0"}
+        path = f"/api/v1/namespaces/{namespace}/pods"
         try:
-            path = f"/api/v1/namespaces/{namespace}/pods"
-            with plane.client() as client, client.stream("GET", path, params=query, timeout=None) as stream:
-                ready.set()
-                for line in stream.iter_lines():
-                    if is_over.is_set():
-                        return
-                    history.note(json.loads(line))
+            with plane.client() as client:
+                # The server ends a watch whose events are not read fast enough. The next watch continues after it.
+                while not is_over.is_set():
+                    with client.stream("GET", path, params=query, timeout=None) as stream:
+                        ready.set()
+                        for line in stream.iter_lines():
+                            if is_over.is_set():
+                                return
+                            event = json.loads(line)
+                            history.note(event)
+                            query["resourceVersion"] = event["object"]["metadata"]["resourceVersion"]
         except Exception as error:  # the test must see it
             history.problem = f"the watch of the test failed: {error!r}"
         finally:

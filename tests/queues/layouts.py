@@ -1,0 +1,214 @@
+"""Layouts of nodes and gangs that are drawn at random, and what becomes of their gangs on a control plane.
+
+A layout has nodes of its own, which a label separates from the nodes of other layouts, so that many layouts are played
+at once. The nodes are simulated: they write the status of their pods and run nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.cluster.resources import NODES, PODS
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.service import GangService
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
+from tests.endings.fake_kubelets import FakeKubelets, started_at
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from tests.cluster.tenant import Tenant
+
+LABEL: Final = "example.org/layout"
+TAINT: Final = {"key": "example.org/reserved", "value": "yes", "effect": "NoSchedule"}
+TOLERATION: Final = {"key": "example.org/reserved", "operator": "Exists", "effect": "NoSchedule"}
+MILLICORES: Final = (300, 500, 700, 1000, 1300, 2000)
+WAITS_S: Final = 25.0
+"""After this time, the provider ends a gang that waits. Longer than the settling time of every scheduler."""
+LOOK_AGAIN_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class DrawnGang:
+    """A gang that arrives `arrives_s` after the first moment, and whose ranks run for `runs_s`."""
+
+    ranks: int
+    millicores: int
+    arrives_s: float
+    runs_s: float
+    tolerates: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Nodes, by their CPUs, and the gangs that compete for them.
+
+    Attributes:
+        tainted: the index of the node with a taint, if there is one.
+        leaves: the index of the node that is deleted, and after how many seconds, if one is.
+    """
+
+    seed: int
+    nodes: tuple[int, ...]
+    gangs: tuple[DrawnGang, ...]
+    tainted: int | None
+    leaves: tuple[int, float] | None
+
+    @property
+    def name(self) -> str:
+        """The name of the layout, which is the label of its nodes."""
+        return f"layout-{self.seed}"
+
+    def can_hold(self, gang: DrawnGang) -> bool:
+        """Whether the gang fits onto the empty nodes that it tolerates, before a node leaves."""
+        usable = (cpu for index, cpu in enumerate(self.nodes) if gang.tolerates or index != self.tainted)
+        return gang.ranks <= sum(cpu * 1000 // gang.millicores for cpu in usable)
+
+
+def draw(seed: int) -> Layout:
+    """The layout of this seed, which is the same on every machine."""
+    drawn = random.Random(seed)
+    nodes = tuple(drawn.choice((1, 2, 2, 3, 4)) for _ in range(drawn.randint(2, 4)))
+    gangs = tuple(
+        DrawnGang(
+            ranks=drawn.randint(2, 5),
+            millicores=drawn.choice(MILLICORES),
+            arrives_s=drawn.choice((0.0, 0.0, 0.2, 1.0, 3.0)),
+            runs_s=drawn.choice((1.0, 2.0, 5.0)),
+            tolerates=drawn.random() < 0.5,
+        )
+        for _ in range(drawn.randint(2, 4))
+    )
+    tainted = drawn.randrange(len(nodes)) if drawn.random() < 0.3 else None
+    leaves = (drawn.randrange(len(nodes)), drawn.uniform(0.2, 6.0)) if drawn.random() < 0.3 else None
+    return Layout(seed, nodes, gangs, tainted, leaves)
+
+
+@dataclass(frozen=True)
+class Played:
+    """One gang of a layout, the name of its Job, and the event at its end."""
+
+    layout: Layout
+    gang: DrawnGang
+    job: str
+    event: GangEvent
+
+    def __str__(self) -> str:
+        return f"{self.job}, {self.gang} of {self.layout}: {self.event}"
+
+
+async def play_layouts(
+    tenant: Tenant, seeds: range, parameters_of: Callable[[Layout], Mapping[str, Any]]
+) -> list[Played]:
+    """Play the layouts at once in the namespace of the tenant, until all of their gangs have ended.
+
+    :param parameters_of: Parameters of the gangs of a layout, such as their scheduler.
+    """
+    admin_file = tenant.plane.folder / "admin.kubeconfig"
+    config = ClusterConfig.from_extras("admin", {"kube_config_path": str(admin_file)})
+    async with Client(config) as admin, GangService.connect(tenant.config) as gangs:
+        kubelets = FakeKubelets(admin)
+        async with kubelets.playing(), _ending_pods(kubelets, tenant.namespace):
+            played = await asyncio.gather(
+                *(_play(draw(seed), gangs, tenant, kubelets, parameters_of) for seed in seeds)
+            )
+    return [one for layout in played for one in layout]
+
+
+async def _play(
+    layout: Layout,
+    gangs: GangService,
+    tenant: Tenant,
+    kubelets: FakeKubelets,
+    parameters_of: Callable[[Layout], Mapping[str, Any]],
+) -> list[Played]:
+    names = [f"{layout.name}-{index}" for index in range(len(layout.nodes))]
+    for index, (name, cpu) in enumerate(zip(names, layout.nodes, strict=True)):
+        await kubelets.join(name, cpu=cpu, labels={LABEL: layout.name})
+        if index == layout.tainted:
+            await kubelets.admin.patch(NODES, name, None, {"spec": {"taints": [TAINT]}})
+    parameters = parameters_of(layout)
+    leaving = asyncio.create_task(_leave(layout, names, kubelets))
+    try:
+        return await asyncio.gather(
+            *(_run(layout, number, gangs, tenant, parameters) for number in range(len(layout.gangs)))
+        )
+    finally:
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        for name in sorted(set(names) & kubelets.alive):
+            kubelets.alive.discard(name)
+            await kubelets.admin.delete(NODES, name)
+
+
+async def _leave(layout: Layout, names: list[str], kubelets: FakeKubelets) -> None:
+    """Cordon the node that leaves, delete its pods as a drain does, and then delete the node."""
+    if layout.leaves is None:
+        return
+    index, after_s = layout.leaves
+    name, admin = names[index], kubelets.admin
+    await asyncio.sleep(after_s)
+    await admin.patch(NODES, name, None, {"spec": {"unschedulable": True}})
+    while pods := [pod for pod in await admin.list(PODS, field_selector=f"spec.nodeName={name}") if _is_at_work(pod)]:
+        for pod in pods:
+            if "deletionTimestamp" not in pod["metadata"]:
+                await admin.delete(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
+        await asyncio.sleep(LOOK_AGAIN_S)
+    kubelets.alive.discard(name)
+    await admin.delete(NODES, name)
+
+
+def _is_at_work(pod: Mapping[str, Any]) -> bool:
+    """Whether the node has something to do for the pod: to run it, or to remove it."""
+    return "deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") not in ("Succeeded", "Failed")
+
+
+async def _run(
+    layout: Layout, number: int, gangs: GangService, tenant: Tenant, parameters: Mapping[str, Any]
+) -> Played:
+    gang = layout.gangs[number]
+    await asyncio.sleep(gang.arrives_s)
+    spec = gang_spec(
+        gang.ranks,
+        code="",
+        cpu=f"{gang.millicores}m",
+        node_selector={LABEL: layout.name},
+        tolerations=[TOLERATION] if gang.tolerates else None,
+        annotations={LABEL: str(gang.runs_s)},
+        **parameters,
+    )
+    submission = await submit_gang(gangs, spec, f"{layout.name}-{number}")
+    event = await follow_gang(tenant, submission, Deadlines(queue_s=WAITS_S, assemble_s=WAITS_S))
+    return Played(layout, gang, submission.ref.name, event)
+
+
+@asynccontextmanager
+async def _ending_pods(kubelets: FakeKubelets, namespace: str) -> AsyncIterator[None]:
+    """End the program of each rank after the time that its gang has drawn, while the block runs."""
+    task = asyncio.create_task(_end_pods(kubelets, namespace))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _end_pods(kubelets: FakeKubelets, namespace: str) -> None:
+    while True:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        for pod in await kubelets.admin.list(PODS, namespace):
+            runs_s = (pod["metadata"].get("annotations") or {}).get(LABEL)
+            started = started_at(pod)
+            is_going = "deletionTimestamp" in pod["metadata"]
+            if runs_s is None or started is None or is_going or pod["spec"]["nodeName"] not in kubelets.alive:
+                continue
+            if (datetime.now(UTC) - started).total_seconds() > float(runs_s):
+                await kubelets.end(pod)
