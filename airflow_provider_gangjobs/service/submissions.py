@@ -76,12 +76,17 @@ class SubmissionService(Struct, frozen=True):
         )
 
     async def find_gangs(self, selection: GangSelection) -> dict[str, SelectedGang]:
-        """Return the selected gangs by a key that stays the same while the gangs change. Sends one request."""
+        """Return the selected gangs by a key that stays the same while the gangs change.
+
+        Sends one request, and another one if gangs that are not selected by name have roles.
+        """
         from airflow_provider_gangjobs.cluster.resources import JOBS
         from airflow_provider_gangjobs.gang.state.roles import read_gangs
+        from airflow_provider_gangjobs.tracking.read.jobs import list_role_jobs
 
         jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
-        return selection.find(read_gangs(jobs))
+        others = () if selection.names else await list_role_jobs(self.client, selection.namespace, jobs)
+        return selection.find(read_gangs([*jobs, *others]))
 
     async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
         """Return all attempts of the selected gangs. Sends one request."""

@@ -68,7 +68,11 @@ class JobRequests:
         return await self.answer(apply)
 
     async def halt(self, job: Job, reason: str) -> bool:
-        """Halt the gang of a Job that was just read. Return false if the Job is gone."""
+        """Halt the gang of a Job that was just read. Return false if the Job is gone.
+
+        Of a gang with roles, this is the Job of the first role. `end_parts` ends the others.
+        """
+        job = Job(job.parts[0]) if job.parts else job
         if not await self.patch(halt_patch(reason, job)):
             return False
         if needs_finish(job):

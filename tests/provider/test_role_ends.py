@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.selection import GangSelection
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.ending import KillResult
 from airflow_provider_gangjobs.sweeping.once import sweep_once
@@ -179,3 +180,29 @@ async def test_any_other_follower_continues_wherever_the_first_one_died():
             event = await Follower(plane, ref).event()
             assert (event.status, event.reason, event.ranks[0].role) == (Status.FAILED, "AppFailed", "worker"), crash
             assert (plane.held(ref.name), len(plane.ledger(ref.name))) == ([], 4), crash
+
+
+SELECTIONS = {
+    "task": lambda ref: GangSelection(namespace=NAMESPACE, digests=(KEY.digests,)),
+    "name": lambda ref: GangSelection(namespace=NAMESPACE, names={ref.name: ""}),
+    "uid": lambda ref: GangSelection(namespace=NAMESPACE, names={ref.name: ref.uid}),
+    "selector": lambda ref: GangSelection(namespace=NAMESPACE, selector=f"gangjobs.airflow/gang={ref.name}"),
+}
+
+
+@pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
+@in_virtual_time
+async def test_sensor_finds_one_gang_and_its_end(plane, select):
+    ref = await running(plane)
+    gangs, selection = GangService(plane.client), select(ref)
+    end(plane, ref, "leader")
+    await asyncio.sleep(5)
+    (found,) = (await gangs.find_gangs(selection)).values()
+    assert found.ref == ref
+    assert phase_of(found.job) not in FINAL_PHASES
+    assert await gangs.list_gangs(selection) == [ref]
+    for rank in range(3):
+        end(plane, ref, "worker", rank)
+    assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
+    (found,) = (await gangs.find_gangs(selection)).values()
+    assert phase_of(found.job) is Phase.SUCCEEDED

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.selectors import gang_selector, roles_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import read_gang
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -35,4 +37,18 @@ async def get_job(client: Client, ref: GangRef) -> Job | None:
     return read_gang(record, listed) if record is not None else None
 
 
-__all__ = ["get_job"]
+async def list_role_jobs(
+    client: Client, namespace: str | None, records: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the Jobs of the other roles of some gangs. A request is sent only if one of the gangs has roles.
+
+    :param records: The Jobs of the gangs, which were selected by a label that the other Jobs do not have.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    names = [job["metadata"]["name"] for job in records if read_job(job).has_roles]
+    return await client.list(JOBS, namespace, label_selector=roles_selector(names)) if names else ()
+
+
+__all__ = ["get_job", "list_role_jobs"]

@@ -16,14 +16,14 @@ import msgspec
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.selectors import gang_selector, roles_selector, task_selector
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selector
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.gang_watch import group_resource, podgroups_served
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
+from airflow_provider_gangjobs.tracking.read.jobs import list_role_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import EventView
 
 V = TypeVar("V", bound=msgspec.Struct)
@@ -87,16 +88,10 @@ async def read_snapshot(
     found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
-    role_jobs = await _role_jobs(client, namespace, jobs)
+    role_jobs = await list_role_jobs(client, namespace, jobs)
     if not chosen:
         return GangSnapshot(jobs=jobs, role_jobs=role_jobs)
     return await _Reader(client, jobs, role_jobs, chosen[0], limits).read()
-
-
-async def _role_jobs(client: Client, namespace: str, jobs: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the Jobs of the other roles of these gangs. A request is sent only if one of the gangs has roles."""
-    names = [job["metadata"]["name"] for job in jobs if read_job(job).has_roles]
-    return await client.list(JOBS, namespace, label_selector=roles_selector(names)) if names else ()
 
 
 class _Reader:
