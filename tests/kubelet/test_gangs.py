@@ -157,5 +157,5 @@ def test_stream_neither_loses_nor_repeats_a_line_while_the_node_program_restarts
     event = lines.wait_event()
     train.operator().execute_complete(context, event=event.to_payload())
     streamed, copied = lines.of_rank_0, lines_of_rank_0(capsys)
-    assert len(streamed) > before + 10, lines.notes
+    assert len(streamed) > before + 10, "\n".join(lines.notes)
     assert streamed + copied == [f"line {number}" for number in range(1, 151)]

@@ -129,6 +129,7 @@ async def test_gang_that_waits_for_its_ranks_opens_no_log(plane):
 FAULTS = {
     "a broken stream": [{"kind": "drop-after", "chunks": chunks} for chunks in (0, 1, 3, 2)],
     "a refusal": [{"kind": "status", "code": code} for code in (503, 500, 429)],
+    "a kubelet that does not know its pods yet": [{"kind": "drop-after", "chunks": 1}, {"kind": "status", "code": 404}],
     "a stream that is silent": [{"kind": "half-open", "chunks": chunks} for chunks in (0, 2)],
 }
 

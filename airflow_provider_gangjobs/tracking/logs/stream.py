@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.cluster.http.log_parts import LogCursor, LogParse
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.tracking.logs.format import LineWriter
 from airflow_provider_gangjobs.tracking.logs.limits import BURST, BYTES_PER_UNIT, RATE, RateLimit, wait_for_turn
+from airflow_provider_gangjobs.tracking.logs.whole import pod_exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,8 +87,9 @@ class LogStream:
                 async with self._limits.slots.slot():
                     await self._read_response()
             except (NotFound, Forbidden) as error:
-                self.note(f"the log is not streamed any more: {error}")
-                return
+                if isinstance(error, Forbidden) or not await pod_exists(self._client, self._source):
+                    self.note(f"the log is not streamed any more: {error}")
+                    return
             except ClusterError as error:  # also while the container is being restarted
                 log.debug("%s", error)
             if self.position != before:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
-from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.http.log_parts import LogCursor, LogParser
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
+from airflow_provider_gangjobs.cluster.resources import PODS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -54,13 +55,28 @@ async def read_chunks(client: Client, source: LogSource, query: LogQuery) -> Asy
                         yield chunk[skipped:]
         except ClusterError as error:
             failures += 1
-            if not error.transient or failures >= FAILURES_MAX:
+            may_succeed = error.transient or (isinstance(error, NotFound) and await pod_exists(client, source))
+            if failures >= FAILURES_MAX or not may_succeed:
                 raise
             await client.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
         else:
             if to_skip:
                 raise LogShortened
             return
+
+
+async def pod_exists(client: Client, source: LogSource) -> bool:
+    """Return whether the pod of a log exists, or may exist.
+
+    A kubelet that has just started does not know its pods, and answers that the pod of a log does not exist.
+    """
+    try:
+        await client.get(PODS, source.pod, source.namespace)
+    except NotFound:
+        return False
+    except ClusterError:
+        return True
+    return True
 
 
 async def read_rest(
