@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.outcome.results import CompletedRanks, task_result
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role, render_service
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, parse_roles, record_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS
 from airflow_provider_gangjobs.gang.schedulers.selection import find_separate
-from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import phase_of
 from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
@@ -23,6 +26,7 @@ from airflow_provider_gangjobs.gang.state.verdict import judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.tracking.ledger import decode, encode
 
 LEADER, WORKER = {"image": "lead:1"}, {"image": "work:1", "workers": 3}
 ROLES = {"leader": LEADER, "worker": WORKER}
@@ -288,3 +292,46 @@ def test_gangs_are_read_from_the_jobs_of_a_namespace():
     lost["metadata"] |= {"labels": {"gangjobs.airflow/gang": "x", "gangjobs.airflow/gang-role": "worker"}}
     gangs = read_gangs([job("worker", "runs"), other, job("leader", "complete"), lost])
     assert [(gang.ref.name, len(gang.parts)) for gang in gangs] == [("plain", 0), ("g", 2)]
+
+
+# -- what other releases wrote --------------------------------------------------------------------------------
+
+
+def test_ledgers_and_events_without_roles_are_read_as_those_of_a_gang_of_one_job():
+    outcome = decode("u", '{"uid":"u","pod":"p","outcome":"failed","rank":3,"exit_code":1}')
+    assert (outcome.role, outcome.role_rank, outcome.name) == ("", None, "rank 3")
+    end = {"pod": "p", "outcome": "failed", "rank": 3}
+    payload = {
+        "v": 1,
+        "status": "failed",
+        "name": "g",
+        "namespace": "n",
+        "uid": "u",
+        "phase": "running",
+        "ranks": [end],
+    }
+    assert GangEvent.from_payload(payload).ranks[0].label == "rank 3"
+
+
+def test_entry_of_a_gang_of_one_job_has_no_fields_of_roles():
+    assert "role" not in encode(Outcome(uid="u", pod="p", outcome=OutcomeKind.SUCCEEDED, rank=3))
+
+
+@pytest.mark.parametrize("written", [1, None], ids=["a result", "nothing"])
+def test_results_of_all_ranks_are_lists_by_role(written):
+    ranks = [("leader", 0, 0), ("worker", 0, 1), ("worker", 1, 2)]
+    outcomes = [
+        Outcome(
+            uid=f"u{rank}",
+            pod=f"p{rank}",
+            outcome=OutcomeKind.SUCCEEDED,
+            rank=rank,
+            role=role,
+            role_rank=role_rank,
+            message="" if written is None else str(written),
+        )
+        for role, role_rank, rank in ranks
+    ]
+    completed = CompletedRanks.of_indexes("0,1-2")
+    found = task_result(outcomes, completed, Results.ALL, GangRef("n", "g", "u"))
+    assert found == {"leader": [written], "worker": [written] * 2}

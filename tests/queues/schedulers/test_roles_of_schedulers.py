@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pytest
 
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from tests.queues.schedulers.conftest import Cluster
     from tests.queues.schedulers.history import History
 
+PLACES_ROLES: Final = pytest.mark.parametrize("cluster", ["volcano", "coscheduling"], indirect=True)
 
+
+@PLACES_ROLES
 async def test_roles_that_fit_together_run(cluster: Cluster, tenant: Tenant, history: History) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, leader_and_workers(gang_scheduler=cluster.scheduler))
@@ -32,6 +37,7 @@ async def test_roles_that_fit_together_run(cluster: Cluster, tenant: Tenant, his
     assert tenant.forbidden_requests() == []
 
 
+@PLACES_ROLES
 async def test_roles_that_fit_only_one_by_one_place_no_pod(cluster: Cluster, tenant: Tenant, history: History) -> None:
     spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu=FRAGMENTED, gang_scheduler=cluster.scheduler)
     async with GangService.connect(tenant.config) as gangs:
