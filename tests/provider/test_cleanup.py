@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOUR = timedelta(hours=1)
 FIRST_ACT = 1  # request 0 lists
 ALL_BUT_THE_LAST = 5  # list, Job, Service, ConfigMap, Workload, PodGroup
+QUEUE_CHECK = 2  # the LocalQueues in each version of Kueue, before the Job of a gang in a queue
 
 
 async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec = GANG_OF_4) -> Submission:
@@ -92,7 +93,7 @@ async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
 
 async def test_a_gang_by_id_that_lacks_nothing_is_given_to_its_queue(cluster):
     spec = replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"})
-    process = CrashingClient(cluster.client, Crash(ALL_BUT_THE_LAST, applied=True))
+    process = CrashingClient(cluster.client, Crash(ALL_BUT_THE_LAST + QUEUE_CHECK, applied=True))
     with pytest.raises(ProcessDied):
         await operation(cluster, process, spec)
     assert LABEL_KUEUE_QUEUE not in cluster.jobs()[0]["metadata"]["labels"]
