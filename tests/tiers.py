@@ -92,7 +92,11 @@ ALL = (
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
     ),
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
-    Tier("queues", ("tests/queues", REPEATABLE), requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS)),
+    Tier(
+        "queues",
+        ("tests/queues", REPEATABLE, *_spread(2, "loadgroup")),
+        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS),
+    ),
     Tier(
         "conformance",
         ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),
