@@ -23,6 +23,8 @@ NATIVE_GROUP = "native-1.37"
 
 
 @pytest.hookimpl(tryfirst=True)
+# Before the hook of pytest-xdist, which reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once."""
     for item in items:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 @pytest.hookimpl(tryfirst=True)
+# Before the hook of pytest-xdist, which reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once.
 

@@ -30,6 +30,8 @@ STARTED_BY = ("kueue", "bare_kueue", "cluster", "placing", "name")
 """Parameters that say which programs a test starts."""
 
 
+# Before the hook of pytest-xdist, which reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of the same programs in one worker of pytest-xdist, so that they start once.
 
