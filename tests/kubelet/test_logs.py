@@ -39,7 +39,7 @@ def test_log_is_what_the_program_wrote(pods: Pods, script: str, expected: bytes)
     assert pods.log() == expected
 
 
-WRITE_100_MB = """awk 'BEGIN { line = sprintf("%09999d", 0); for (i = 0; i < 10000; i++) print line }'"""
+WRITE_100_MB = """awk 'BEGIN { line = sprintf("%0999d", 0); for (i = 0; i < 100000; i++) print line }'"""
 
 
 def test_log_of_100_megabytes_is_complete(pods: Pods) -> None:
@@ -50,7 +50,7 @@ def test_log_of_100_megabytes_is_complete(pods: Pods) -> None:
         digest.update(piece)
         size += len(piece)
     assert size == 100_000_000
-    assert digest.digest() == hashlib.sha256((b"0" * 9_999 + b"\n") * 10_000).digest()
+    assert digest.digest() == hashlib.sha256((b"0" * 999 + b"\n") * 100_000).digest()
 
 
 SELECTED: dict[str, tuple[dict[str, Any], bytes]] = {
