@@ -85,7 +85,10 @@ def kubectl(kubeconfig, *arguments, **options):
     ).stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGTERM, id="SIGTERM"), pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow)],
+)
 def test_up_prints_instructions_and_ends_on_a_signal(start, number):
     program = start("up", "--nodes", "1")
     assert "Kubernetes 1.37 at https://127.0.0.1:" in line_with(program, "cluster:")
@@ -97,7 +100,13 @@ def test_up_prints_instructions_and_ends_on_a_signal(start, number):
 
 
 @needs_kubectl
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to end", "killed"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, id="asked to end", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
 def test_pods_end_with_the_sandbox(start, number):
     seconds = unique_sleep_s()
     program = start("up")
@@ -140,7 +149,10 @@ def test_run_passes_the_kubeconfig_and_returns_the_exit_code(start, tmp_path):
 
 
 @needs_kubectl
-@pytest.mark.parametrize("gate", [(), ("--workload-with-job",)], ids=["gate off", "gate on"])
+@pytest.mark.parametrize(
+    "gate",
+    [pytest.param((), id="gate off", marks=pytest.mark.slow), pytest.param(("--workload-with-job",), id="gate on")],
+)
 def test_job_controller_creates_groups_only_with_the_gate(start, gate):
     program = start("up", "--kubernetes", "1.37", *gate)
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
@@ -157,6 +169,7 @@ def test_run_forwards_sigterm(start):
     assert (program.returncode, output) == (3, "bye\n")
 
 
+@pytest.mark.slow
 def test_command_does_not_outlive_a_killed_run(start):
     seconds = unique_sleep_s()
     program = start("run", "--", "sh", "-c", f"echo ready; sleep {seconds}", stdout=subprocess.PIPE)
