@@ -13,16 +13,15 @@ import os
 import shutil
 import signal
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.provider.virtual_time import VirtualTimeLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 # How long an example takes says how busy the machine is, and nothing else.
 _UNTIMED = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -42,6 +41,16 @@ elif "AIRFLOW_HOME" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background so, and the programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute groups of tests with `--dist loadgroup`."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.side_by_side import GroupScheduling
+
+    return GroupScheduling(config, log)
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -88,7 +88,7 @@ ALL = (
     ),
     Tier(
         "cluster",
-        ("tests/cluster", REPEATABLE, *_spread(3, "loadgroup")),
+        ("tests/cluster", REPEATABLE, *_spread(2, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
     ),
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),

@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
 
 
-NATIVE_GROUP = "native-1.37"
-"""The group of the tests of `native_plane`."""
-
-
-@pytest.hookimpl(tryfirst=True)
-# Before the hook of pytest-xdist, which reads the groups.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once."""
-    for item in items:
-        if isinstance(item, pytest.Function) and (group := _group_of(item)):
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _group_of(item: pytest.Function) -> str | None:
-    if "native_plane" in item.fixturenames:
-        return NATIVE_GROUP
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return parameters.get("plane") or parameters.get("bare_plane")
-
-
 @pytest.fixture(scope="session", params=RELEASES)
 def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of each release."""

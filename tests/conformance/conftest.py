@@ -23,17 +23,11 @@ if TYPE_CHECKING:
 
 
 @pytest.hookimpl(tryfirst=True)
-# Before the hook of pytest-xdist, which reads the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once.
-
-    Tests of what is the same in all releases, and tests that wait long, are slow on all sandboxes but the newest.
-    """
+    """Mark tests of what is the same in all releases, and tests that wait long, as slow on all older sandboxes."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if target := parameters.get("target_name"):
-            item.add_marker(pytest.mark.xdist_group(target))
             is_older_sandbox = target in SANDBOXES and target != NEWEST_SANDBOX
             is_same_in_all = "server" in getattr(item, "fixturenames", ())
             if is_older_sandbox and (is_same_in_all or item.get_closest_marker("long_wait")):

@@ -39,15 +39,11 @@ def chosen() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a cluster in one worker of pytest-xdist, so that each cluster starts once.
-
-    Tests that restart the program of the node take ten seconds or more, and are slow on the sandbox.
-    """
+    """Mark tests that restart the program of the node as slow on the sandbox: they take ten seconds or more."""
     for item in items:
-        if hasattr(item, "callspec") and (name := item.callspec.params.get("cluster_name")):
-            item.add_marker(pytest.mark.xdist_group(name))
-            if name == SANDBOX and "node" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.slow)
+        name = item.callspec.params.get("cluster_name") if hasattr(item, "callspec") else None
+        if name == SANDBOX and "node" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", params=chosen())

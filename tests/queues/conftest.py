@@ -26,28 +26,6 @@ COMBINATIONS = [
 """Releases of Kubernetes and Kueue. 1.36 has native gangs whose Job cannot change its parallelism."""
 
 
-STARTED_BY = ("kueue", "bare_kueue", "cluster", "placing", "name")
-"""Parameters that say which programs a test starts."""
-
-
-# Before the hook of pytest-xdist, which reads the groups.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the same programs in one worker of pytest-xdist, so that they start once.
-
-    YuniKorn has a fixed port, so two of its schedulers could not run side by side at all.
-    """
-    for item in items:
-        if isinstance(item, pytest.Function) and (group := _group_of(item)):
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _group_of(item: pytest.Function) -> str | None:
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    started = next((parameters[name] for name in STARTED_BY if name in parameters), None)
-    return started if started is None or isinstance(started, str) else "-".join(started)
-
-
 @pytest.fixture(scope="session", params=COMBINATIONS)
 def kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
     """The manager of Kueue on a control plane with two nodes of 4 CPUs."""

@@ -1,0 +1,22 @@
+"""Tests that need the same programs stay in one worker of pytest-xdist."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.side_by_side import group_of
+
+
+@pytest.mark.parametrize(
+    ("node_id", "group"),
+    [
+        ("tests/queues/test_kueue_gangs.py::test_a[1.36-kueue-0.15-never fits]", "1.36-kueue-0.15"),
+        ("tests/queues/test_kueue_topology.py::test_a[kueue-0.19]", "kueue-0.19"),
+        ("tests/queues/schedulers/test_gangs_of_schedulers.py::test_a[yunikorn]", "yunikorn"),
+        ("tests/queues/test_fragmentation.py::test_a[yunikorn-range(0, 15)]", "yunikorn"),
+        ("tests/queues/test_one_dag.py::test_the_page", "tests/queues/test_one_dag.py::test_the_page"),
+        ("tests/cluster/test_x.py::test_kueue[1.36]", "tests/cluster/test_x.py::test_kueue[1.36]"),
+    ],
+)
+def test_group_is_what_the_parameters_name(node_id: str, group: str) -> None:
+    assert group_of(node_id) == group
