@@ -77,7 +77,7 @@ ANNOTATION_QUEUED: Final = metadata_keys.ANNOTATION_QUEUED
 
 ANNOTATION_REQUEUES: Final = metadata_keys.ANNOTATION_REQUEUES
 """How often the gang was returned to its queue because not all ranks ran in time, in the format of
-`gang.state.requeue.Requeues`. On the Job of a gang with `gang="preferred"`."""
+`gang.requeues.Requeues`. On the Job of a gang with `gang="preferred"`."""
 ANNOTATION_ROLES: Final = metadata_keys.ANNOTATION_ROLES
 """The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the Job of the first
 role. Absent if the gang has one Job only."""

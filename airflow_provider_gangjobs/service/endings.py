@@ -154,7 +154,7 @@ class EndingService(SubmissionService, frozen=True):
 
         job = removal.job if removal.removed is not None else None
         if job is None or not (job.never_ran or (job.is_ended and not drain_ended)):
-            roles = tuple(role.name for role in job.roles) if job is not None else ()
+            roles = job.role_names if job is not None else ()
             await drain_pods(self.client, ref, may_get_pods=job is not None and may_get_pods(job), roles=roles)
 
     async def release_pods(self, ref: GangRef) -> None:

@@ -150,11 +150,7 @@ async def _complete(requests: RetryingRequests, job: Object) -> bool:
     stored = read_job(job)
     if stored.has_roles:
         for part in (await requests.read_gang(job)).parts[1:]:
-            await requests.patch_job_if(
-                part.metadata.name,
-                {"/metadata/uid": part.metadata.uid, "/metadata/generation": part.metadata.generation},
-                {"/spec/suspend": False},
-            )
+            await requests.start_role(part.metadata.name, part.metadata.uid, part.metadata.generation)
     return await requests.patch_as_seen(job, queue_of_job(stored).start_patch(stored))
 
 

@@ -272,7 +272,7 @@ async def end_live_gangs(
         else:
             has_ended = await halt(client, job.ref, reason=reason, claim_id=claim_id, seen=stored)
         if has_ended:
-            ended.append(EndedGang(job.ref, may_get_pods(job), tuple(role.name for role in job.roles)))
+            ended.append(EndedGang(job.ref, may_get_pods(job), job.role_names))
     return ended
 
 

@@ -18,8 +18,9 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Inv
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.halt import end_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.roles import end_patch, parts_to_end, read_gang
+from airflow_provider_gangjobs.gang.state.roles import parts_to_end, read_gang
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -175,6 +176,17 @@ class RetryingRequests:
         additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
         self.sent += 1
         return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type=PatchType.JSON)
+
+    async def start_role(self, name: str, uid: str, generation: int) -> Object:
+        """Let the Job of a role that is not the first one run, unless the Job was ended since it was read.
+
+        :param generation: The generation that was read. A halt changes it.
+
+        Raises:
+            Invalid: the Job has changed.
+        """
+        seen = {"/metadata/uid": uid, "/metadata/generation": generation}
+        return await self.patch_job_if(name, seen, {"/spec/suspend": False})
 
     async def patch_as_seen(self, job: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
         """Merge-patch the Job if it has not changed since it was read. Not retried.

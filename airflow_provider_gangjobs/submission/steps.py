@@ -387,8 +387,7 @@ class StartRole(Struct, frozen=True):
     async def apply(self, progress: Progress) -> Object:
         """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
         metadata = progress.role_jobs[self.role]["metadata"]
-        seen = {f"/metadata/{name}": metadata[name] for name in ("uid", "generation")}
-        return await progress.requests.patch_job_if(metadata["name"], seen, {"/spec/suspend": False})
+        return await progress.requests.start_role(metadata["name"], metadata["uid"], metadata["generation"])
 
     async def find(self, progress: Progress) -> Object | None:
         """Return the Job of this name."""

@@ -93,7 +93,7 @@ class SweepActions:
             return True
         if not await delete_if(self._gangs.client, job.ref, is_still_so, clock=self._clock):
             return False
-        await self._gangs.drain_pods(job.ref, roles=tuple(role.name for role in job.roles))
+        await self._gangs.drain_pods(job.ref, roles=job.role_names)
         return True
 
     async def _release_if_gone(self, ref: GangRef, pods: Sequence[PodView]) -> bool:

@@ -11,9 +11,9 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict
 from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
-from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch, needs_finish
+from airflow_provider_gangjobs.gang.state.halt import end_patch, finish_patch, halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job
-from airflow_provider_gangjobs.gang.state.roles import end_patch, parts_to_end, ttl_patch
+from airflow_provider_gangjobs.gang.state.roles import parts_to_end, ttl_patch
 from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
 from airflow_provider_gangjobs.tracking.read.jobs import get_job
 

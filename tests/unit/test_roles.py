@@ -185,7 +185,7 @@ def test_rank_of_a_pod_counts_the_ranks_of_the_roles_before():
     }
     pod = view(PodView, {"metadata": metadata})
     assert (rank_of(pod), owner_uid(pod)) == (6, "record")
-    assert name_rank(6, "worker", 2) == "rank 2 of role worker"
+    assert name_rank(6, "worker", 2, pod="gang-worker-2") == "rank 2 of role worker"
 
 
 # -- what several Jobs mean together --------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def label(self) -> str:
         """How messages name the rank of the pod, or the pod if it has no rank."""
-        return f"pod {self.pod}" if self.rank is None else name_rank(self.rank, self.role, self.role_rank)
+        return name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
 
 
 class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -111,9 +111,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     @property
     def name(self) -> str:
         """How messages name the rank of the pod, or the pod if it has no rank."""
-        if self.rank is None:
-            return f"pod {self.pod}"
-        return podutil.name_rank(self.rank, self.role, self.role_rank)
+        return podutil.name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
 
     @property
     def seconds(self) -> float | None:

@@ -47,10 +47,10 @@ from airflow_provider_gangjobs.gang.render.policy import (
 )
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
+from airflow_provider_gangjobs.gang.requeues import Requeues
 from airflow_provider_gangjobs.gang.roles import format_roles, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
-from airflow_provider_gangjobs.gang.state.job import Requeues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,11 +104,10 @@ def render_first_role(
 ) -> Object:
     """Render the Job of the first role, which is the record of the gang. See `render_job`."""
     roles = roles_of(spec)
-    annotations = {ANNOTATION_ROLES: format_roles(roles), ANNOTATION_TTL: str(_ttl_s(spec))}
+    annotations = {ANNOTATION_ROLES: format_roles(roles), ANNOTATION_TTL: str(_ttl_s(spec, {}))}
     metadata = _metadata(spec, {}, attempt, decision, requested_queue(None), shape_of(spec, {}))
     metadata["labels"][LABEL_GANG_ROLE] = roles[0].name
     metadata["annotations"] |= annotations
-    metadata["annotations"].pop(ANNOTATION_REQUEUES, None)  # there is no queue to which the gang could be returned
     return _role_job(spec, roles[0], attempt, decision, scheduler, metadata)
 
 
@@ -261,14 +260,15 @@ def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Placemen
     limit = time_limit(spec, manifest)
     if limit is not None:
         job["activeDeadlineSeconds"] = limit.seconds
-    if spec.ttl_after_finished_s is not None:
-        job["ttlSecondsAfterFinished"] = spec.ttl_after_finished_s
-    job.setdefault("ttlSecondsAfterFinished", TTL_AFTER_FINISHED_S)
+    job["ttlSecondsAfterFinished"] = _ttl_s(spec, manifest)
     return job
 
 
-def _ttl_s(spec: GangSpec) -> int:
-    return TTL_AFTER_FINISHED_S if spec.ttl_after_finished_s is None else spec.ttl_after_finished_s
+def _ttl_s(spec: GangSpec, manifest: Object) -> int:
+    if spec.ttl_after_finished_s is not None:
+        return spec.ttl_after_finished_s
+    in_manifest: int = manifest.get("spec", {}).get("ttlSecondsAfterFinished", TTL_AFTER_FINISHED_S)
+    return in_manifest
 
 
 __all__ = [

@@ -132,14 +132,13 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt) -> Object:
         {"name": ENV_ROLE_SIZE, "value": str(role.size)},
         {"name": ENV_RANK_OFFSET, "value": str(role.offset)},
     ]
-    unknown = {"valueFrom": index} if role.offset else None
+
+    def is_rank_in_gang(item: Object) -> bool:
+        return item["name"] in RANK_VARIABLES and item.get("valueFrom") == index
+
     for kind in ("initContainers", "containers"):
         for container in template["spec"].get(kind, []):
-            known = [
-                item
-                for item in container["env"]
-                if item["name"] not in RANK_VARIABLES or {"valueFrom": item.get("valueFrom")} != unknown
-            ]
+            known = [item for item in container["env"] if role.offset == 0 or not is_rank_in_gang(item)]
             container["env"] = env + known
     metadata = template["metadata"]
     metadata["labels"] |= {LABEL_GANG_ROLE: role.name}

@@ -87,6 +87,11 @@ def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
     """
     if job.is_queued_by_kueue and not is_deactivated:
         return {"spec": {"parallelism": 0}}
+    return end_patch()
+
+
+def end_patch() -> dict[str, Any]:
+    """Return the merge patch that lets a Job fail at once. A suspended Job creates no pod."""
     return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 
 

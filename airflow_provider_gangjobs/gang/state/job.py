@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.requeues import parse_requeues
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
@@ -22,6 +23,7 @@ from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider_gangjobs.gang.requeues import Requeues
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
@@ -42,28 +44,6 @@ def read_job(stored: JobView | Mapping[str, Any]) -> Job:
         msgspec.ValidationError: A field does not have the type that Kubernetes defines.
     """
     return Job(stored if isinstance(stored, JobView) else view(JobView, dict(stored)))
-
-
-class Requeues(Struct, frozen=True):
-    """How often a gang was returned to its queue. The text of a value is the value of the annotation."""
-
-    count: int
-    start: datetime | None = None
-    """While the gang is being returned: `status.startTime` of the Job in the run that did not assemble."""
-
-    def __str__(self) -> str:
-        return f"{self.count} {self.start.isoformat()}" if self.start else str(self.count)
-
-
-def parse_requeues(text: str | None) -> Requeues | None:
-    """Return the value of the annotation; `None` if the gang is not to be returned, or if the value is unknown."""
-    count, _, start = (text or "").partition(" ")
-    if not count.isdecimal():
-        return None
-    try:
-        return Requeues(int(count), datetime.fromisoformat(start) if start else None)
-    except ValueError:
-        return None
 
 
 class Job(Struct, frozen=True):
@@ -402,6 +382,11 @@ class Job(Struct, frozen=True):
     def is_given_to_queue(self) -> bool:
         """The submission is complete, and has left the start of the Job to its queue."""
         return self._annotations.queued is not None
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        """Names of the roles, in the order of their ranks; empty if the gang has one Job only."""
+        return tuple(role.name for role in self.roles)
 
     @property
     def requeues(self) -> Requeues | None:

@@ -51,9 +51,14 @@ def role_rank_of(pod: PodView) -> int | None:
     return _number(pod.metadata.annotations.completion_index)
 
 
-def name_rank(rank: int | None, role: str = "", role_rank: int | None = None) -> str:
-    """Return how messages name a rank: `rank 3`, or `rank 2 of role worker` in a gang with roles."""
-    return f"rank {rank}" if not role else f"rank {role_rank} of role {role}"
+def name_rank(rank: int | None, role: str = "", role_rank: int | None = None, *, pod: str) -> str:
+    """Return how messages name a rank: `rank 3`, or `rank 2 of role worker` in a gang with roles.
+
+    :param pod: The name of the pod, which messages use if the pod has no rank.
+    """
+    if rank is None:
+        return f"pod {pod}"
+    return f"rank {role_rank} of role {role}" if role else f"rank {rank}"
 
 
 def attempt_of(pod: PodView) -> int | None:

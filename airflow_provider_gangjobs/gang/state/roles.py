@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job
 from airflow_provider_gangjobs.kube.views import Condition, JobSpec, JobStatus, JobView, condition, view
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.roles import RoleRanks
 
 REASON_JOB_MISSING: Final = "JobOfRoleDeleted"
-ENDED_DEADLINE_S: Final = 0
-"""activeDeadlineSeconds that ends a Job at once, also if the Job was suspended; see `gang.state.halt`."""
 
 
 def read_gang(record: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> Job:
@@ -98,13 +97,8 @@ def parts_to_end(job: Job) -> list[JobView]:
     return [
         part
         for part in job.parts
-        if not Job(part).has_end_condition and part.spec.active_deadline_seconds != ENDED_DEADLINE_S
+        if not Job(part).has_end_condition and part.spec.active_deadline_seconds != HALTED_DEADLINE_S
     ]
-
-
-def end_patch() -> dict[str, Any]:
-    """Return the merge patch that ends one Job of a gang with roles, as failed. A suspended Job creates no pod."""
-    return {"spec": {"suspend": False, "activeDeadlineSeconds": ENDED_DEADLINE_S}}
 
 
 def ttl_patch(job: Job) -> dict[str, Any] | None:
@@ -211,7 +205,6 @@ def _when(found: Condition) -> datetime:
 
 __all__ = [
     "combine",
-    "end_patch",
     "is_role_job",
     "parts_to_end",
     "read_gang",

@@ -159,10 +159,8 @@ def _rank_order(pod: PodView) -> tuple[int, str]:
 
 
 def _name_pod(pod: PodView) -> str:
-    rank = podutil.rank_of(pod)
-    if rank is None:
-        return f"pod {pod.metadata.name}"
-    return podutil.name_rank(rank, pod.metadata.labels.gang_role or "", podutil.role_rank_of(pod))
+    role = pod.metadata.labels.gang_role or ""
+    return podutil.name_rank(podutil.rank_of(pod), role, podutil.role_rank_of(pod), pod=pod.metadata.name)
 
 
 def _find_missing_pods(inputs: WaitInputs) -> str | None:

@@ -35,7 +35,7 @@ class LogSource(Struct, frozen=True):
     @property
     def label(self) -> str:
         """The beginning of each line of this log in the log of the task."""
-        rank = self.pod if self.rank is None else name_rank(self.rank, self.role, self.role_rank)
+        rank = name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
         return rank if self.is_main else f"{rank} {self.container}"
 
     @property

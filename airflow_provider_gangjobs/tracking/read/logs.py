@@ -60,7 +60,7 @@ class RankLog(Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """Return the lines, each with its rank as a prefix, to show the logs of several ranks in one log."""
-        source = self.pod if self.rank is None else name_rank(self.rank, self.role, self.role_rank)
+        source = name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
         missing = [f"(left out: {self.left_out})"] if self.left_out else []
         lines = [*missing, *self.text.splitlines()] if not self.problem else [f"(no log: {self.problem})"]
         return [f"[{source}] {line}" for line in lines]
