@@ -48,22 +48,18 @@ async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str)
     Raises:
         ClusterError: it is unknown whether the Workload is deactivated.
     """
-    for version in VERSIONS:
-        resource = kueue_workloads(version)
-        try:
-            found = await client.list(resource, namespace, label_selector=f"{LABEL_KUEUE_JOB_UID}={job_uid}")
-            patched = [await _deactivate(client, resource, workload["metadata"]) for workload in found]
-        except NotFound:
-            continue
-        except Forbidden:
-            return False
-        return any(patched)
-    return False
+    try:
+        found = await _workloads_of(client, namespace, job_uid)
+        patched = [await _deactivate(client, one) for one in found]
+    except Forbidden:
+        return False
+    return any(patched)
 
 
-async def _deactivate(client: KueueClient, resource: Resource, metadata: Mapping[str, Any]) -> bool:
-    name, namespace, uid = (str(metadata[key]) for key in ("name", "namespace", "uid"))
-    return await patch_uid(client, resource, name, namespace, uid, {"spec": {"active": False}})
+async def _deactivate(client: KueueClient, found: FoundWorkload) -> bool:
+    metadata = found.view.metadata
+    body = {"spec": {"active": False}}
+    return await patch_uid(client, found.resource, metadata.name, metadata.namespace, metadata.uid, body)
 
 
 class FoundWorkload(NamedTuple):
@@ -79,16 +75,22 @@ async def find_workload(client: KueueClient, namespace: str, job_uid: str) -> Fo
     Raises:
         ClusterError: this is unknown.
     """
+    try:
+        found = await _workloads_of(client, namespace, job_uid)
+    except Forbidden:
+        return None
+    return found[0] if found else None
+
+
+async def _workloads_of(client: KueueClient, namespace: str, job_uid: str) -> list[FoundWorkload]:
     for version in VERSIONS:
         resource = kueue_workloads(version)
         try:
             found = await client.list(resource, namespace, label_selector=f"{LABEL_KUEUE_JOB_UID}={job_uid}")
         except NotFound:
             continue
-        except Forbidden:
-            return None
-        return FoundWorkload(resource, view(KueueWorkloadView, found[0])) if found else None
-    return None
+        return [FoundWorkload(resource, view(KueueWorkloadView, one)) for one in found]
+    return []
 
 
 async def patch_workload(client: KueueClient, found: FoundWorkload, body: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     queue_problems,
 )
 from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
+from airflow_provider_gangjobs.submission.queue_topology import read_cluster_object
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.context import Progress
@@ -86,11 +88,7 @@ class CheckQueue(Struct, frozen=True):
 
         An inactive queue may have this reason, so the check is read before the queue counts as held.
         """
-
-        async def find(plural: str, kind: str, name: str) -> Object:
-            resource = Resource(KUEUE_GROUP, version, plural, kind, namespaced=False)
-            return await progress.requests.find_once(resource, name) or {}
-
+        find = partial(read_cluster_object, progress.requests, version)
         try:
             cluster_queue = await find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])
             for name in admission_checks(cluster_queue):

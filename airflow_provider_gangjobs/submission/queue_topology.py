@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden, NotFound
@@ -22,7 +23,7 @@ async def read_topology_guarantee(requests: RetryingRequests, queue: str) -> Gua
     """
     for version in VERSIONS:
         try:
-            return await requests.retry(lambda version=version: _read(requests, version, queue))  # type: ignore[misc]
+            return await requests.retry(partial(_read, requests, version, queue))
         except NotFound:
             continue
         except Forbidden as error:
@@ -35,18 +36,20 @@ async def _read(requests: RetryingRequests, version: str, queue: str) -> Guarant
     local = next((item for item in found if item["metadata"]["name"] == queue), None)
     if local is None:
         return Guarantee(False, f"{queue} is no LocalQueue of namespace {requests.namespace}")
-    cluster_queue = await _get(requests, version, "clusterqueues", "ClusterQueue", local["spec"]["clusterQueue"])
+    cluster_queue = await read_cluster_object(
+        requests, version, "clusterqueues", "ClusterQueue", local["spec"]["clusterQueue"]
+    )
     flavors: dict[str, str | None] = {}
     levels: dict[str, list[str]] = {}
     for name in flavor_names(cluster_queue):
-        flavor = await _get(requests, version, "resourceflavors", "ResourceFlavor", name)
+        flavor = await read_cluster_object(requests, version, "resourceflavors", "ResourceFlavor", name)
         topology = flavors[name] = flavor.get("spec", {}).get("topologyName")
         if topology is not None and topology not in levels:
-            stored = await _get(requests, version, "topologies", "Topology", topology)
+            stored = await read_cluster_object(requests, version, "topologies", "Topology", topology)
             levels[topology] = [str(level["nodeLabel"]) for level in stored.get("spec", {}).get("levels") or ()]
     return topology_guarantee(queue, flavors, levels)
 
 
-async def _get(requests: RetryingRequests, version: str, plural: str, kind: str, name: str) -> Object:
-    """Return an object without a namespace; an empty one if it does not exist."""
+async def read_cluster_object(requests: RetryingRequests, version: str, plural: str, kind: str, name: str) -> Object:
+    """Return an object of Kueue that has no namespace; an empty one if the object does not exist. Not retried."""
     return await requests.find_once(Resource(KUEUE_GROUP, version, plural, kind, namespaced=False), name) or {}
