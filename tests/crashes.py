@@ -9,13 +9,14 @@ for crash in crash_points(requests.requests):
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 
 class ProcessDied(BaseException):
@@ -119,3 +120,18 @@ class CrashingClient(InterceptedClient):
     def _fails(self, number: int, crash: Crash) -> bool:
         """A process that has died sends no more requests."""
         return number == crash.at or (self._error is ProcessDied and number > crash.at)
+
+
+@contextmanager
+def dies_if_reached(process: CrashingClient) -> Iterator[None]:
+    """Expect that the process dies at its crash.
+
+    A process that polls may send fewer requests than the process whose requests were counted. If it never sends the
+    request of its crash, it lives on.
+    """
+    try:
+        yield
+    except (ProcessDied, BaseExceptionGroup):
+        return
+    assert process.crash is not None
+    assert len(process.requests) <= process.crash.at, f"the process survived {process.crash}"

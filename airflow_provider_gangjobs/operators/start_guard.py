@@ -102,7 +102,7 @@ class StartGuard:
 
 
 def _failed(gangs: TaskGangs, cause: str, advice: str) -> SubmissionFailed:
-    return SubmissionFailed(f"of task {gangs.key.dag_id}.{gangs.key.task_id}", STEP, cause, advice=advice)
+    return SubmissionFailed(f"task {gangs.key.dag_id}.{gangs.key.task_id}", STEP, cause, advice=advice)
 
 
 __all__ = ["CONFIRMED_FOR_S", "StartGuard"]

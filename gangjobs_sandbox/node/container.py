@@ -150,7 +150,6 @@ class ContainerRunner:
 
     async def _run_once(self, number: int) -> None:
         run = self._pod.context.folder.run(self.state.name, number)
-        self.state.restarts = number
         process = await self._adopt_or_start(run)
         if process is None:
             return
@@ -158,11 +157,11 @@ class ContainerRunner:
         container_id = f"process://{hashlib.sha256(str(run).encode()).hexdigest()}"
         if process.running:
             probed = bool(self._container.get("readinessProbe"))
-            self.state.run(_from_timestamp(process.started), container_id, ready=not probed)
+            self.state.run(_from_timestamp(process.started), container_id, number=number, ready=not probed)
             self.startup_done.set()
             self._pod.changed()
         exit_record = await self._watch(process)
-        self.state.end(self._terminated_state(exit_record, run, container_id))
+        self.state.end(self._terminated_state(exit_record, run, container_id), number=number)
         if exit_record.reason == REASON_START:
             self._pod.event(WARNING, "Failed", f"Error: {exit_record.message}", self.state.name)
         self._process = None

@@ -67,12 +67,16 @@ class ContainerState:
         self.last, self.waiting = self.ended or self.last, waiting
         self.running_since = self.ended = None
 
-    def run(self, since: datetime, container_id: str, *, ready: bool) -> None:
+    def run(self, since: datetime, container_id: str, *, number: int, ready: bool) -> None:
+        """Note that the run of this number, counted from 0, has started."""
         self.last, self.running_since, self.ready = self.ended or self.last, since, ready
-        self.container_id = container_id
+        self.container_id, self.restarts = container_id, number
         self.waiting = self.ended = None
 
-    def end(self, ended: Terminated) -> None:
+    def end(self, ended: Terminated, *, number: int | None = None) -> None:
+        """Note the end of a run: by default that of the latest run, which `last` contains."""
+        if number is not None and number != self.restarts:
+            self.last, self.restarts = self.ended or self.last, number
         self.ended, self.ready = ended, False
         self.container_id = ended.container_id or self.container_id
         self.waiting = self.running_since = None

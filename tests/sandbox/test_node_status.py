@@ -29,7 +29,7 @@ def state_of(*states: str, inits: tuple[str, ...] = (), stopped: bool = False) -
     made = PodState(container_states(pod(*mains, initContainers=init_specs)["spec"]), started=T0, stopped=stopped)
     for part, word in zip(made.containers, (*inits, *states), strict=True):
         if "running" in word:
-            part.run(T0, "id", ready=True)
+            part.run(T0, "id", number=0, ready=True)
         elif word == "crashed":
             part.end(Terminated(1, "Error", T1, T0))
             part.wait(Waiting("CrashLoopBackOff"))
@@ -63,6 +63,27 @@ def state_of(*states: str, inits: tuple[str, ...] = (), stopped: bool = False) -
 )
 def test_phase_follows_containers_and_policy(state: PodState, policy: str, phase: str) -> None:
     assert phase_of(state, policy) == phase
+
+
+def restarts_and_last_exit(state: PodState) -> tuple[int, int | None]:
+    (status,) = pod_status(state, "OnFailure", T1)["containerStatuses"]
+    last = status["lastState"].get("terminated")
+    return status["restartCount"], last["exitCode"] if last else None
+
+
+def test_restart_counts_when_the_container_runs_again() -> None:
+    state = state_of("running")
+    (part,) = state.containers
+    part.end(Terminated(1, "Error", T1, T0), number=0)
+    assert restarts_and_last_exit(state) == (0, None)
+    part.run(T1, "id", number=1, ready=True)
+    assert restarts_and_last_exit(state) == (1, 1)
+
+
+def test_container_that_was_never_seen_running_counts_as_restarted() -> None:
+    state = state_of("1")
+    state.containers[0].end(Terminated(2, "Error", T1, T0), number=1)
+    assert restarts_and_last_exit(state) == (1, 1)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
