@@ -10,17 +10,22 @@ import re
 
 from xdist.scheduler import LoadScopeScheduling
 
-_GROUPS = re.compile(r"1\.\d+-kueue-0\.\d+|kueue-0\.\d+|yunikorn|volcano|coscheduling|kueue|native-1\.\d+|native")
-"""Programs beside a control plane that tests of `tests/queues` start, as their parameters name them."""
+_GROUPS = {
+    "tests/cluster/": re.compile(r"1\.\d+|none"),
+    "tests/conformance/": re.compile(r"1\.\d+"),
+    "tests/queues/": re.compile(
+        r"1\.\d+-kueue-0\.\d+|kueue-0\.\d+|yunikorn|volcano|coscheduling|kueue|native-1\.\d+|native"
+    ),
+}
+"""What the tests of a folder start, as their parameters name it: the control plane of a release, also with a manager of
+Kueue or a gang scheduler."""
 
 
 def group_of(node_id: str) -> str:
     """Return what the tests of a worker's next unit of work have in common; the node id if the test is its own unit."""
     path, _, test = node_id.partition("::")
-    if not path.startswith("tests/queues/"):
-        return node_id
-    _, _, parameters = test.partition("[")
-    found = _GROUPS.search(parameters)
+    pattern = next((groups for folder, groups in _GROUPS.items() if path.startswith(folder)), None)
+    found = pattern.search(test.partition("[")[2]) if pattern else None
     return found.group() if found else node_id
 
 

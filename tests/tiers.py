@@ -88,13 +88,13 @@ ALL = (
     ),
     Tier(
         "cluster",
-        ("tests/cluster", REPEATABLE, *_spread(2, "loadgroup")),
+        ("tests/cluster", REPEATABLE, *_spread(4, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
     ),
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
     Tier(
         "queues",
-        ("tests/queues", REPEATABLE, *_spread(2, "loadgroup")),
+        ("tests/queues", REPEATABLE, *_spread(4, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS),
     ),
     Tier(

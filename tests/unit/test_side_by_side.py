@@ -15,7 +15,12 @@ from tests.side_by_side import group_of
         ("tests/queues/schedulers/test_gangs_of_schedulers.py::test_a[yunikorn]", "yunikorn"),
         ("tests/queues/test_fragmentation.py::test_a[yunikorn-range(0, 15)]", "yunikorn"),
         ("tests/queues/test_one_dag.py::test_the_page", "tests/queues/test_one_dag.py::test_the_page"),
-        ("tests/cluster/test_x.py::test_kueue[1.36]", "tests/cluster/test_x.py::test_kueue[1.36]"),
+        ("tests/cluster/test_x.py::test_kueue[1.36]", "1.36"),
+        ("tests/cluster/test_x.py::test_a[a person deletes a pod-1.34]", "1.34"),
+        ("tests/cluster/test_x.py::test_a[none-client]", "none"),
+        ("tests/cluster/test_x.py::test_native", "tests/cluster/test_x.py::test_native"),
+        ("tests/conformance/test_x.py::test_a[real-1.37-none]", "1.37"),
+        ("tests/provider/test_x.py::test_a[1.37]", "tests/provider/test_x.py::test_a[1.37]"),
     ],
 )
 def test_group_is_what_the_parameters_name(node_id: str, group: str) -> None:
