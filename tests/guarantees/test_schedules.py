@@ -142,7 +142,7 @@ async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> 
         pytest.param(SHORT_S, False, id="the gang has ended"),
         pytest.param(LONG_S, True, id="the gang runs, and SIGTERM arrives"),
         pytest.param(SHORT_S, True, id="the gang has ended, and SIGTERM arrives", marks=pytest.mark.slow),
-        pytest.param(LONG_S, False, id="the gang runs"),
+        pytest.param(LONG_S, False, id="the gang runs", marks=pytest.mark.slow),
     ],
 )
 @in_virtual_time
@@ -241,7 +241,7 @@ async def test_success_that_airflow_refuses_is_reported_by_the_next_try_of_one_g
         assert (airflow.ti.state, airflow.ti.try_number, jobs_created(airflow)) == ("success", 2, 1)
 
 
-@pytest.mark.parametrize("kind", ["drop-after", "drop-before"])
+@pytest.mark.parametrize("kind", ["drop-after", pytest.param("drop-before", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE", pytest.param("GET", marks=pytest.mark.slow)])
 @in_virtual_time
 async def test_answer_that_is_lost_changes_nothing(simulated: Any, method: str, kind: str) -> None:

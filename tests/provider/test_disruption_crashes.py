@@ -159,6 +159,7 @@ def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_coun
     check_each(crashes_at(verbs, whole.process.requests), check)
 
 
+@pytest.mark.slow
 @AT_WRITES_OR_READS
 def test_worker_that_dies_after_an_end_that_nobody_observed_leaves_one_gang_counted_once(
     task: TaskMaker, verbs: tuple[str, ...]
