@@ -6,6 +6,7 @@ patches that have the same result however often they are sent.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Inv
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.selectors import gang_selector
-from airflow_provider_gangjobs.gang.state.halt import end_patch
+from airflow_provider_gangjobs.gang.state.halt import REMOVAL_MARK, end_patch, without_removal_mark
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import parts_to_end, read_gang
 
@@ -290,9 +291,15 @@ class RetryingRequests:
         uid: str,
         judge: Callable[[Object], Awaitable[bool]],
         *,
+        prepare: Callable[[Object], Awaitable[Object]] | None = None,
         seen: Object | None = None,
         foreground: bool = False,
     ) -> Removal:
+        """Delete the object in the version for which `judge` holds.
+
+        :param prepare: Makes changes on which the deletion depends, and returns the version to delete. Raises Conflict
+            if what was judged has changed.
+        """
         backoff = self.backoff()
         may_be_deleted: Object | None = None
         for tries_left in reversed(range(TRIES_MAX)):
@@ -303,14 +310,17 @@ class RetryingRequests:
             if not await judge(stored):
                 is_deleted = may_be_deleted is not None and "deletionTimestamp" in stored["metadata"]
                 return Removal(deleted=is_deleted, kept=stored, removed=may_be_deleted if is_deleted else None)
+            is_prepared = prepare is None
             try:
-                await self._remove_as_seen(resource, stored, foreground=foreground)
+                version = await prepare(stored) if prepare is not None else stored
+                is_prepared = True
+                await self._remove_as_seen(resource, version, foreground=foreground)
             except NotFound:
                 return Removal(deleted=may_be_deleted is not None, removed=may_be_deleted)
             except ClusterError as error:
                 if not tries_left or not (isinstance(error, Conflict) or error.transient or error.may_have_applied):
                     raise
-                may_be_deleted = may_be_deleted or (stored if error.may_have_applied else None)
+                may_be_deleted = may_be_deleted or (stored if is_prepared and error.may_have_applied else None)
                 if not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     raise
             else:
@@ -322,19 +332,59 @@ class RetryingRequests:
     ) -> Removal:
         """Delete the Job of this uid in exactly the version for which `judge` holds, as `remove_if` does.
 
-        The Jobs of the other roles of a gang are judged, too. The precondition concerns the first Job only.
+        The Jobs of the other roles of a gang are judged, too, see `_prevent_success`.
 
         :param foreground: Delete in the foreground in any case.
         """
         judged: list[Job] = []
+        is_decided = False
 
         async def judge_gang(stored: Object) -> bool:
-            judged.append(await self.read_gang(stored))
-            return judge(judged[-1])
+            if not is_decided:
+                judged.append(without_removal_mark(await self.read_gang(stored)))
+            return is_decided or judge(judged[-1])
 
-        removal = await self._remove_if(JOBS, ref.name, ref.uid, judge_gang, seen=seen, foreground=foreground)
+        async def prepare(stored: Object) -> Object:
+            nonlocal is_decided
+            version = stored if is_decided else await self._prevent_success(stored, judged[-1])
+            is_decided = is_decided or version is not stored
+            return version
+
+        removal = await self._remove_if(
+            JOBS, ref.name, ref.uid, judge_gang, prepare=prepare, seen=seen, foreground=foreground
+        )
         is_known = removal.kept is not None or removal.removed is not None
         return replace(removal, job=judged[-1]) if is_known and judged else removal
+
+    async def _prevent_success(self, record: Object, gang: Job) -> Object:
+        """Make sure that a gang that was judged as live cannot succeed any more, and return its record.
+
+        The precondition of a deletion concerns one Job. If the record has ended, the gang succeeds when the last of the
+        other Jobs is complete, which does not change the record. So the record is marked as halted, which keeps other
+        tries from adopting the gang, and then a Job that has not ended is deleted in the version that was judged. If
+        that Job is complete by then, the gang has succeeded, and the mark has no effect.
+
+        Raises:
+            Conflict: the record or the Job has changed.
+        """
+        live = [part for part in gang.parts[1:] if not Job(part).has_end_condition]
+        if not live or not Job(gang.parts[0]).has_end_condition:
+            return record
+        metadata = record["metadata"]
+        mark = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": REMOVAL_MARK}}
+        marked = await self.patch_job(metadata["name"], mark)
+        part = live[0].metadata
+        self.sent += 1
+        with suppress(NotFound):  # somebody else has deleted the Job, so the gang cannot succeed either
+            await self._client.delete(
+                JOBS,
+                part.name,
+                self.namespace,
+                uid=part.uid,
+                resource_version=part.resource_version,
+                propagation_policy=PropagationPolicy.FOREGROUND,
+            )
+        return marked
 
     async def _remove_as_seen(self, resource: Resource, stored: Object, *, foreground: bool) -> None:
         metadata = stored["metadata"]

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,14 +21,17 @@ from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.read.logs import read_logs
 from airflow_provider_gangjobs.tracking.read.snapshot import read_snapshot
 from gangjobs_sandbox.resources import JOBS
-from tests.crashes import CrashingClient, ProcessDied, crash_points, dies_if_reached
+from tests.crashes import CrashingClient, InterceptedClient, ProcessDied, crash_points, dies_if_reached
 from tests.provider.follower import Follower
-from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, end, end_all, jobs_of, submit_roles
+from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
 from tests.provider.submission_cluster import KEY
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 PROD = replace(KEY, installation="prod")
@@ -85,6 +88,93 @@ async def test_kill_while_pods_are_created_leaves_no_pod(created):
         await plane.until(lambda: len(plane.pods(ref.name)) >= created)
         assert await GangService(plane.client).kill(ref, CLAIM) is KillResult.DELETED
         await gone(plane, ref)
+
+
+class InterferingClient(InterceptedClient):
+    """A client that lets something happen in the cluster before the request of this number."""
+
+    def __init__(self, client: Client, at: int, happens: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(client)
+        self.at, self.happens = at, happens
+
+    async def send_through(self, number: int, request: str, send: Callable[[], Awaitable[Any]]) -> Any:
+        if number == self.at:
+            await self.happens()
+        return await send()
+
+
+async def leader_ended(plane: VirtualControlPlane) -> GangRef:
+    """Return a gang whose leader has ended and whose workers run."""
+    ref = await running(plane)
+    end(plane, ref, "leader")
+    await plane.until(lambda: condition_of(jobs_of(plane, ref)["leader"], "Complete") is not None)
+    return ref
+
+
+async def workers_succeed(plane: VirtualControlPlane, ref: GangRef) -> None:
+    end_all(plane, ref)
+    await asyncio.sleep(5)
+
+
+async def requests_of_kill(plane: VirtualControlPlane, ref: GangRef) -> list[str]:
+    process = CrashingClient(plane.client)
+    assert await GangService(process).kill(ref, CLAIM) is KillResult.DELETED
+    return process.requests
+
+
+@in_virtual_time
+async def test_kill_deletes_the_job_of_a_live_role_before_an_ended_record(plane):
+    ref = await leader_ended(plane)
+    requests = await requests_of_kill(plane, ref)
+    assert requests[:5] == ["GET jobs", "LIST jobs", "PATCH jobs", "DELETE jobs", "DELETE jobs"]
+    await gone(plane, ref)
+
+
+@pytest.mark.parametrize("at", range(4))
+@in_virtual_time
+async def test_gang_that_succeeds_before_a_role_is_deleted_is_kept(plane, at):
+    ref = await leader_ended(plane)
+    process = InterferingClient(plane.client, at, lambda: workers_succeed(plane, ref))
+    assert await GangService(process).kill(ref, CLAIM) is KillResult.ENDED
+    assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
+    assert await submit_roles(plane, claim="ti-2") == ref
+
+
+@pytest.mark.parametrize("at", range(3))
+@in_virtual_time
+async def test_gang_that_another_try_adopts_before_a_role_is_deleted_is_kept(plane, at):
+    ref = await leader_ended(plane)
+    process = InterferingClient(plane.client, at, lambda: submit_roles(plane, claim="ti-2"))
+    assert await GangService(process).kill(ref, CLAIM) is KillResult.LEFT_ALONE
+    await workers_succeed(plane, ref)
+    assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
+
+
+@in_virtual_time
+async def test_try_that_comes_while_the_roles_are_deleted_begins_anew(plane):
+    ref = await leader_ended(plane)
+    found: list[GangRef] = []
+
+    async def submit() -> None:
+        found.append(await submit_roles(plane, claim="ti-2"))
+
+    process = InterferingClient(plane.client, 3, submit)
+    assert await GangService(process).kill(ref, CLAIM) is KillResult.DELETED
+    assert found
+    assert found[0] != ref
+
+
+@in_virtual_time
+async def test_kill_that_died_is_completed_by_the_next_one():
+    async with VirtualControlPlane.running() as plane:
+        crashes = crash_points((await requests_of_kill(plane, await leader_ended(plane)))[:5])
+    for crash in crashes:
+        async with VirtualControlPlane.running() as plane:
+            ref = await leader_ended(plane)
+            with pytest.raises((ProcessDied, BaseExceptionGroup)):
+                await GangService(CrashingClient(plane.client, crash)).kill(ref, CLAIM)
+            await GangService(plane.client).kill(ref, CLAIM)
+            await gone(plane, ref)
 
 
 ENDINGS = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 CLEANUP_HALT_REASON: Final = "Tidied: it was submitted half, and nobody came back for it"
 """The reason of a halt by the cleanup, which deletes the Job next. Stored in Jobs and compared, so never changed."""
 DELETION_HALT_REASON: Final = "its submission is being deleted"
+REMOVAL_MARK: Final = {ANNOTATION_HALTED: "Deleted: the deletion of the gang has begun"}
+"""Annotations of a gang with roles that is about to be deleted. Stored in Jobs and compared, so never changed."""
 NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB, and a person reads this note."""
 
@@ -93,6 +96,15 @@ def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
 def end_patch() -> dict[str, Any]:
     """Return the merge patch that lets a Job fail at once. A suspended Job creates no pod."""
     return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
+
+
+def without_removal_mark(job: Job) -> Job:
+    """Return the Job as it was before `REMOVAL_MARK`, so that a deletion that was interrupted is judged as before."""
+    if job.halt_note != REMOVAL_MARK[ANNOTATION_HALTED]:
+        return job
+    metadata = job.view.metadata
+    annotations = replace(metadata.annotations, halted=None)
+    return replace(job, view=replace(job.view, metadata=replace(metadata, annotations=annotations)))
 
 
 def format_halt_note(error: GangJobError) -> str:
