@@ -111,10 +111,11 @@ class Client:
         """
         return await self.get_raw(resource.path(namespace, name))
 
-    async def get_raw(self, path: str) -> Json:
+    async def get_raw(self, path: str, *, retry_for_s: float | None = None) -> Json:
         """Return the JSON document at `path`, such as `/version` or a discovery document."""
         request = Request("GET", path)
-        return decode_object(request, await self._retrying.read("get", request, timeout_s=REQUEST_TIMEOUT_S))
+        body = await self._retrying.read("get", request, timeout_s=REQUEST_TIMEOUT_S, retry_for_s=retry_for_s)
+        return decode_object(request, body)
 
     async def version(self) -> Json:
         return await self.get_raw("/version")

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 SCHEDULING_GROUP = "scheduling.k8s.io"
 KUEUE_GROUP = "kueue.x-k8s.io"
+KUEUE_VISIBILITY_GROUP = "visibility.kueue.x-k8s.io"
 
 
 class Resource(Struct, frozen=True):

@@ -338,6 +338,18 @@ class KueueWorkloadView(_View, frozen=True):
     status: KueueWorkloadStatus = KueueWorkloadStatus()
 
 
+class PendingWorkload(_View, frozen=True):
+    position_in_cluster_queue: int
+    """The position, from 0."""
+    metadata: Meta = Meta()
+
+
+class PendingWorkloadsView(_View, frozen=True):
+    """A PendingWorkloadsSummary of visibility.kueue.x-k8s.io: the Workloads that wait in a LocalQueue."""
+
+    items: tuple[PendingWorkload, ...]
+
+
 class InvolvedObject(_View, frozen=True):
     kind: str = ""
     name: str = ""

@@ -215,9 +215,8 @@ class _Follower:
             await self.watch.find_queue(self.client)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
-        observation = await self.observer.observe(
-            pods.index, job, self.watch.podgroup, events=self._known_events, queue_workload=workload
-        )
+        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, **self._evidence())
+        self.watch.watch_position(self.client, job.queue if job and observation.wait.cause is WaitCause.QUEUE else None)
         halted = read_deadline_halt(job)
         is_halted = job is not None and job.end_is_by_halt
         if observation.verdict is not None and not is_halted:
@@ -268,9 +267,13 @@ class _Follower:
         collect_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
         return _Rest(min(max(rest_s, 0.0), STALE_S), collect_s)
 
-    @property
-    def _known_events(self) -> tuple[EventView, ...]:
-        return (*self.events, *self.queue_events)
+    def _evidence(self, events: tuple[EventView, ...] = ()) -> dict[str, Any]:
+        """Return what may explain why the gang waits, in addition to its Job, its pods, and its PodGroup."""
+        return {
+            "events": (*self.events, *self.queue_events, *events),
+            "queue_workload": self.watch.queue_workload,
+            "queue_position": self.watch.queue_position,
+        }
 
     async def _collect_changes(self, for_s: float) -> None:
         """Collect changes of pods for one look. Pods are harvested meanwhile, and the end of the Job ends the wait."""
@@ -347,10 +350,7 @@ class _Follower:
             self.jobs.answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             job_events(self.client, self.ref),
         )
-        workload = self.watch.queue_workload
-        observation = await observe_listed(
-            job, pods, self.watch.podgroup, self.ref, events=(*events, *self.queue_events), queue_workload=workload
-        )
+        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, **self._evidence(events))
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return _LOOK_AGAIN

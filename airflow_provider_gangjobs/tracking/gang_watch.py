@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.cluster.informer import (
     informers,
 )
 from airflow_provider_gangjobs.cluster.kueue import watched_workloads
+from airflow_provider_gangjobs.cluster.pending_workloads import Position, pending_positions
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
@@ -56,6 +57,7 @@ class GangWatch:
         "_jobs",
         "_notification",
         "_pods",
+        "_position",
         "_queue",
         "_queue_informer",
         "_ref",
@@ -71,6 +73,7 @@ class GangWatch:
         self._groups: Subscription[PodGroupView] | None = None
         self._queue: Subscription[KueueWorkloadView] | None = None
         self._queue_informer: Informer[KueueWorkloadView] | None = None
+        self._position: Position | None = None
         self._gone: Mapping[str, JobView] = {}
         """The last views of deleted Jobs."""
 
@@ -103,8 +106,23 @@ class GangWatch:
             self._informers.append(self._queue_informer)
             self._queue = self._queue_informer.subscribe(self._ref.uid, self._notification)
 
+    def watch_position(self, client: Client, queue: str | None) -> None:
+        """Learn the position of the Job in this LocalQueue from now on, or stop if there is none. Safe to repeat."""
+        if queue is None:
+            self._close_position()
+        elif self._position is None:
+            self._position = pending_positions().acquire(
+                client.config, self._ref.namespace, queue, self._ref.uid, self._notification
+            )
+
+    def _close_position(self) -> None:
+        if self._position is not None:
+            self._position.close()
+            self._position = None
+
     def close(self) -> None:
         """End the subscriptions. Safe to repeat."""
+        self._close_position()
         for informer in self._informers:
             informer.release()
 
@@ -158,6 +176,11 @@ class GangWatch:
     def queue_workload(self) -> KueueWorkloadView | None:
         """Kueue's Workload of the Job, if it exists and can be read."""
         return next(iter(self._queue.peek().values()), None) if self._queue else None
+
+    @property
+    def queue_position(self) -> int | None:
+        """The position of the Job in its ClusterQueue, from 1; `None` if it is unknown."""
+        return self._position.number if self._position else None
 
     @property
     def shows_queue(self) -> bool:

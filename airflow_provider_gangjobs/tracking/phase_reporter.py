@@ -25,12 +25,15 @@ _USUALLY_SHORT: Final = frozenset(
 
 
 class PhaseReporter:
-    """Reports each phase once, and within a phase each cause of waiting once."""
+    """Reports each phase once, and within a phase each cause of waiting once.
+
+    A gang in a queue is reported again when its position becomes known, and when the position passes a power of two.
+    """
 
     def __init__(self, report: Callable[[Observation], None]) -> None:
         self._callback = report
         self._phase: Phase | None = None
-        self._reported: set[tuple[WaitCause, bool]] = set()
+        self._reported: set[tuple[WaitCause, bool | str]] = set()
         self.last_alive = Phase.SUBMITTED
         """The last phase before the gang ended."""
 
@@ -49,9 +52,12 @@ class PhaseReporter:
         if observation.phase is not self._phase:
             self._phase = observation.phase
             self._reported.clear()
-        key = (observation.wait.cause, has_events)
-        if key not in self._reported:
-            self._reported.add(key)
+        wait = observation.wait
+        keys: set[tuple[WaitCause, bool | str]] = {(wait.cause, has_events)}
+        if wait.queue_position is not None:
+            keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
+        if not keys <= self._reported:
+            self._reported |= keys
             self._callback(observation)
         return None
 

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from scripts.ports import free_port
+from tests.cluster.certificates import write_certificate
 from tests.cluster.controlplane.build import binary, is_current
 from tests.cluster.releases import COMMON_CONTROLLERS, release_flags
 from tests.timeouts import TIMEOUT_S
@@ -192,6 +193,7 @@ class ControlPlane:
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-cluster-ip-range=10.96.0.0/24",
+            *self._front_proxy_flags(),
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
             # In megabytes. The log is one file; by default it would begin anew after 100 MB.
@@ -246,6 +248,20 @@ class ControlPlane:
     def _gates(self, gates: tuple[str, ...]) -> list[str]:
         wanted = (gate for gate in gates if gate != "WorkloadWithJob" or self.workload_with_job)
         return _switched_on("feature-gates", wanted)
+
+    def _front_proxy_flags(self) -> list[str]:
+        """The flags with which API servers behind this one (aggregation) believe it who sends a request."""
+        folder = self.folder / "front-proxy"
+        folder.mkdir(exist_ok=True)
+        write_certificate(folder, "front-proxy-client")
+        return [
+            f"--requestheader-client-ca-file={folder / 'tls.crt'}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={folder / 'tls.crt'}",
+            f"--proxy-client-key-file={folder / 'tls.key'}",
+        ]
 
     def _write_service_account_key(self) -> Path:
         path = self.folder / "service-account.key"

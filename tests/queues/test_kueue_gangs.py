@@ -95,6 +95,20 @@ async def test_gang_waits_for_quota_with_the_reason_and_runs_when_it_is_free(ten
             assert (await gang.event()).status is Status.SUCCEEDED
 
 
+async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE), "first")
+        await until(lambda: len(pods_of(tenant)) == 3)
+        second = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "second")
+        third = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "third")
+        async with following(tenant, second) as next_gang, following(tenant, third) as last_gang:
+            await next_gang.line("2 more needed. Position 1 in the ClusterQueue")
+            await last_gang.line("Position 2 in the ClusterQueue")
+    sent = [event["requestURI"] for event in tenant.plane.audited() if event["user"]["username"] == tenant.user]
+    assert len([uri for uri in sent if "/pendingworkloads" in uri]) == 1
+    assert tenant.forbidden_requests() == []
+
+
 async def test_connection_gives_a_queue_to_gangs_that_name_none(tenant: Tenant, queue: str, priorities: None) -> None:
     team = replace(tenant.config, queue_name=QUEUE, queue_priority="low")
     async with GangService.connect(team) as gangs, GangService.connect(tenant.config) as without:

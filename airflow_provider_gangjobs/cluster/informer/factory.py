@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.structured_log import log_fields
 from airflow_provider_gangjobs.kube.interning import interner_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http.options import ClientStatistics
@@ -330,14 +330,17 @@ class InformerFactory:
             intern=self._intern,
         )
         self._shared[key] = shared
-        # The task gets its own context: a triggerer routes log lines by a context variable, and the informer outlives
-        # the first trigger.
-        task = asyncio.get_running_loop().create_task(
-            self._serve(key, shared), name=f"informer of {key.target}", context=contextvars.Context()
-        )
+        self.start_task(self._serve(key, shared), name=f"informer of {key.target}")
+        return shared
+
+    def start_task(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Run a task that works for several gangs. `aclose` cancels the task if it has not ended by then."""
+        # The task gets its own context: a triggerer routes log lines by a context variable, and the task outlives the
+        # first trigger.
+        task = asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return shared
+        return task
 
     async def _serve(self, key: _Key, shared: _SharedInformer[Any]) -> None:
         try:

@@ -71,14 +71,24 @@ def observe(
     *,
     events: Sequence[EventView] = (),
     queue_workload: KueueWorkloadView | None = None,
+    queue_position: int | None = None,
 ) -> Observation:
     """Observe a gang. Pods of other Jobs are ignored.
 
     :param job: The Job; `None` only if the API server has no Job with this name.
     :param events: Events of the Job and its pods, if they were fetched. They only add evidence to the cause of a wait.
     :param queue_workload: The Workload that Kueue has made for the Job, if it is known.
+    :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
     """
-    return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, events=events, queue_workload=queue_workload)
+    return observe_indexed(
+        job,
+        PodIndex(ref, pods),
+        podgroup,
+        ref,
+        events=events,
+        queue_workload=queue_workload,
+        queue_position=queue_position,
+    )
 
 
 def observe_indexed(
@@ -89,6 +99,7 @@ def observe_indexed(
     *,
     events: Sequence[EventView] = (),
     queue_workload: KueueWorkloadView | None = None,
+    queue_position: int | None = None,
 ) -> Observation:
     """Observe a gang whose pods are already indexed. See `observe`."""
     own_job = job if job is not None and job.ref.uid == ref.uid else None
@@ -98,7 +109,8 @@ def observe_indexed(
     began = _times(phase, own_job, pods, counts, verdict)
     if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(queue_workload)):
         began[Phase.QUEUED] = evicted
-    wait = _wait(phase, WaitInputs(own_job, pods, podgroup, counts, events, queue_workload), verdict)
+    inputs = WaitInputs(own_job, pods, podgroup, counts, events, queue_workload, queue_position)
+    wait = _wait(phase, inputs, verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 
 
@@ -135,7 +147,7 @@ def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
             assert inputs.job is not None, "a gang without a Job is in none of these phases"
             if not inputs.job.is_suspended and phase is not Phase.QUEUED:
                 return _NOT_PROCESSED
-            return explain_suspension(inputs.job, inputs.queue_workload, inputs.events)
+            return explain_suspension(inputs.job, inputs.queue_workload, inputs.events, inputs.queue_position)
         case Phase.ASSEMBLING:
             return explain_assembly(inputs)
         case Phase.RUNNING:

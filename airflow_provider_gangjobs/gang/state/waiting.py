@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, explain_queue
+from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, explain_queue
 from airflow_provider_gangjobs.gang.state.requeue import describe_requeue
 from airflow_provider_gangjobs.kube.text import cut_end
 
@@ -60,13 +60,19 @@ class WaitInputs(Struct, frozen=True):
     counts: Counts
     events: Sequence[EventView] = ()
     queue_workload: KueueWorkloadView | None = None
+    queue_position: int | None = None
+    """The position in the ClusterQueue, from 1; `None` if it is unknown."""
 
 
 class Wait(Struct, frozen=True):
-    """A cause, and a sentence with its evidence; the sentence may be empty."""
+    """A cause, and a sentence with its evidence; the sentence may be empty.
+
+    `queue_position` is the position in the ClusterQueue, if the sentence contains it.
+    """
 
     cause: WaitCause
     text: str = ""
+    queue_position: int | None = None
 
 
 _MANAGED_WITHOUT_QUEUE: Final = (
@@ -75,19 +81,24 @@ _MANAGED_WITHOUT_QUEUE: Final = (
 )
 
 
-def explain_suspension(job: Job, workload: KueueWorkloadView | None = None, events: Sequence[EventView] = ()) -> Wait:
+def explain_suspension(
+    job: Job,
+    workload: KueueWorkloadView | None = None,
+    events: Sequence[EventView] = (),
+    queue_position: int | None = None,
+) -> Wait:
     """Return why a Job is suspended, and who resumes it.
 
     :param workload: The Workload that Kueue has made for the Job, if it is known.
     :param events: Events of this Workload, if the Workload cannot be read.
+    :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
     """
     if job.is_halted:
         return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
     if job.queue and job.is_being_requeued:
         return Wait(WaitCause.REQUEUE, describe_requeue(job))
     if job.queue:
-        found = explain_queue(job.queue, workload, events)
-        return Wait(_CAUSES[found.state], to_line(found.text))
+        return _explain_queue(explain_queue(job.queue, workload, events), queue_position)
     if workload is not None:
         return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
     if job.is_suspended and job.is_kept_suspended:
@@ -95,6 +106,12 @@ def explain_suspension(job: Job, workload: KueueWorkloadView | None = None, even
     if job.is_suspended:
         return Wait(WaitCause.SUBMISSION, "The Job is suspended: its submission is not complete")
     return Wait(WaitCause.CONTROLLER, "Waits for the Job controller to resume it")
+
+
+def _explain_queue(found: QueueWait, position: int | None) -> Wait:
+    if found.state is not QueueState.WAITING or position is None:
+        return Wait(_CAUSES[found.state], to_line(found.text))
+    return Wait(WaitCause.QUEUE, f"{to_line(found.text)}. Position {position} in the ClusterQueue", position)
 
 
 _CAUSES: Final = {

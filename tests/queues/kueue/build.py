@@ -26,8 +26,17 @@ MODULE: Final = "sigs.k8s.io/kueue"
 CERTIFICATES_OF_METRICS: Final = '"/etc/kueue/metrics/certs"'
 """Without its own certificate management, Kueue reads a certificate from this folder, also if it serves no metrics. The
 program is built with the value of an environment variable in its place."""
-CERTIFICATES_VARIABLE: Final = "KUEUE_METRICS_CERTS"
-MANIFESTS: Final = {"crds": "config/components/crd/bases", "webhooks": "config/components/webhook"}
+CERTIFICATES_VARIABLE: Final = "KUEUE_CERTIFICATES"
+VISIBILITY_PORT_VARIABLE: Final = "KUEUE_VISIBILITY_PORT"
+VISIBILITY: Final = "pkg/visibility"
+VISIBILITY_OPTIONS: Final = HERE / "visibility_options.go"
+OPTIONS_READY: Final = "\tif err := o.SecureServing.MaybeDefaultWithSelfSignedCerts("
+"""The statement of the server of the visibility API after which its options do not change any more."""
+MANIFESTS: Final = {
+    "crds": "config/components/crd/bases",
+    "webhooks": "config/components/webhook",
+    "visibility": "config/components/visibility",
+}
 
 
 def folder(release: str) -> Path:
@@ -43,7 +52,7 @@ def binary(release: str) -> Path:
 def fingerprint(release: str) -> str:
     """Changes when anything that the binary is made from changes."""
     digest = hashlib.sha256(RELEASES[release].encode())
-    for source in (HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum"):
+    for source in (HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum", VISIBILITY_OPTIONS):
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
@@ -71,7 +80,9 @@ def build(release: str) -> None:
         source = Path(json.loads(found.stdout)["Dir"])
         main = (source / "cmd/kueue/main.go").read_text()
         assert CERTIFICATES_OF_METRICS in main, "the folder of the certificates has another name in this release"
-        (work / "main.go").write_text(main.replace(CERTIFICATES_OF_METRICS, f'os.Getenv("{CERTIFICATES_VARIABLE}")'))
+        main = main.replace(CERTIFICATES_OF_METRICS, f'os.Getenv("{CERTIFICATES_VARIABLE}")')
+        (work / "main.go").write_text(main.replace(f'"{MODULE}/{VISIBILITY}"', '"gangjobs.test/kueue/visibility"'))
+        _copy_visibility(source, work)
         options = (
             "-mod=readonly",
             "-trimpath",
@@ -86,6 +97,17 @@ def build(release: str) -> None:
             shutil.copytree(source / path, target / kind, copy_function=shutil.copyfile)
     (target / "manager.part").replace(binary(release))
     (target / "fingerprint").write_text(fingerprint(release))
+
+
+def _copy_visibility(source: Path, work: Path) -> None:
+    """Copy Kueue's package that serves the visibility API, and let it call `applyEnvironment`."""
+    server = (source / VISIBILITY / "server.go").read_text()
+    assert OPTIONS_READY in server, "the server of the visibility API has other options in this release"
+    (work / "visibility").mkdir()
+    (work / "visibility" / "server.go").write_text(
+        server.replace(OPTIONS_READY, f"\tapplyEnvironment(o)\n{OPTIONS_READY}")
+    )
+    shutil.copyfile(VISIBILITY_OPTIONS, work / "visibility" / VISIBILITY_OPTIONS.name)
 
 
 def main(releases: list[str]) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime
-import ipaddress
 import os
 import subprocess
 import time
@@ -15,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from scripts.ports import free_port
-from tests.queues.kueue.build import CERTIFICATES_VARIABLE, binary, folder, is_current
+from tests.cluster.certificates import write_certificate
+from tests.queues.kueue.build import (
+    CERTIFICATES_VARIABLE,
+    VISIBILITY_PORT_VARIABLE,
+    binary,
+    folder,
+    is_current,
+)
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Kueue:
     config: Mapping[str, Any] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     health: int = field(default_factory=free_port)
+    visibility: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -66,7 +68,7 @@ class Kueue:
 
     def install(self) -> None:
         """Create the namespace, the definitions, and wait until they are served. The manager exits otherwise."""
-        bundle = base64.b64encode(_write_certificate(self.work)).decode()
+        bundle = base64.b64encode(write_certificate(self.work, "webhooks")).decode()
         with self.plane.client() as client:
             _accept(client.post("/api/v1/namespaces", json={"metadata": {"name": "kueue-system"}}))
             for path in sorted((folder(self.release) / "crds").glob("*.yaml")):
@@ -100,11 +102,14 @@ class Kueue:
                     str(binary(self.release)),
                     f"--config={self.work / 'config.yaml'}",
                     f"--kubeconfig={self.plane.folder / 'admin.kubeconfig'}",
-                    "--feature-gates=VisibilityOnDemand=false",
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, CERTIFICATES_VARIABLE: str(self.work)},
+                env={
+                    **os.environ,
+                    CERTIFICATES_VARIABLE: str(self.work),
+                    VISIBILITY_PORT_VARIABLE: str(self.visibility),
+                },
             )
         _wait(self._is_ready)
 
@@ -120,6 +125,18 @@ class Kueue:
                 document |= {"webhooks": kept, "metadata": {"name": f"kueue-{document['kind'].lower()[:8]}"}}
                 path = f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s"
                 _accept(client.post(path, json=document))
+
+    def install_visibility(self) -> None:
+        """Let the API server forward requests of the visibility API to the manager, and wait until it does."""
+        spec = {"type": "ExternalName", "externalName": "127.0.0.1"}
+        service = {"metadata": {"name": "visibility-server"}, "spec": spec}
+        with self.plane.client() as client:
+            _accept(client.post("/api/v1/namespaces/kueue-system/services", json=service))
+            for path in sorted((folder(self.release) / "visibility").glob("apiservice_*.yaml")):
+                document = yaml.load(path.read_text(), yaml.CSafeLoader)
+                document["spec"]["service"]["port"] = self.visibility
+                _accept(client.post("/apis/apiregistration.k8s.io/v1/apiservices", json=document))
+            _wait(lambda: client.get("/apis/visibility.kueue.x-k8s.io/v1beta2").is_success)
 
     def stop(self) -> None:
         """Stop the manager and wait until it is gone. The webhooks stay."""
@@ -219,36 +236,10 @@ def running_kueue(plane: ControlPlane, release: str, **config: Any) -> Iterator[
         kueue.install()
         kueue.start()
         kueue.install_webhooks()
+        kueue.install_visibility()
         yield kueue
     finally:
         kueue.stop()
-
-
-def _write_certificate(where: Path) -> bytes:
-    """Write a self-signed certificate of 127.0.0.1 and its key, and return the certificate as PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhooks")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    (where / "tls.crt").write_bytes(pem)
-    (where / "tls.key").touch(mode=0o600)
-    (where / "tls.key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return pem
 
 
 def _served(client: httpx.Client) -> set[str]:

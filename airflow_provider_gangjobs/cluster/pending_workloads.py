@@ -1,0 +1,159 @@
+"""The positions of Jobs in their Kueue queues, from Kueue's visibility API.
+
+One task reads the pending Workloads of a LocalQueue for all gangs of an event loop that wait in the queue. The first
+read is some seconds after the first gang has begun to wait, so gangs that are admitted at once cost no request. Further
+reads follow once a minute, as long as gangs wait.
+
+A position is information for people only. If the API is not served, or the right to read it is missing, or a read fails
+for any other reason, the position is unknown, and nothing is logged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import ValidationError
+
+from airflow_provider_gangjobs.cluster.clock import Clock
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.resources import KUEUE_VISIBILITY_GROUP, Resource
+from airflow_provider_gangjobs.kube.views import PendingWorkloadsView, view
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.informer import Notification
+
+VERSIONS: Final = ("v1beta2", "v1beta1")
+"""The versions of the visibility API that are known, in order of preference."""
+FIRST_READ_AFTER_S: Final = 5.0
+READ_EVERY_S: Final = 60.0
+NOT_SERVED_READ_EVERY_S: Final = 600.0
+"""The pause after a response that says that the API is not served, or that the right is missing."""
+
+
+def pending_positions() -> PendingPositions:
+    """Return the positions that the running loop knows."""
+    return loop_local(PendingPositions)
+
+
+class _Queue(NamedTuple):
+    cluster: str
+    namespace: str
+    name: str
+
+
+class Position:
+    """The position of one Job in its queue. The user calls `close` after use."""
+
+    __slots__ = ("_notification", "_reader", "job_uid", "number")
+
+    def __init__(self, reader: _QueueReader, job_uid: str, notification: Notification) -> None:
+        self._reader = reader
+        self._notification = notification
+        self.job_uid = job_uid
+        self.number: int | None = None
+        """The position in the ClusterQueue, from 1; `None` if it is unknown."""
+
+    def update(self, number: int | None) -> None:
+        """Set the position, and notify the user if it is known for the first time or has been halved."""
+        before, self.number = self.number, number
+        if number is not None and (before is None or number.bit_length() < before.bit_length()):
+            self._notification.notify()
+
+    def close(self) -> None:
+        """Stop using the position. Safe to repeat."""
+        self._reader.positions.discard(self)
+
+
+class PendingPositions:
+    """The positions of all Jobs of one event loop that wait in queues of Kueue."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._readers: dict[_Queue, _QueueReader] = {}
+
+    def acquire(
+        self, config: ClusterConfig, namespace: str, queue: str, job_uid: str, notification: Notification
+    ) -> Position:
+        """Return the position of a Job in a LocalQueue, which is updated until the caller closes it."""
+        key = _Queue(config.key, namespace, queue)
+        reader = self._readers.get(key)
+        if reader is None or reader.task is None or reader.task.done():
+            reader = self._readers[key] = _QueueReader(namespace, queue, self._clock)
+            work = self._read(key, reader, config)
+            reader.task = informers().start_task(work, name=f"positions in {namespace}/{queue}")
+        return reader.add(job_uid, notification)
+
+    async def _read(self, key: _Queue, reader: _QueueReader, config: ClusterConfig) -> None:
+        async with informers().client(config) as client:
+            try:
+                await reader.run(client)
+            finally:
+                # At the same moment as `run` ends, so nobody gets a position that is not updated any more.
+                del self._readers[key]
+
+
+class _QueueReader:
+    """Reads the pending Workloads of one LocalQueue until no gang waits there."""
+
+    def __init__(self, namespace: str, queue: str, clock: Clock) -> None:
+        self.positions: set[Position] = set()
+        self.task: asyncio.Task[None] | None = None
+        self._queue = namespace, queue
+        self._clock = clock
+        self._numbers: dict[str, int] = {}
+
+    def add(self, job_uid: str, notification: Notification) -> Position:
+        position = Position(self, job_uid, notification)
+        self.positions.add(position)
+        position.number = self._numbers.get(job_uid)
+        return position
+
+    async def run(self, client: Client) -> None:
+        """Read and update the positions, until a read is due and there is no position to update."""
+        await self._clock.sleep(FIRST_READ_AFTER_S)
+        while self.positions:
+            pause_s = await self._read(client)
+            for position in tuple(self.positions):
+                position.update(self._numbers.get(position.job_uid))
+            await self._clock.sleep(pause_s)
+
+    async def _read(self, client: Client) -> float:
+        """Read once, and return the pause before the next read."""
+        self._numbers = {}
+        for version in VERSIONS:
+            try:
+                found = await client.get_raw(_path(version, *self._queue), retry_for_s=0.0)
+                self._numbers = _numbers(found)
+            except NotFound:
+                continue
+            except Forbidden:
+                return NOT_SERVED_READ_EVERY_S
+            except (ClusterError, ValidationError):
+                return READ_EVERY_S
+            return READ_EVERY_S
+        return NOT_SERVED_READ_EVERY_S
+
+
+def _path(version: str, namespace: str, queue: str) -> str:
+    """Return the URL path of the pending Workloads of a LocalQueue: the first 1,000, which is the API's default."""
+    return Resource(KUEUE_VISIBILITY_GROUP, version, "localqueues", "LocalQueue").path(
+        namespace, queue, "pendingworkloads"
+    )
+
+
+def _numbers(summary: dict[str, Any]) -> dict[str, int]:
+    """Return the positions by the uids of the owners of the Workloads. The API counts from 0."""
+    return {
+        owner.uid: item.position_in_cluster_queue + 1
+        for item in view(PendingWorkloadsView, summary).items
+        for owner in item.metadata.owner_references
+    }
+
+
+__all__ = ["PendingPositions", "Position", "pending_positions"]
