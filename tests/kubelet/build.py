@@ -2,7 +2,8 @@
 
 Each release becomes one static binary `<assets>/<release>/kubelet`, from the Kubernetes version that the control plane
 of the release has. A build takes half a minute where the control plane has been built, and six minutes with a cold Go
-build cache. As root on Debian or Ubuntu, the command installs containerd, the network plugins, busybox and iproute2.
+build cache. As root on Debian or Ubuntu, the command installs containerd, the network plugins, busybox, D-Bus,
+systemd-logind and iproute2.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from tests.cluster.controlplane.build import assets_root, build_missing, go, lin
 MODULE: Final = Path(controlplane.__file__).resolve().parent
 """The Go module of the control planes, whose package `kubelet` is the kubelet."""
 RELEASES: Final = ("1.36", "1.37")
-PACKAGES: Final = ("containerd", "containernetworking-plugins", "busybox-static", "iproute2")
+PACKAGES: Final = ("containerd", "containernetworking-plugins", "busybox-static", "dbus", "iproute2", "systemd")
 PROGRAMS: Final = ("containerd", "ctr", "ip", "nsenter", "unshare")
+SHUTDOWN_PROGRAMS: Final = ("dbus-daemon", "dbus-send", "unshare")
+"""Programs that only the tests of a node's shutdown need."""
 BUSYBOX: Final = Path("/bin/busybox")
 NETWORK_PLUGINS: Final = Path("/usr/lib/cni")
+LOGIND: Final = Path("/lib/systemd/systemd-logind")
 ADVICE: Final = f"Debian, Ubuntu: apt-get install {' '.join(PACKAGES)}"
 
 
@@ -72,8 +76,17 @@ def build(release: str) -> None:
 
 def missing_programs() -> list[str]:
     """Return the programs that are not installed."""
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    return missing + [str(path) for path in (BUSYBOX, NETWORK_PLUGINS / "bridge") if not path.exists()]
+    return _missing(PROGRAMS, (BUSYBOX, NETWORK_PLUGINS / "bridge"))
+
+
+def missing_shutdown_programs() -> list[str]:
+    """Return the programs for the shutdown of a node that are not installed."""
+    return _missing(SHUTDOWN_PROGRAMS, (LOGIND,))
+
+
+def _missing(programs: tuple[str, ...], files: tuple[Path, ...]) -> list[str]:
+    missing = [name for name in programs if shutil.which(name) is None]
+    return missing + [str(path) for path in files if not path.exists()]
 
 
 def unavailable() -> str:
@@ -98,7 +111,7 @@ def _module_files(release: str) -> list[Path]:
 
 
 def main(releases: list[str]) -> int:
-    if missing_programs():
+    if missing_programs() or missing_shutdown_programs():
         install("containerd", *PACKAGES)
     if reason := unavailable():
         print(f"{reason}: the tests with a kubelet are skipped")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -18,14 +19,18 @@ from tests.cluster.control_plane import running_plane
 from tests.conformance.namespace import Namespace
 from tests.conformance.targets import Target
 from tests.kubelet import build
+from tests.kubelet.images import IMAGE
 from tests.kubelet.nodes import Kubelet, SandboxNode
 from tests.kubelet.pods import Pods
+from tests.provider.task_runner import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Any
 
     from tests.kubelet.nodes import NodeUnderTest
+    from tests.provider.task_runner import TaskMaker
 
 SANDBOX: Final = "sandbox-1.37"
 REAL: Final = ("real-1.37", "real-1.36")
@@ -87,6 +92,14 @@ def node(started: tuple[Target, NodeUnderTest]) -> NodeUnderTest:
 
 
 @pytest.fixture
+def kubelet(node: NodeUnderTest) -> Kubelet:
+    """The node, if it is a kubelet."""
+    if not isinstance(node, Kubelet):
+        pytest.skip("the sandbox's nodes have neither pressure nor a graceful shutdown (docs/clusters.md)")
+    return node
+
+
+@pytest.fixture
 def namespace(target: Target) -> Iterator[Namespace]:
     """A namespace of the test's own."""
     with target.client() as api, Namespace.opened(target, api) as namespace:
@@ -97,3 +110,16 @@ def namespace(target: Target) -> Iterator[Namespace]:
 def pods(namespace: Namespace) -> Pods:
     """Pods of the namespace."""
     return Pods(namespace)
+
+
+@pytest.fixture
+def task(target: Target, namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> TaskMaker:
+    """Make a task that runs a shell script on two ranks, in the namespace of the test."""
+    extra = {"kube_config_path": str(target.kubeconfig), "namespace": namespace.name}
+    monkeypatch.setenv("AIRFLOW_CONN_NODE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+
+    def make(script: str, **parameters: Any) -> Task:
+        return Task(None, "node", script, **{"image": IMAGE, "image_pull_policy": "Never", **parameters})
+
+    return make

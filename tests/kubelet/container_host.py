@@ -108,6 +108,21 @@ class ContainerHost:
         self._programs.append(program)
         return program
 
+    def mount_disk(self, folder: Path, size: int) -> None:
+        """Mount a file system of its own on a folder, in memory.
+
+        :param size: The size in bytes.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        # The kubelet tells file systems apart by the names of their devices.
+        mount = ("mount", "-t", "tmpfs", "-o", f"size={size}", f"{self.bridge}-disk", str(folder))
+        subprocess.run(self._entering(*mount), check=True)
+
+    def run(self, *command: str) -> str:
+        """Run a command in the namespaces to its end. Return what it printed; an empty text if it failed."""
+        completed = subprocess.run(self._entering(*command), capture_output=True, text=True, check=False)
+        return completed.stdout if completed.returncode == 0 else ""
+
     def kill(self, program: subprocess.Popen[bytes]) -> None:
         """Kill a program that `start` has started. The containers continue."""
         # nsenter waits for the program, which is its child, and passes no signal on.
@@ -163,8 +178,9 @@ class ContainerHost:
 
     def _tasks(self) -> list[str]:
         """Return the ids of the containers that exist."""
-        command = ("ctr", "--address", str(self.socket), "--namespace", "k8s.io", "tasks", "list", "--quiet")
-        return subprocess.run(self._entering(*command), capture_output=True, text=True, check=False).stdout.split()
+        return self.run(
+            "ctr", "--address", str(self.socket), "--namespace", "k8s.io", "tasks", "list", "--quiet"
+        ).split()
 
     def _stop_programs(self) -> None:
         self._init.kill()

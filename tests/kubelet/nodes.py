@@ -20,6 +20,7 @@ from gangjobs_sandbox.node.process import ContainerProcess
 from scripts.ports import free_port
 from tests.kubelet.build import binary
 from tests.kubelet.container_host import ContainerHost
+from tests.kubelet.login_manager import LoginManager
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ NAME: Final = "node-under-test"
 CPU: Final = 4
 LOG_BYTES_MAX: Final = 256 * 2**20
 """The size at which logs are rotated, unless a test chooses another one."""
+DISK_BYTES: Final = 64 * 2**20
+"""The size of the disk of a kubelet, on which the volumes of pods are. Logs and images are on the machine's disk."""
 POLL_S: Final = 0.05
 
 
@@ -55,11 +58,16 @@ class NodeUnderTest(Protocol):
 
 @dataclass
 class Kubelet:
-    """A kubelet that has joined a real control plane. Its containers run in containerd."""
+    """A kubelet that has joined a real control plane. Its containers run in containerd.
+
+    Attributes:
+        settings: fields of its configuration in addition to those of all tests.
+    """
 
     plane: ControlPlane
     host: ContainerHost
     name: str = NAME
+    settings: dict[str, Any] = field(default_factory=dict)
     _port: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = None
 
@@ -69,11 +77,41 @@ class Kubelet:
         """Run a kubelet while the block runs."""
         with ContainerHost.running(folder) as host:
             kubelet = cls(plane, host)
+            host.mount_disk(kubelet.root, DISK_BYTES)
             kubelet.start()
             try:
                 yield kubelet
             finally:
                 kubelet.stop()
+
+    @property
+    def root(self) -> Path:
+        """The folder of the kubelet's own files and of the volumes of pods."""
+        return self.host.folder / "kubelet"
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of its disk is used."""
+        return int((self.host.run("du", "--bytes", "--summarize", str(self.root)) or str(DISK_BYTES)).split()[0])
+
+    @property
+    def login_manager(self) -> LoginManager:
+        """The program that announces the shutdown of the machine to the kubelet, once it is started."""
+        return LoginManager(self.host)
+
+    @contextmanager
+    def configured(self, **settings: Any) -> Iterator[None]:
+        """Run the kubelet with further settings while the block runs."""
+        self._restart_with(settings)
+        try:
+            yield
+        finally:
+            self._restart_with({})
+
+    def _restart_with(self, settings: dict[str, Any]) -> None:
+        self.stop()
+        self.settings = settings
+        self.start()
 
     def start(self, *, log_bytes_max: int = LOG_BYTES_MAX) -> None:
         folder = self.host.folder
@@ -82,12 +120,12 @@ class Kubelet:
         configuration.write_text(yaml.safe_dump(self._configuration(log_bytes_max, health_port)))
         self._process = self.host.start(
             "kubelet",
-            str(binary(self.plane.release)),
+            *("env", self.login_manager.bus_setting, str(binary(self.plane.release))),
             f"--kubeconfig={self.plane.folder / 'admin.kubeconfig'}",
             f"--config={configuration}",
             f"--hostname-override={self.name}",
             f"--node-ip={self.host.address}",
-            f"--root-dir={folder / 'kubelet'}",
+            f"--root-dir={self.root}",
             f"--cert-dir={folder / 'kubelet-certificates'}",
         )
         self.host.wait("kubelet", lambda: _is_healthy(health_port) and self._is_ready())
@@ -134,6 +172,8 @@ class Kubelet:
             "podLogsDir": str(self.host.folder / "pod-logs"),
             "containerLogMaxSize": str(log_bytes_max),
             "containerLogMonitorInterval": "3s",
+            "volumeStatsAggPeriod": "5s",
+            **self.settings,
         }
 
 

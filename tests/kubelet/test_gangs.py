@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +12,6 @@ import pytest
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, ImagePullFailed, Unschedulable
 from airflow_provider_gangjobs.triggers.wait import wait_for_event
-from tests.kubelet.images import IMAGE
-from tests.provider.task_runner import Task
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -24,8 +20,8 @@ if TYPE_CHECKING:
     from tests.conformance.namespace import Namespace
     from tests.conformance.targets import Target
     from tests.kubelet.nodes import NodeUnderTest
+    from tests.provider.task_runner import TaskMaker
 
-TaskMaker = Callable[..., Task]
 LABEL = "[rank 0] "
 LOGGER = " [airflow.task"
 """What follows each line in the captured output."""
@@ -66,19 +62,6 @@ class StreamedLines(logging.Handler):
             self.event = await wait_for_event(self._args, "ended", self._log)
         finally:
             await informers().aclose()
-
-
-@pytest.fixture
-def task(target: Target, namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> TaskMaker:
-    """Make a task that runs a shell script on two ranks, in the namespace of the test."""
-    extra = {"kube_config_path": str(target.kubeconfig), "namespace": namespace.name}
-    monkeypatch.setenv("AIRFLOW_CONN_NODE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-
-    def make(script: str, **parameters: Any) -> Task:
-        return Task(None, "node", script, **{"image": IMAGE, "image_pull_policy": "Never", **parameters})
-
-    return make
 
 
 def test_gang_returns_results_and_reads_its_files(task: TaskMaker) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.provider.task_runner import Task, TaskMaker
 
 QUICK = ["sh", "-c", 'echo "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"']
 FAILING = ["sh", "-c", "exit 3"]
@@ -73,6 +74,12 @@ def run_sensor(connection: str, run: str = "r", **parameters: Any) -> Any:
     path, kwargs = left.trigger.serialize()
     event = run_serialized_trigger(path, json.loads(json.dumps(kwargs)))
     return sensor.resume_execution(left.method_name, {"event": event}, context)
+
+
+def name_of_try(train: Task, number: int) -> str:
+    """Return the name of the Job that a try of a task has submitted."""
+    (name,) = (name for job in train.jobs if (name := job["metadata"]["name"]).endswith(f"-{number - 1}"))
+    return str(name)
 
 
 async def is_watching() -> None:
@@ -146,6 +153,55 @@ def test_failed_gang_fails_the_sensor_with_its_reason(gangs: Gangs, connection: 
 
     with pytest.raises(AppFailed, match="exited with code 3"):
         run_sensor(connection, gangs=ref.name, deferrable=deferrable)
+
+
+FIRST_TRY_FAILS = 'test "$GANG_ATTEMPT" = 0 && exit 3; sleep 600'
+
+
+@pytest.fixture
+def retried(task: TaskMaker) -> Task:
+    """A task whose gang of try 1 has failed, and whose gang of try 2 is submitted."""
+    train = task(FIRST_TRY_FAILS, labels={"team": "vision"})
+    with pytest.raises(AppFailed):
+        train.execute()
+    train.parameters["deferrable"] = True
+    train.defer()
+    return train
+
+
+@EACH_WAY
+@pytest.mark.parametrize(
+    "selection", [{"external_task_id": "train"}, {"selector": "team=vision"}], ids=["task", "selector"]
+)
+def test_gang_of_the_newest_try_of_a_task_is_awaited(
+    retried: Task, connection: str, selection: dict[str, str], deferrable: bool
+) -> None:
+    value = run_sensor(connection, retried.run_id, until="running", deferrable=deferrable, **selection)
+
+    (found,) = [value] if isinstance(value, dict) else value
+    assert (found["name"], found["status"]) == (name_of_try(retried, 2), "running")
+
+
+@EACH_WAY
+def test_gang_of_an_earlier_try_is_awaited_by_its_name(retried: Task, connection: str, deferrable: bool) -> None:
+    with pytest.raises(AppFailed, match="exited with code 3"):
+        run_sensor(connection, gangs=name_of_try(retried, 1), deferrable=deferrable)
+
+
+@EACH_WAY
+def test_sensor_fails_between_two_tries_of_a_task_and_its_retry_awaits_the_next_one(
+    task: TaskMaker, connection: str, deferrable: bool
+) -> None:
+    train = task(f'test "$GANG_ATTEMPT" = 0 && exit 3; {QUICK[-1]}', on_finish="keep")
+    selection = {"external_task_id": "train", "results": "rank0", "deferrable": deferrable}
+    with pytest.raises(AppFailed):
+        train.execute()
+    with pytest.raises(AppFailed, match="exited with code 3"):
+        run_sensor(connection, train.run_id, **selection)
+
+    train.execute()
+
+    assert run_sensor(connection, train.run_id, **selection) == {"rank": 0}
 
 
 @EACH_WAY

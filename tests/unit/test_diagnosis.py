@@ -42,8 +42,27 @@ OUTCOMES = {
         _rank().failed(137).disrupted("TerminationByKubelet", 50),
         "Evicted",
     ),
+    "rank 3 was evicted because its node was low on ephemeral-storage on node-b": (
+        _rank()
+        .failed(137, message="epoch 3")
+        .phase("Failed", "Evicted", "The node was low on resource: ephemeral-storage. Threshold quantity: 1, ")
+        .disrupted("TerminationByKubelet", 50),
+        "Evicted",
+    ),
+    "rank 3 was refused by its node, which lacked resources (DiskPressure) on node-b": (
+        _rank().phase("Failed", "Evicted", "Pod was rejected: The node had condition: [DiskPressure]. "),
+        "Evicted",
+    ),
+    "rank 3 was ended because its node shut down on node-b": (
+        _rank().failed(143).phase("Failed", "Terminated", "Pod was terminated").disrupted("TerminationByKubelet", 50),
+        "Evicted",
+    ),
     "rank 3 was evicted: it used more storage than its own limit on node-b": (
         _rank().phase("Failed", "Evicted"),
+        "OverLimit",
+    ),
+    'rank 3 was evicted: it used more storage than its own limit (Usage of "v" exceeds "1Mi") on node-b': (
+        _rank().failed(143).phase("Failed", "Evicted", 'Usage of "v" exceeds "1Mi". '),
         "OverLimit",
     ),
     "rank 3 was lost: its end was not observed on node-b": (
@@ -53,6 +72,10 @@ OUTCOMES = {
     "rank 3 had its pod deleted on node-b": (_rank().failed(143, when=60).deleted(asked=50), "PodDeleted"),
     "rank 3 ran past its pod's activeDeadlineSeconds on node-b": (
         _rank().phase("Failed", "DeadlineExceeded"),
+        "PodDeadline",
+    ),
+    "rank 3 ran past its pod's activeDeadlineSeconds on node-c": (
+        _rank().on("node-c").failed(7).phase("Failed", "DeadlineExceeded"),
         "PodDeadline",
     ),
     "rank 3 failed (OutOfcpu) on node-b": (_rank().phase("Failed", "OutOfcpu"), "PodFailed"),

@@ -75,6 +75,11 @@ ENDINGS = {
         pod().on("n").phase("Failed", "Evicted", "exceeds the limit"),
         OutcomeKind.FAILED,
     ),
+    "refused by a node that lacks resources": (
+        pod().on("n").phase("Failed", "Evicted", "Pod was rejected: The node had condition: [DiskPressure]. "),
+        OutcomeKind.EVICTED,
+    ),
+    "refused by a node that shuts down": (pod().on("n").phase("Failed", "NodeShutdown"), OutcomeKind.EVICTED),
     "lost with its node": (pod().on("n").phase("Failed").disrupted("DeletionByPodGC", 60), OutcomeKind.LOST),
     "its node never said how it ended": (pod().on("n").failed(137, reason="ContainerStatusUnknown"), OutcomeKind.LOST),
     "refused by its kubelet, deleted later": (
@@ -111,6 +116,23 @@ def test_disruption_was_caused_when_it_was_decided():
     assert seen.caused == at(60)
     assert seen.is_disruption
     assert seen.disruption == "PreemptionByScheduler"
+
+
+def test_refused_pod_was_caused_when_it_was_refused():
+    """Else the peers that the Job controller deleted for it would seem to come first."""
+    refused = pod("a").rank(1).on("n").phase("Failed", "Evicted", "The node had condition: [DiskPressure]. ")
+    refused.obj["status"]["startTime"] = "2026-08-01T12:00:50Z"
+    peer = pod("b").rank(0).on("n").failed(143, when=51).deleted(asked=50)
+    cause = root_cause(outcome_of(each.view()) for each in (peer, refused))
+    assert cause is not None
+    assert (cause.rank, cause.caused) == (1, at(50))
+
+
+def test_message_of_the_kubelet_is_kept_beside_that_of_the_program():
+    seen = pod().on("n").failed(137, message="epoch 3")
+    seen.phase("Failed", "Evicted", "The node was low on resource: memory. ").disrupted("TerminationByKubelet", 50)
+    outcome = outcome_of(seen.view())
+    assert (outcome.message, outcome.status_message) == ("epoch 3", "The node was low on resource: memory. ")
 
 
 def test_failed_sidecar_is_named():

@@ -6,11 +6,20 @@ Dashboards and retry policies may match the field `code`, so codes are never ren
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.outcome.outcomes import SIGKILL, SIGTERM, Outcome, OutcomeKind, root_cause
+from airflow_provider_gangjobs.gang.outcome.outcomes import (
+    REASON_EVICTED,
+    REASONS_NODE_SHUTDOWN,
+    SIGKILL,
+    SIGTERM,
+    Outcome,
+    OutcomeKind,
+    root_cause,
+)
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
@@ -46,6 +55,10 @@ def _reason_in(*reasons: str) -> Callable[[Outcome], bool]:
     return lambda outcome: outcome.reason in reasons
 
 
+def _evicted_for(*reasons: str) -> Callable[[Outcome], bool]:
+    return lambda outcome: outcome.outcome is OutcomeKind.EVICTED and outcome.reason in reasons
+
+
 def _exit_in(*codes: int) -> Callable[[Outcome], bool]:
     return lambda outcome: outcome.exit_code in codes
 
@@ -57,6 +70,23 @@ def _constant(text: str) -> Callable[[Outcome], str]:
 def _describe_exit(outcome: Outcome) -> str:
     reason = f" ({outcome.reason})" if outcome.reason not in {"", "Error"} else ""
     return f"exited with code {outcome.exit_code}{reason}"
+
+
+# Messages of the kubelet about a pod that it evicted or refused (pkg/kubelet/eviction/helpers.go).
+_LOW_ON: Final = re.compile(r"The node was low on resource: ([\w./-]*\w)")
+_HAD_CONDITION: Final = re.compile(r"The node had condition: \[(\w[\w ]*)\]")
+
+
+def _describe_pressure(outcome: Outcome) -> str:
+    if found := _HAD_CONDITION.search(outcome.status_message):
+        return f"was refused by its node, which lacked resources ({found[1]})"
+    found = _LOW_ON.search(outcome.status_message)
+    return f"was evicted because its node was low on {found[1] if found else 'a resource'}"
+
+
+def _describe_over_limit(outcome: Outcome) -> str:
+    which = outcome.status_message.strip(" .")
+    return f"was evicted: it used more storage than its own limit{f' ({which})' if which else ''}"
 
 
 def _describe_signal(outcome: Outcome) -> str:
@@ -74,9 +104,21 @@ _OUTCOME_RULES: Final = (
     ),
     _Rule(
         "Evicted",
+        _evicted_for(*REASONS_NODE_SHUTDOWN),
+        _constant("was ended because its node shut down"),
+        "Find out why the node was shut down.",
+    ),
+    _Rule(
+        "Evicted",
+        _evicted_for(REASON_EVICTED),
+        _describe_pressure,
+        "Request the amount of memory and disk that the rank really uses.",
+    ),
+    _Rule(
+        "Evicted",
         _kind_is(OutcomeKind.EVICTED),
         lambda outcome: f"was evicted ({outcome.disruption or outcome.reason})",
-        "If its node ran short of memory or disk, request the amount that the rank really uses.",
+        "Find out who or what evicted the pod, for example a drain of its node.",
     ),
     _Rule(
         "NodeLost",
@@ -92,8 +134,8 @@ _OUTCOME_RULES: Final = (
     ),
     _Rule(
         "OverLimit",
-        _reason_in("Evicted"),
-        _constant("was evicted: it used more storage than its own limit"),
+        _reason_in(REASON_EVICTED),
+        _describe_over_limit,
         "Raise the limit of ephemeral-storage or the sizeLimit of the emptyDir volume, or write less data.",
     ),
     _Rule(

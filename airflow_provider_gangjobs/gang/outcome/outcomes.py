@@ -16,6 +16,7 @@ import msgspec
 
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
 from airflow_provider_gangjobs.gang.state import pods as podutil
+from airflow_provider_gangjobs.kube.text import cut_end
 from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated, condition
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
+STATUS_CHARACTERS_MAX: Final = 256
+REASON_EVICTED: Final = "Evicted"
+"""Reason of a pod that the kubelet evicted or refused."""
 SIGNAL_EXIT_CODE_BASE: Final = 128
 """Shells and container runtimes report an end by signal n as exit code 128 + n."""
 SIGKILL: Final = 9
@@ -47,6 +51,10 @@ class OutcomeKind(StrEnum):
 
 DISRUPTIONS: Final = frozenset({OutcomeKind.PREEMPTED, OutcomeKind.EVICTED, OutcomeKind.LOST})
 
+REASONS_NODE_SHUTDOWN: Final = ("Terminated", "NodeShutdown", "Shutdown")
+"""Reasons of a pod that the kubelet ended or refused because its node shuts down. Kubelets before 1.22 used the last
+one."""
+
 # Reason of the pod condition DisruptionTarget (KEP-3329) -> kind.
 _BY_DISRUPTION: Final = {
     "PreemptionByScheduler": OutcomeKind.PREEMPTED,
@@ -57,14 +65,15 @@ _BY_DISRUPTION: Final = {
 }
 # `status.reason` of a pod, written by the kubelet and the node controllers -> kind. `Evicted` is absent: a kubelet that
 # evicts a pod because its node lacks resources sets the condition DisruptionTarget. `Evicted` without the condition
-# means that the pod used more storage than its own limit.
+# means that the pod used more storage than its own limit, or that the kubelet refused the pod.
 _BY_POD_REASON: Final = {
-    "NodeShutdown": OutcomeKind.EVICTED,
-    "Shutdown": OutcomeKind.EVICTED,
-    "Terminated": OutcomeKind.EVICTED,
+    **dict.fromkeys(REASONS_NODE_SHUTDOWN, OutcomeKind.EVICTED),
     "Preempting": OutcomeKind.PREEMPTED,
     "NodeLost": OutcomeKind.LOST,
 }
+# Part of the message of a pod that the kubelet refused because its node lacks resources (`nodeConditionMessageFmt` in
+# pkg/kubelet/eviction/helpers.go). Such a pod has the reason `Evicted` and no condition DisruptionTarget.
+_REFUSED_UNDER_PRESSURE: Final = "The node had condition: "
 # Reason of a container whose end the kubelet did not observe.
 _CONTAINER_LOST: Final = "ContainerStatusUnknown"
 
@@ -102,6 +111,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     restarts: int = 0
     disruption: str = ""
     """Reason of the DisruptionTarget condition."""
+    status_message: str = ""
+    """Message of the pod status if not the program caused the end, for example which resource the node lacked."""
 
     @property
     def is_disruption(self) -> bool:
@@ -168,7 +179,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     role = pod.metadata.labels.gang_role or ""
     message = (terminated.message if terminated else "") or pod.status.message
     if kind is not OutcomeKind.SUCCEEDED:
-        caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished
+        caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished or _refused_at(pod)
     return Outcome(
         uid=pod.metadata.uid,
         pod=pod.metadata.name,
@@ -182,7 +193,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         container=container,
         exit_code=terminated.exit_code if terminated else None,
         signal=_signal(terminated),
-        reason=_reason(pod, terminated, kind),
+        reason=_reason(pod, terminated),
         message=_cut(message),
         message_cut=len(message.encode()) >= _message_bytes_max(pod),
         created=pod.metadata.creation_timestamp,
@@ -191,6 +202,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         caused=caused,
         restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
         disruption=disruption.reason if disruption else "",
+        status_message="" if kind is OutcomeKind.SUCCEEDED else cut_end(pod.status.message, STATUS_CHARACTERS_MAX),
     )
 
 
@@ -215,6 +227,8 @@ def _kind_of(pod: PodView, terminated: Terminated | None, disruption: Condition 
         return _BY_DISRUPTION.get(disruption.reason, OutcomeKind.EVICTED)
     if pod.status.reason in _BY_POD_REASON:
         return _BY_POD_REASON[pod.status.reason]
+    if pod.status.reason == REASON_EVICTED and _REFUSED_UNDER_PRESSURE in pod.status.message:
+        return OutcomeKind.EVICTED
     if terminated is not None and terminated.reason == _CONTAINER_LOST:
         return OutcomeKind.LOST
     if pod.status.phase != "Failed" or _was_deleted_first(pod, terminated):
@@ -246,6 +260,15 @@ def _caused_at(pod: PodView, kind: OutcomeKind, disruption: Condition | None) ->
     return min(requested, finished) if requested and finished else requested
 
 
+def _refused_at(pod: PodView) -> datetime | None:
+    """Return the time at which the kubelet refused the pod; `None` if the pod has containers.
+
+    A refused pod has no containers. The kubelet sets its start time when it refuses the pod.
+    """
+    has_containers = pod.status.container_statuses or pod.status.init_container_statuses
+    return None if has_containers else pod.status.start_time
+
+
 def _failed_at(pod: PodView, kind: OutcomeKind, message: str) -> datetime | None:
     """Return the time of failure that the program reports, with fractions of a second.
 
@@ -273,11 +296,10 @@ def _signal(terminated: Terminated | None) -> int | None:
     return terminated.signal or by_code
 
 
-def _reason(pod: PodView, terminated: Terminated | None, kind: OutcomeKind) -> str:
+def _reason(pod: PodView, terminated: Terminated | None) -> str:
+    # A pod has a reason of its own if not its program caused the end: the container was then only stopped.
     of_container = terminated.reason if terminated and terminated.reason != "Completed" else ""
-    if kind in DISRUPTIONS:
-        return pod.status.reason or of_container
-    return of_container or pod.status.reason
+    return pod.status.reason or of_container
 
 
 def _message_bytes_max(pod: PodView) -> int:
