@@ -8,13 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import discover
-from airflow_provider_gangjobs.cluster.errors import (
-    Conflict,
-    ReplyLost,
-    ServerError,
-    TooManyRequests,
-    Unreachable,
-)
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
@@ -26,6 +19,7 @@ from airflow_provider_gangjobs.submission.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.record import OperationState
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.submission_faults import FAULTS, SPEC
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -35,29 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
     from tests.cluster.tenant import Tenant
 
-SPEC = GangSpec(
-    image="python:3.12",
-    command=["python", "-c", "import time; time.sleep(600)"],
-    workers=2,
-    resources={"cpu": "100m"},
-    files={"a.txt": "a"},
-    termination_grace_s=1,
-)
 VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v1beta1", True)}
-
-
-TROUBLES: dict[str, tuple[Callable[[], BaseException], bool]] = {
-    "dies before": (ProcessDied, False),
-    "dies after": (ProcessDied, True),
-    "409": (lambda: Conflict(409, request="request", reason="Conflict"), False),
-    "429": (lambda: TooManyRequests(429, request="request", reason="TooManyRequests", retry_after_s=0.1), False),
-    "500 before": (lambda: ServerError(500, request="request", reason="InternalError"), False),
-    "500 after": (lambda: ServerError(500, request="request", reason="InternalError"), True),
-    "503": (lambda: ServerError(503, request="request", reason="ServiceUnavailable"), False),
-    "unreachable": (lambda: Unreachable("request", "injected"), False),
-    "reply lost before": (lambda: ReplyLost("request", "injected"), False),
-    "reply lost after": (lambda: ReplyLost("request", "injected"), True),
-}
 
 
 async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submission:
@@ -113,15 +85,15 @@ async def emptied(gangs: GangService, namespace: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, trouble: str) -> None:
-    error, applied = TROUBLES[trouble]
+@pytest.mark.parametrize("fault_name", FAULTS)
+async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, fault_name: str) -> None:
+    error, applied = FAULTS[fault_name]
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         await check_one_gang(gangs, await submit(gangs, "clean", clean), tenant.plane.release)
         await gangs.delete_submission("clean", job=True)
         for at, request in enumerate(clean.requests):
-            if trouble == "409" and request.startswith("LIST"):
+            if fault_name == "409" and request.startswith("LIST"):
                 continue  # nothing answers a read so
             trigger_id = f"op-{at}"
             try:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import discover
-from airflow_provider_gangjobs.cluster.errors import ReplyLost, ServerError
+from airflow_provider_gangjobs.cluster.errors import ServerError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.files import config_map_name
-from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from tests import submission_faults
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.timeouts import TIMEOUT_S
 
@@ -28,24 +29,13 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
-SPEC = GangSpec(
-    image="python:3.12",
-    command=["python", "-c", "import time; time.sleep(600)"],
-    workers=2,
-    resources={"cpu": "100m"},
-    files={"a.txt": "a"},
-    termination_grace_s=1,
-    queue_name="team",
-)
+SPEC = replace(submission_faults.SPEC, queue_name="team")
 VERSIONS = {"1.36": "v1alpha2", "1.37": "v1beta1"}
 WEBHOOK = 'failed calling webhook "mjob.kb.io"'
-TROUBLES: dict[str, tuple[Callable[[], BaseException], bool]] = {
-    "dies before": (ProcessDied, False),
-    "dies after": (ProcessDied, True),
-    "500 before": (lambda: ServerError(500, request="request", reason="InternalError"), False),
-    "500 after": (lambda: ServerError(500, request="request", reason="InternalError"), True),
+FAULTS: dict[str, tuple[Callable[[], BaseException], bool]] = {
+    **{name: submission_faults.FAULTS[name] for name in ("dies before", "dies after", "500 before", "500 after")},
     "webhook": (lambda: ServerError(500, request="request", reason="InternalError", message=WEBHOOK), False),
-    "reply lost": (lambda: ReplyLost("request", "injected"), True),
+    "reply lost": submission_faults.FAULTS["reply lost after"],
 }
 
 
@@ -72,9 +62,9 @@ async def check_complete(gangs: GangService, job: dict[str, Any], version: str) 
         assert uid in {owner["uid"] for owner in stored["metadata"]["ownerReferences"]}
 
 
-async def submit_with_trouble(gangs: GangService, trigger_id: str, at: int, trouble: str, version: str) -> None:
-    """Submit a gang with one trouble, check what is left, and submit the gang again."""
-    error, applied = TROUBLES[trouble]
+async def submit_with_fault(gangs: GangService, trigger_id: str, at: int, fault_name: str, version: str) -> None:
+    """Submit a gang with one fault, check what is left, and submit the gang again."""
+    error, applied = FAULTS[fault_name]
     failures: list[SubmissionFailed] = []
     try:
         await submit(gangs, trigger_id, CrashingClient(gangs.client, Crash(at, applied), error=error))
@@ -105,16 +95,16 @@ async def check_runs(gangs: GangService, submission: Submission, version: str) -
     await check_complete(gangs, job, version)
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("fault_name", FAULTS)
 async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(
-    kueue: Kueue, tenant: Tenant, trouble: str
+    kueue: Kueue, tenant: Tenant, fault_name: str
 ) -> None:
     kueue.create_queue(tenant.namespace)
     version = VERSIONS[tenant.plane.release]
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         await check_runs(gangs, await submit(gangs, "clean", clean), version)
-        plays = [submit_with_trouble(gangs, f"op-{at}", at, trouble, version) for at in range(len(clean.requests))]
+        plays = [submit_with_fault(gangs, f"op-{at}", at, fault_name, version) for at in range(len(clean.requests))]
         for request, found in zip(clean.requests, await asyncio.gather(*plays, return_exceptions=True), strict=True):
-            assert found is None, f"{trouble} at {request}"
+            assert found is None, f"{fault_name} at {request}"
     assert tenant.forbidden_requests() == []

@@ -1,4 +1,4 @@
-"""One DAG file runs unchanged on every cluster, with the same results, told in the same words.
+"""One DAG file runs unchanged on every cluster, with the same results and the same messages.
 
 `docs/one-dag.md` shows what these tests see. `GANGJOBS_WRITE_DOCS=1` writes it instead.
 """
