@@ -33,7 +33,7 @@ down: ## Stop what `make up` started
 
 test: $(SYNCED) ## Run the tests for each commit: rules, sandbox, provider on it, one gang in real Airflow (minutes)
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "$(QUICK)" \
-		--ignore=tests/cluster --ignore=tests/kubelet --ignore=tests/queues --ignore=tests/airflow/postgres --ignore=tests/airflow/ui
+		--ignore=tests/cluster --ignore=tests/kubelet --ignore=tests/launchers --ignore=tests/queues --ignore=tests/airflow/postgres --ignore=tests/airflow/ui
 
 test-all: $(SYNCED) ## Run every test there is, and print a table of the tiers (docs/testing.md)
 	@$(BIN)/python -m tests.tiers all

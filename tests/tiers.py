@@ -38,6 +38,7 @@ SCHEDULERS = "tests.queues.schedulers.build"
 POSTGRES = "tests.airflow.postgres.programs"
 BROWSER = "tests.airflow.ui.browser"
 KUBELETS = "tests.kubelet.build"
+LAUNCHERS = "tests.launchers.programs"
 
 
 REPEATABLE = "--hypothesis-profile=repeatable"
@@ -79,6 +80,7 @@ ALL = (
         (
             "tests",
             "--ignore=tests/cluster",
+            "--ignore=tests/launchers",
             "--ignore=tests/queues",
             "-m",
             "not airflow",
@@ -112,6 +114,7 @@ ALL = (
         ),
     ),
     _kubelet("kubelet", "real-1.37"),
+    Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,)),
     Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES)),
     Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,)),
 )

@@ -191,6 +191,9 @@ def _parameter_problems(kwargs: Mapping[str, Any]) -> list[Problem]:
     ]
     if kwargs.get("roles") is not None:
         problems.append(Problem("roles", "are given, and every rank runs the same function", "Use GangJobOperator"))
+    if kwargs.get("launch") == "mpi":
+        what = "is 'mpi', and MPI runs a command on rank 0 only"
+        problems.append(Problem("launch", what, "Use GangJobOperator"))
     files = kwargs.get("files")
     names = [name for name in RESERVED_FILES if isinstance(files, Mapping) and name in files]
     return problems + [

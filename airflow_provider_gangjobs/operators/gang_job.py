@@ -177,7 +177,11 @@ class GangJobOperator(StoringTask):
     :param callbacks: A subclass of `triggers.callbacks.GangJobCallback` or its dotted path, or a list of them. They are
         called when the phase of the gang changes, in the triggerer or in the worker that waits, and change nothing.
     :param launch: How the program is started: `plain` (the default) runs the command. `torchrun` runs it by torchrun,
-        with one process for each GPU. `shards` gives each rank SHARD_INDEX and SHARD_COUNT, and no rendezvous.
+        with one process for each GPU. `shards` gives each rank SHARD_INDEX and SHARD_COUNT, and no rendezvous. `mpi`
+        runs the command, such as `mpirun`, on rank 0, with a host file of all ranks. The other ranks run sshd.
+    :param ssh_secret: Name of the Secret of the namespace whose item `ssh-privatekey` is the key by which the ranks
+        reach each other with `launch="mpi"`. (templated)
+    :param slots_per_worker: Number of MPI processes of a rank with `launch="mpi"`. Defaults to 1. (templated)
     :param pod_template_file: Path of a YAML file with a Pod, in place of a manifest. (templated)
     :param configmaps: Names of ConfigMaps whose items become environment variables. (templated)
     :param secrets: Names of Secrets whose items become environment variables, or `Secret` objects of the

@@ -15,7 +15,8 @@ from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
-from airflow_provider_gangjobs.operators import gangjobs_result, shorthands
+from airflow_provider_gangjobs.operators import gangjobs_result
+from airflow_provider_gangjobs.operators.spec_items import add_env
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +43,7 @@ def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
     if is_local(folder):
         _require_volume(spec, _path(folder))
     env: dict[str, Any] = {"env": spec.env}
-    shorthands.add_env(env, {gangjobs_result.ENV_STORAGE: folder})
+    add_env(env, {gangjobs_result.ENV_STORAGE: folder})
     helper = Path(gangjobs_result.__file__).read_text("utf-8")
     return replace(spec, env=env["env"], files={**spec.files, RESULT_HELPER_FILE: helper})
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach
+from airflow_provider_gangjobs.operators import mpi
+from airflow_provider_gangjobs.operators.spec_items import add_env, append_item
 
-LAUNCHES: Final = ("plain", "shards", "torchrun")
+LAUNCHES: Final = ("mpi", "plain", "shards", "torchrun")
 PYTHONS: Final = ("python", "python3")
 ENV_SHARD_INDEX: Final = "SHARD_INDEX"
 ENV_SHARD_COUNT: Final = "SHARD_COUNT"
@@ -70,6 +72,8 @@ def expand(
     secrets: Sequence[Any] | None,
     pod_template: str | None,
     launch: str,
+    ssh_secret: Any = None,
+    slots_per_worker: Any = None,
 ) -> dict[str, Any]:
     """Return the parameters of a `GangSpec` that the parameters with their shorthands stand for.
 
@@ -79,6 +83,8 @@ def expand(
         cncf.kubernetes provider.
     :param pod_template: The YAML text of a Pod or PodTemplate.
     :param launch: One of `LAUNCHES`.
+    :param ssh_secret: Name of the Secret with the SSH key, for `launch="mpi"`.
+    :param slots_per_worker: Number of MPI processes of a rank, for `launch="mpi"`.
 
     Raises:
         InvalidGangSpec: shorthands contradict other parameters, or the template cannot be read.
@@ -89,13 +95,15 @@ def expand(
             raise InvalidGangSpec((Problem("pod_template_file", "is given with manifest", "Give one of them"),))
         expanded["manifest"] = manifest_of_pod(pod_template)
     for name in _names(configmaps):
-        _append(expanded, "env_from", {"configMapRef": {"name": name}})
+        append_item(expanded, "env_from", {"configMapRef": {"name": name}})
     for secret in _names(secrets):
         _add_secret(expanded, secret)
     if launch == "shards":
         _launch_shards(expanded)
     if launch == "torchrun":
         _launch_torchrun(expanded)
+    if launch == "mpi":
+        mpi.launch_mpi(expanded, ssh_secret=ssh_secret, slots_per_worker=slots_per_worker)
     return expanded
 
 
@@ -171,7 +179,7 @@ def _gpus(resources: Any) -> int:
 def _add_secret(spec: dict[str, Any], secret: Any) -> None:
     """Add the variables of a Secret by its name, or what a `Secret` object of the cncf.kubernetes provider says."""
     if isinstance(secret, str):
-        _append(spec, "env_from", {"secretRef": {"name": secret}})
+        append_item(spec, "env_from", {"secretRef": {"name": secret}})
         return
     try:
         kind, target, name, key = secret.deploy_type, secret.deploy_target, secret.secret, secret.key
@@ -180,39 +188,16 @@ def _add_secret(spec: dict[str, Any], secret: Any) -> None:
         raise InvalidGangSpec((Problem("secrets", f"has {secret!r:.80}", remedy),)) from None
     if kind == "volume":
         volume = f"secret-{name}"
-        _append(spec, "volumes", {"name": volume, "secret": {"secretName": name}})
-        _append(spec, "volume_mounts", {"name": volume, "mountPath": target, "readOnly": True})
+        append_item(spec, "volumes", {"name": volume, "secret": {"secretName": name}})
+        append_item(spec, "volume_mounts", {"name": volume, "mountPath": target, "readOnly": True})
     elif target is None:
-        _append(spec, "env_from", {"secretRef": {"name": name}})
+        append_item(spec, "env_from", {"secretRef": {"name": name}})
     else:
         add_env(spec, {target: {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}})
 
 
-def _append(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
-    items = spec.get(parameter) or ()
-    if isinstance(items, (list, tuple)):  # otherwise known only when the task runs
-        spec[parameter] = [*items, item]
-
-
-def add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
-    """Add variables to `env` in its own form. A variable that the user gives stays."""
-    env = spec.get("env") or {}
-    if isinstance(env, Mapping):
-        spec["env"] = {**variables, **env}
-    if not isinstance(env, (list, tuple)):  # a mapping, or known only when the task runs
-        return
-    given = {item.get("name") for item in env}
-    added = [
-        {"name": name, **(value if isinstance(value, Mapping) else {"value": value})}
-        for name, value in variables.items()
-        if name not in given
-    ]
-    spec["env"] = [*env, *added]
-
-
 __all__ = [
     "LAUNCHES",
-    "add_env",
     "choice_problems",
     "expand",
     "manifest_of_pod",

@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.spec import (
 )
 from airflow_provider_gangjobs.operators import callback_paths, hand_over, parameters, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.operators.mpi import mpi_problems
 from airflow_provider_gangjobs.operators.roles import role_problems
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class GangTaskParameters(BaseOperator):
         "pod_template_file",
         "configmaps",
         "secrets",
+        "ssh_secret",
+        "slots_per_worker",
         "result_storage",
         "log_storage",
     )
@@ -170,6 +173,8 @@ class GangTaskParameters(BaseOperator):
         wait_until: WaitUntil | str = WaitUntil.ENDED,
         callbacks: type[GangJobCallback] | str | Sequence[type[GangJobCallback] | str] | None = None,
         launch: str = "plain",
+        ssh_secret: str | None = None,
+        slots_per_worker: int | str | None = None,
         pod_template_file: str | None = None,
         configmaps: Sequence[str] | None = None,
         secrets: Sequence[Any] | None = None,
@@ -224,6 +229,8 @@ class GangTaskParameters(BaseOperator):
         self.max_disruptions = max_disruptions
         self.callbacks = callback_paths.to_paths(callbacks)
         self.launch = launch
+        self.ssh_secret = ssh_secret
+        self.slots_per_worker = slots_per_worker
         self.pod_template_file = pod_template_file
         self.configmaps = configmaps
         self.secrets = secrets
@@ -322,6 +329,8 @@ class GangTaskParameters(BaseOperator):
             secrets=self.secrets,
             pod_template=self.pod_template_file,
             launch=self.launch,
+            ssh_secret=self.ssh_secret,
+            slots_per_worker=self.slots_per_worker,
         )
 
     def _read(self, path: str) -> bytes:
@@ -350,6 +359,7 @@ class GangTaskParameters(BaseOperator):
             max_disruptions=self.max_disruptions,
         )
         problems += shorthands.choice_problems(self.launch, self.skip_on_exit_codes)
+        problems += mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker)
         problems += callback_paths.path_problems(self.callbacks)
         problems += shorthands.result_problems(self.results_limit, self.result_storage)
         problems += hand_over.limit_problems(self, choices["wait_until"])

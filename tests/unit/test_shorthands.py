@@ -105,7 +105,7 @@ def test_secret_objects_of_the_kubernetes_provider_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"launch": "ray"}, "launch: is 'ray'. Choose one of plain, shards, torchrun"),
+        ({"launch": "ray"}, "launch: is 'ray'. Choose one of mpi, plain, shards, torchrun"),
         ({"launch": "torchrun"}, 'command: is missing with launch="torchrun"'),
         ({"launch": "torchrun", "command": ["a.py"], "rendezvous": False}, "rendezvous: is False with launch"),
         ({"pod_template_file": "kind: Job\nspec: {}\n"}, "pod_template_file: has the kind Job"),
