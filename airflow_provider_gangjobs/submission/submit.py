@@ -17,6 +17,7 @@ deletes everything that it owns.
 from __future__ import annotations
 
 import logging
+import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -336,6 +337,7 @@ class _SubmissionRun(Struct, frozen=True):
             name_max=record_name_max(roles_of(self.spec)),
             disruptions=self.request.disruptions,
             policies=self.request.policies,
+            nonce=secrets.token_hex(8),
         )
         progress = Progress(
             self.requests, self.spec, self.shape, attempt, decision, scheduler, dry_run=self.request.dry_run

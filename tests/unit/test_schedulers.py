@@ -1,6 +1,7 @@
 """The gang schedulers beside the default scheduler: selection, links, objects, and the guarantee in a cluster."""
 
 import copy
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -126,15 +127,16 @@ def test_yunikorn_gets_a_task_group_of_the_size_and_the_nodes_of_the_pods():
 
 
 def test_an_application_of_yunikorn_has_an_id_of_its_own_in_the_whole_cluster():
-    def application_id(namespace: str, claim: str) -> str:
+    def application_id(namespace: str, claim: str, nonce: str) -> str:
         job = {**JOB, "metadata": {"name": GROUP.name, "annotations": {ANNOTATION_CLAIM: claim}}}
-        group = replace(GROUP, namespace=namespace)
+        group = replace(GROUP, namespace=namespace, nonce=nonce)
         linked = find_separate("yunikorn").with_link(job, group)
         assert find_separate("yunikorn").has_link(linked, group)
         return linked["spec"]["template"]["metadata"]["labels"]["applicationId"]
 
-    ids = {application_id(namespace, claim) for namespace in ("ml", "web") for claim in ("first try", "second try")}
-    assert len(ids) == 4
+    jobs = itertools.product(("ml", "web"), ("first try", "second try"), ("first Job", "second Job"))
+    ids = {application_id(*job) for job in jobs}
+    assert len(ids) == 8
     assert all(re.fullmatch(r"train-0-[a-z2-7]{10}", one) for one in ids)
 
 

@@ -109,11 +109,11 @@ def _application_id(job: Mapping[str, Any], group: SchedulingGroup) -> str:
     """Return the id of the application, as a label value of at most 63 characters.
 
     YuniKorn places a task group as a whole only when it sees its application for the first time. Ids are unique in the
-    whole cluster, and YuniKorn remembers an id after the pods are gone. So a Job of the same name needs another id if
-    it is in another namespace, or belongs to another try of the task.
+    whole cluster, and YuniKorn remembers an id for half a minute after the pods are gone. So a Job of the same name
+    needs another id if it is in another namespace, belongs to another try of the task, or is created again.
     """
     claim = job.get("metadata", {}).get("annotations", {}).get(ANNOTATION_CLAIM, "")
-    return f"{group.name}-{digest_of(group.namespace, claim)[:APPLICATION_DIGEST_LENGTH]}"
+    return f"{group.name}-{digest_of(group.namespace, claim, group.nonce)[:APPLICATION_DIGEST_LENGTH]}"
 
 
 def _task_group(pod: Mapping[str, Any], group: SchedulingGroup) -> Object:

@@ -120,6 +120,27 @@ async def test_a_gang_that_never_fits_returns_its_reserved_places_when_it_times_
 
 
 @YUNIKORN
+async def test_a_gang_of_the_same_name_as_one_that_was_killed_is_not_placed_in_part(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    """YuniKorn remembers an application for half a minute after its pods are gone."""
+    async with GangService.connect(tenant.config) as gangs:
+        first = await submit_gang(gangs, by(cluster, code=SLEEP))
+        await until(lambda: history.most_bound(first.ref.name) == 3)
+        assert await gangs.kill(first.ref, "somebody") is KillResult.DELETED
+        await gone(gangs, tenant)
+        async with asyncio.timeout(TIMEOUT_S):
+            while await gangs.client.list(JOBS, tenant.namespace):  # noqa: ASYNC110 - another process deletes it
+                await asyncio.sleep(0.1)
+        since_s = time.monotonic()
+        again = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED, code=SLEEP))
+        event = await follow_gang(tenant, again, Deadlines(assemble_s=5))
+    assert (again.ref.name, event.status, event.counts["placed"]) == (first.ref.name, Status.TIMEOUT, 0)
+    later = [moment for moment in history.moments[again.ref.name] if moment.at > since_s]
+    assert {len(moment.bound - moment.deleted) for moment in later} == {0}
+
+
+@YUNIKORN
 async def test_placeholder_pods_are_no_ranks(cluster: Cluster, tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED))
