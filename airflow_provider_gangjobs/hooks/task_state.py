@@ -56,6 +56,15 @@ def is_success(state: str) -> bool:
     return state == "success"
 
 
+def failure_counts(state: str) -> bool | None:
+    """Whether the failure of a gang is that of its task, which submits no further gang.
+
+    A task that runs, waits for its next try, or was cleared may submit another gang. `None` if the task has succeeded:
+    then another of its gangs has succeeded, or a user has marked the task, and which of them is unknown.
+    """
+    return None if is_success(state) else state in _ENDED_STATES or state == AbsentState.GONE
+
+
 def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger) -> str:
     """Return the state of a task instance, or a value of `AbsentState`. Never raises. Blocks.
 
@@ -113,4 +122,4 @@ def is_running_try(task_instance: Any, log: Logger) -> bool | None:
 _FORGOTTEN: Final = frozenset({404, 410})
 """The answers to a request about a task instance whose id Airflow does not know any more."""
 
-__all__ = ["AbsentState", "is_kill", "is_running_try", "is_success", "read_state"]
+__all__ = ["AbsentState", "failure_counts", "is_kill", "is_running_try", "is_success", "read_state"]

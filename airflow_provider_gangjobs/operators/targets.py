@@ -77,7 +77,7 @@ def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None,
         digests = tuple(OperationKey(str(each)).digests for each in as_list(task.submission_ids))
         return GangSelection(namespace=namespace, digests=digests, **more)
     if task.external_task_id is not None:
-        digests = digests_of_task(task, ti, installation_id())
+        digests = tuple(key.digests for key in external_tasks(task, ti, installation_id()))
         return GangSelection(namespace=namespace, digests=digests, **more)
     return GangSelection(namespace=namespace, **more)
 
@@ -130,8 +130,8 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
     return namespaces.pop(), found
 
 
-def digests_of_task(task: GangTargets, ti: Any, installation: str) -> tuple[tuple[str, ...], ...]:
-    """Return the values of the task label for each map index of a task.
+def external_tasks(task: GangTargets, ti: Any, installation: str) -> list[TaskKey]:
+    """Return the task instances that `external_task_id` and the related parameters describe, one for each map index.
 
     :param ti: The task instance of the task that selects.
     :param installation: Id of the Airflow installation.
@@ -148,6 +148,4 @@ def digests_of_task(task: GangTargets, ti: Any, installation: str) -> tuple[tupl
         )
         raise InvalidGangSpec((problem,)) from None
     dag_id, run_id = task.external_dag_id or ti.dag_id, task.external_run_id or ti.run_id
-    return tuple(
-        TaskKey(dag_id, run_id, str(task.external_task_id), number, installation).digests for number in numbers
-    )
+    return [TaskKey(dag_id, run_id, str(task.external_task_id), number, installation) for number in numbers]

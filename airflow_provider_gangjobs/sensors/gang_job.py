@@ -44,6 +44,9 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
     sensor records the outcomes of the gangs, as the trigger of their own task does. It is responsible for none of
     them: it claims, halts and deletes no gang, whatever happens to the sensor.
 
+    With `external_task_id`, the failure of a gang counts when its task has ended, because the task may submit another
+    gang until then.
+
     If the gangs cannot be read, the sensor waits, and fails after some time with `TrackingFailed`. This says nothing
     about the gangs.
 
@@ -143,6 +146,10 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
             self.log.warning("The gangs could not be read: %s", error)
             return PokeReturnValue(False)
         answers = [self._answer(config, args, gang) for gang in found.values()]
+        if Answer.FAILED in answers:
+            answers = [
+                self._answer_of_task(each, args, key, context["ti"]) for each, key in zip(answers, found, strict=True)
+            ]
         answer = decide_wait(answers, WaitFor(self.wait_for))
         done = sum(each is Answer.MET for each in answers)
         self.log.info("%d of %d gangs are %s", done, len(answers), self.until)
@@ -171,6 +178,20 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
             self._events[gang.ref] = build_event(gang.ref, Status.RUNNING, phase)
         event_of_gang = self._events.get(gang.ref)
         return Answer.WAITING if event_of_gang is None else answer_of(event_of_gang.status, Until(self.until))
+
+    def _answer_of_task(self, answer: Any, args: SelectionArgs, key: str, ti: Any) -> Any:
+        """Return what is known about a gang. The failure of a task's gang counts when the task has ended."""
+        from airflow_provider_gangjobs.gang.selection import Answer
+        from airflow_provider_gangjobs.hooks.task_state import read_state
+        from airflow_provider_gangjobs.triggers.wait_selected import answer_of_failure
+
+        task = args.tasks_by_key.get(key)
+        if answer is not Answer.FAILED or task is None:
+            return answer
+        answer, note = answer_of_failure(task, read_state(task, ti.get_task_states, self.log))
+        if note:
+            self.log.warning("%s", note)
+        return answer
 
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
@@ -228,7 +249,13 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
             until=self.until,
             wait_for=self.wait_for,
             must_exist=bool(hook.exists),
+            tasks=self._external_tasks(context["ti"]),
         )
+
+    def _external_tasks(self, ti: Any) -> list[dict[str, Any]] | None:
+        if self.external_task_id is None:
+            return None
+        return [dict(task.to_mapping()) for task in targets.external_tasks(self, ti, installation="")]
 
     def _check(self, results: Results | str) -> None:
         """Check the parameters when the DAG file is parsed, as far as their templates allow.

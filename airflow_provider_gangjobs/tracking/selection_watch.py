@@ -79,17 +79,19 @@ class SelectionWatch:
         views = (view for subscription in self._jobs for view in subscription.peek().values())
         return self._selection.find(read_gangs(views))
 
-    async def changed(self) -> None:
-        """Wait until a selected Job has changed, or somebody else has notified.
+    async def changed(self, within_s: float | None = None) -> None:
+        """Wait until a selected Job has changed, somebody else has notified, or `within_s` seconds have passed.
 
         Raises:
             ClusterRefused: the informer has received nothing for a long time, and the server refuses to list Jobs.
             InformerClosedError: the informer has ended.
         """
-        while not await self._notification.wait(STALE_S):
+        while not await self._notification.wait(STALE_S if within_s is None else within_s):
             self._check_open()
             if self._informer.staleness_s >= STALE_S and self._informer.problem:
                 await self._check_access()
+            if within_s is not None:
+                return
         self._check_open()
 
     def _check_open(self) -> None:

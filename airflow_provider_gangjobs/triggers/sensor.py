@@ -37,7 +37,7 @@ class GangSelectionTrigger(BaseTrigger):
         """Wait for the gangs, and yield one event."""
         started = asyncio.get_running_loop().time()
         with report_metrics():
-            payload = await wait_for_selected(self.args, self.log)
+            payload = await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)
         if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]

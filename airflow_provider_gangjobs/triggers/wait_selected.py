@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec.structs import replace as replace_event
 
 from airflow_provider_gangjobs.exceptions import GangJobError
+from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.selection import Answer, GangSelection, Until, WaitFor, answer_of, decide_wait
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
+from airflow_provider_gangjobs.hooks.task_state import failure_counts
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.task_state import read_task_state
 from airflow_provider_gangjobs.triggers.wait import (
     CONNECTION_MAX_AGE_S,
     CONNECTION_READ_FOR_S,
@@ -28,12 +31,16 @@ from airflow_provider_gangjobs.triggers.wait import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.tracking.selection_watch import SelectionWatch
 
+ASK_AGAIN_S: Final = 15.0
+"""How often Airflow is asked whether a task has ended whose gang has failed, in seconds."""
 ERRORS_MAX: Final = 5
 """How often in a row a gang is followed again that cannot be followed. The pauses in between add up to 15 minutes."""
 
@@ -54,6 +61,8 @@ class SelectionArgs:
     :param until: A value of `gang.selection.Until`.
     :param wait_for: A value of `gang.selection.WaitFor`.
     :param must_exist: Whether the connection must exist in Airflow.
+    :param tasks: The task of each item of `digests`, as `TaskKey.to_mapping` returns it. The failure of a gang counts
+        when its task has ended.
     """
 
     kubernetes_conn_id: str
@@ -65,6 +74,14 @@ class SelectionArgs:
     until: str = Until.SUCCEEDED.value
     wait_for: str = WaitFor.ALL.value
     must_exist: bool = False
+    tasks: list[dict[str, Any]] | None = None
+
+    @property
+    def tasks_by_key(self) -> dict[str, TaskKey]:
+        """The tasks, by the keys of `GangSelection.find`."""
+        return {
+            digests[0]: TaskKey(**task) for digests, task in zip(self.digests or (), self.tasks or (), strict=False)
+        }
 
     @property
     def selection(self) -> GangSelection:
@@ -89,13 +106,15 @@ class SelectionArgs:
         )
 
 
-async def wait_for_selected(args: SelectionArgs, log: Logger) -> dict[str, Any]:
+async def wait_for_selected(args: SelectionArgs, log: Logger, *, can_ask: bool = True) -> dict[str, Any]:
     """Wait until the selected gangs have reached the state, or cannot reach it any more. Return the event's payload.
 
     The payload has the fields `v`, `status` (`met`, `failed` or `unknown`), `message`, and `gangs`: the payloads of the
     events of the gangs that have reached the state or have ended. The function raises only when it is cancelled.
+
+    :param can_ask: Whether Airflow can be asked for the states of tasks. Otherwise each failure of a gang counts.
     """
-    wait = _SelectionWait(args, log)
+    wait = _SelectionWait(args, log, args.tasks_by_key if can_ask else {})
     try:
         answer, message = await wait.run()
     except Exception as error:  # a secrets backend may raise anything
@@ -103,6 +122,21 @@ async def wait_for_selected(args: SelectionArgs, log: Logger) -> dict[str, Any]:
         known = isinstance(error, GangJobError)
         answer, message = Answer.UNKNOWN, str(error) if known else f"{type(error).__name__}; the log has the details"
     return selection_payload(answer, list(wait.events.values()), message=message)
+
+
+def answer_of_failure(task: TaskKey, state: str) -> tuple[Answer, str]:
+    """Return what the failure of a task's gang means, and a note about it, which is empty if the failure counts.
+
+    :param state: The state of the task, or a value of `AbsentState`.
+    """
+    name = f"{task.dag_id}.{task.task_id}"
+    counts = failure_counts(state)
+    if counts is None:
+        what = f"Task {name} has succeeded, and the newest of its gangs that still exists has failed"
+        return Answer.UNKNOWN, f'{what}. Set on_finish="keep" for the task, so that a sensor finds the other gang'
+    if counts:
+        return Answer.FAILED, ""
+    return Answer.WAITING, f"A gang of task {name} has failed, and the task may submit another one (state: {state})"
 
 
 def selection_payload(answer: Answer, events: list[GangEvent], *, message: str = "") -> dict[str, Any]:
@@ -115,9 +149,11 @@ def selection_payload(answer: Answer, events: list[GangEvent], *, message: str =
 class _SelectionWait:
     """One wait for selected gangs."""
 
-    def __init__(self, args: SelectionArgs, log: Logger) -> None:
+    def __init__(self, args: SelectionArgs, log: Logger, tasks: Mapping[str, TaskKey]) -> None:
         self.events: dict[str, GangEvent] = {}
         """The event of each gang whose wait is over."""
+        self._tasks = tasks
+        """The tasks that may submit another gang after one that has failed."""
         self._args = args
         self._log = log
         self._until = Until(args.until)
@@ -152,20 +188,23 @@ class _SelectionWait:
             try:
                 await watch.sync()
                 while True:
-                    answer, line = self._look(watch)
+                    answer, line, look_in_s = await self._look(watch)
                     if answer is not Answer.WAITING:
                         return answer, line
                     if line != logged:
                         self._log.info("%s", line)
                         logged = line
-                    await watch.changed()
+                    await watch.changed(look_in_s)
             except InformerClosedError:
                 continue
             finally:
                 watch.close()
 
-    def _look(self, watch: SelectionWatch) -> tuple[Answer, str]:
-        """Follow each gang that is new, and return the answer with a line that describes it."""
+    async def _look(self, watch: SelectionWatch) -> tuple[Answer, str, float | None]:
+        """Follow each gang that is new, and return the answer with a line that describes it.
+
+        The third item says in how many seconds to look again, if no event of the cluster ends the wait.
+        """
         for key in self._followed:
             self._collect(key)
         found = watch.find()
@@ -177,11 +216,25 @@ class _SelectionWait:
         if self._args.selector:
             keys = set(self._followed)
         answers = [self._answer(key) for key in keys]
+        notes: list[str] = []
+        if Answer.FAILED in answers and self._tasks:
+            answers = [await self._answer_of_task(key, notes) for key in keys]
         if self._args.selector:
             answers += [Answer.WAITING] * (self._args.at_least - len(answers))
         done = sum(answer is Answer.MET for answer in answers)
-        line = f"{done} of {len(answers)} gangs are {self._until}, and {len(self._followed)} are submitted"
-        return decide_wait(answers, WaitFor(self._args.wait_for)), line
+        counts = f"{done} of {len(answers)} gangs are {self._until}, and {len(self._followed)} are submitted"
+        line = ". ".join((counts, *sorted(notes)))
+        return decide_wait(answers, WaitFor(self._args.wait_for)), line, ASK_AGAIN_S if notes else None
+
+    async def _answer_of_task(self, key: str, notes: list[str]) -> Answer:
+        """Return what is known about the gang. Its failure counts when its task has ended, and is noted until then."""
+        answer = self._answer(key)
+        if answer is not Answer.FAILED:
+            return answer
+        task = self._tasks[key]
+        answer, note = answer_of_failure(task, await read_task_state(task, self._log))
+        notes += [note] if note else []
+        return answer
 
     def _ref(self, key: str) -> GangRef | None:
         followed = self._followed.get(key)
@@ -216,4 +269,4 @@ class _SelectionWait:
         return Answer.WAITING if event is None else answer_of(event.status, self._until)
 
 
-__all__ = ["SelectionArgs", "selection_payload", "wait_for_selected"]
+__all__ = ["SelectionArgs", "answer_of_failure", "selection_payload", "wait_for_selected"]

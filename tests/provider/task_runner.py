@@ -152,10 +152,12 @@ class Task:
 TaskMaker = Callable[..., Task]
 
 
-def run_serialized_trigger(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def run_serialized_trigger(path: str, kwargs: dict[str, Any], *, task_instance: Any = None) -> dict[str, Any]:
     """Run a trigger as the triggerer creates it, and return the payload of its event as the resumed task gets it."""
     module, name = path.rsplit(".", 1)
-    return _run_trigger(getattr(import_module(module), name)(**kwargs))
+    trigger = getattr(import_module(module), name)(**kwargs)
+    trigger.task_instance = task_instance
+    return _run_trigger(trigger)
 
 
 def run_trigger(left: TaskDeferred) -> dict[str, Any]:

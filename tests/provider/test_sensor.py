@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, JobDeleted, TrackingFailed
@@ -25,7 +27,7 @@ from tests.provider.task_runner import run_serialized_trigger
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.task_runner import Task, TaskMaker
@@ -59,12 +61,50 @@ def gangs(connection: str) -> Iterator[Gangs]:
         gangs.hook.delete(ref)
 
 
-def run_sensor(connection: str, run: str = "r", **parameters: Any) -> Any:
-    """Run a sensor to its end, in the triggerer or by pokes, and return its value."""
+class Airflow:
+    """Answers questions about the state of task `train`.
+
+    Attributes:
+        state: the answer; an exception is raised.
+        at_first_question: called before the first answer.
+    """
+
+    def __init__(self) -> None:
+        self.state: str | Exception | None = None
+        self.at_first_question: Callable[[], Any] = lambda: None
+
+    def get_task_states(self, *, run_ids: list[str], task_ids: list[str], **_: Any) -> dict[str, Any]:
+        call, self.at_first_question = self.at_first_question, lambda: None
+        call()
+        if isinstance(self.state, Exception):
+            raise self.state
+        return {run_ids[0]: {task_ids[0]: self.state}}
+
+    def send(self, message: GetTaskStates) -> TaskStatesResult:
+        """Answer the request of a trigger, in place of `SUPERVISOR_COMMS`."""
+        return TaskStatesResult(task_states=self.get_task_states(run_ids=message.run_ids, task_ids=message.task_ids))
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    """What the processes of the test take for Airflow's API server."""
+    airflow = Airflow()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
+    return airflow
+
+
+def run_sensor(connection: str, run: str = "r", airflow: Airflow | None = None, **parameters: Any) -> Any:
+    """Run a sensor to its end, in the triggerer or by pokes, and return its value.
+
+    :param airflow: Answers questions about the states of tasks. Without it, a trigger has no task instance.
+    """
     known: dict[str, Any] = {"kubernetes_conn_id": connection, "poke_interval": 0.2, "timeout": 300, **parameters}
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", **known)
-    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id=run, task_id="wait", map_index=-1)}
+    ti = SimpleNamespace(dag_id="d", run_id=run, task_id="wait", map_index=-1)
+    if airflow is not None:
+        ti.get_task_states = airflow.get_task_states
+    context: Any = {"ti": ti}
     if not sensor.deferrable:
         return sensor.execute(context)
     with pytest.raises(TaskDeferred) as raised:
@@ -72,7 +112,7 @@ def run_sensor(connection: str, run: str = "r", **parameters: Any) -> Any:
     left = raised.value
     assert left.timeout.total_seconds() == 300
     path, kwargs = left.trigger.serialize()
-    event = run_serialized_trigger(path, json.loads(json.dumps(kwargs)))
+    event = run_serialized_trigger(path, json.loads(json.dumps(kwargs)), task_instance=airflow and ti)
     return sensor.resume_execution(left.method_name, {"event": event}, context)
 
 
@@ -188,20 +228,50 @@ def test_gang_of_an_earlier_try_is_awaited_by_its_name(retried: Task, connection
         run_sensor(connection, gangs=name_of_try(retried, 1), deferrable=deferrable)
 
 
+RETRIED = f'test "$GANG_ATTEMPT" = 0 && exit 3; {QUICK[-1]}'
+
+
 @EACH_WAY
-def test_sensor_fails_between_two_tries_of_a_task_and_its_retry_awaits_the_next_one(
-    task: TaskMaker, connection: str, deferrable: bool
+@pytest.mark.parametrize("state", ["up_for_retry", None, ConnectionError()], ids=["retried", "cleared", "unknown"])
+def test_sensor_awaits_the_next_try_of_a_task_that_has_not_ended(
+    task: TaskMaker, connection: str, airflow: Airflow, deferrable: bool, state: str | Exception | None
 ) -> None:
-    train = task(f'test "$GANG_ATTEMPT" = 0 && exit 3; {QUICK[-1]}', on_finish="keep")
-    selection = {"external_task_id": "train", "results": "rank0", "deferrable": deferrable}
+    train = task(RETRIED, on_finish="keep")
     with pytest.raises(AppFailed):
         train.execute()
+    airflow.state, airflow.at_first_question = state, train.execute
+
+    value = run_sensor(
+        connection, train.run_id, airflow=airflow, external_task_id="train", results="rank0", deferrable=deferrable
+    )
+
+    assert value == {"rank": 0}
+
+
+@EACH_WAY
+@pytest.mark.parametrize("state", ["failed", "upstream_failed"])
+def test_failure_counts_when_the_task_has_ended(
+    gangs: Gangs, connection: str, airflow: Airflow, deferrable: bool, state: str
+) -> None:
+    gangs.submit(FAILING)
+    airflow.state = state
     with pytest.raises(AppFailed, match="exited with code 3"):
-        run_sensor(connection, train.run_id, **selection)
+        run_sensor(connection, gangs.run, airflow=airflow, external_task_id="train", deferrable=deferrable)
 
-    train.execute()
 
-    assert run_sensor(connection, train.run_id, **selection) == {"rank": 0}
+def test_failed_gang_of_a_task_that_has_succeeded_says_nothing_about_the_task(
+    gangs: Gangs, connection: str, airflow: Airflow
+) -> None:
+    gangs.submit(FAILING)
+    airflow.state = "success"
+    with pytest.raises(TrackingFailed, match=r'has succeeded, and the newest .* Set on_finish="keep"'):
+        run_sensor(connection, gangs.run, airflow=airflow, external_task_id="train", deferrable=True)
+
+
+def test_failure_counts_where_no_triggerer_can_ask_airflow(gangs: Gangs, connection: str) -> None:
+    gangs.submit(FAILING)
+    with pytest.raises(AppFailed, match="exited with code 3"):
+        run_sensor(connection, gangs.run, external_task_id="train", deferrable=True)
 
 
 @EACH_WAY

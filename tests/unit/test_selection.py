@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.selection import Answer, GangSelection, Until, WaitFor, answer_of, decide_wait
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.operators.targets import digests_of_task, read_gangs
+from airflow_provider_gangjobs.operators.targets import external_tasks, read_gangs
 
 MET, FAILED, WAITING, UNKNOWN = Answer.MET, Answer.FAILED, Answer.WAITING, Answer.UNKNOWN
 
@@ -134,4 +134,4 @@ def test_gangs_that_are_no_references_are_refused(gangs: Any, message: str) -> N
 
 def test_map_index_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidGangSpec, match="external_map_index: is 'x'"):
-        digests_of_task(SimpleNamespace(external_map_index="x"), None, "")
+        external_tasks(SimpleNamespace(external_map_index="x"), None, "")

@@ -13,7 +13,14 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, is_running_try, is_success, read_state
+from airflow_provider_gangjobs.hooks.task_state import (
+    AbsentState,
+    failure_counts,
+    is_kill,
+    is_running_try,
+    is_success,
+    read_state,
+)
 
 KILLS = {"success", "failed", "skipped", "upstream_failed", "removed", AbsentState.CLEARED, AbsentState.GONE}
 LOG = logging.getLogger(__name__)
@@ -27,6 +34,12 @@ def test_only_an_end_or_a_clear_is_a_kill(state: str) -> None:
 @pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState, "a state of a later Airflow"])
 def test_success_of_a_task_is_no_kill_of_a_gang_that_outlives_it(state: str) -> None:
     assert is_kill(state, outlives_task=True) == (state in KILLS - {"success"})
+
+
+@pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState, "a state of a later Airflow"])
+def test_failure_of_a_gang_counts_only_if_its_task_submits_no_other_gang(state: str) -> None:
+    expected = None if state == "success" else state in KILLS - {AbsentState.CLEARED}
+    assert failure_counts(state) is expected
 
 
 @pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState])
