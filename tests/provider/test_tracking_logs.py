@@ -117,7 +117,7 @@ async def test_pods_that_cannot_be_listed_are_reported(plane):
 
 def test_lines_carry_their_rank():
     assert RankLog("p", 3, "a\nb\n").lines() == ["[rank 3] a", "[rank 3] b"]
-    assert RankLog("p", None, "a").lines() == ["[p] a"]
+    assert RankLog("p", None, "a").lines() == ["[pod p] a"]
     assert RankLog("p", 0, problem="gone").lines() == ["[rank 0] (no log: gone)"]
     assert RankLog("p", 0, "b\n", left_out="a").lines() == ["[rank 0] (left out: a)", "[rank 0] b"]
 
