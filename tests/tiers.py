@@ -4,8 +4,8 @@
     python -m tests.tiers ci           what continuous integration adds to `make test`
     python -m tests.tiers postgres ui  the tiers of these names
 
-Each tier is a process of pytest, and three tiers run at a time: most tests wait. The output of a tier goes to a file in
-a temporary folder, and the end of that file is printed if the tier fails. The exit status is 0 if all tiers pass.
+Each tier is a process of pytest, and two tiers run at a time: most tests wait. The output of a tier goes to a file in a
+temporary folder, and the end of that file is printed if the tier fails. The exit status is 0 if all tiers pass.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-AT_A_TIME = 3
+AT_A_TIME = 2
 """Tiers that run side by side."""
 SHOWN_LINES = 200
 """Lines of a failed tier's output that are printed."""
@@ -96,7 +96,7 @@ ALL = (
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
     Tier(
         "queues",
-        ("tests/queues", REPEATABLE, *_spread(4, "loadgroup")),
+        ("tests/queues", REPEATABLE, *_spread(3, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS),
     ),
     Tier(

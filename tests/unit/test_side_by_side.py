@@ -14,6 +14,7 @@ from tests.side_by_side import group_of
         ("tests/queues/test_kueue_topology.py::test_a[kueue-0.19]", "kueue-0.19"),
         ("tests/queues/schedulers/test_gangs_of_schedulers.py::test_a[yunikorn]", "yunikorn"),
         ("tests/queues/test_fragmentation.py::test_a[yunikorn-range(0, 15)]", "yunikorn"),
+        ("tests/queues/test_fragmentation.py::test_a[volcano-range(0, 15)]", "tests/queues/test_fragmentation.py"),
         ("tests/queues/test_one_dag.py::test_the_page", "tests/queues/test_one_dag.py::test_the_page"),
         ("tests/cluster/test_x.py::test_kueue[1.36]", "1.36"),
         ("tests/cluster/test_x.py::test_a[a person deletes a pod-1.34]", "1.34"),
