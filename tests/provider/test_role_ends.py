@@ -185,7 +185,9 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending", [pytest.param(name, marks=() if name == "kill" else pytest.mark.slow) for name in ENDINGS]
+)
 @in_virtual_time
 async def test_next_try_runs_alone_wherever_the_process_died_that_ended_a_gang(ending):
     async with VirtualControlPlane.running() as plane:

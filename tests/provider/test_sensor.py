@@ -232,7 +232,14 @@ RETRIED = f'test "$GANG_ATTEMPT" = 0 && exit 3; {QUICK[-1]}'
 
 
 @EACH_WAY
-@pytest.mark.parametrize("state", ["up_for_retry", None, ConnectionError()], ids=["retried", "cleared", "unknown"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param("up_for_retry", id="retried"),
+        pytest.param(None, id="cleared", marks=pytest.mark.slow),
+        pytest.param(ConnectionError(), id="unknown", marks=pytest.mark.slow),
+    ],
+)
 def test_sensor_awaits_the_next_try_of_a_task_that_has_not_ended(
     task: TaskMaker, connection: str, airflow: Airflow, deferrable: bool, state: str | Exception | None
 ) -> None:
@@ -249,7 +256,7 @@ def test_sensor_awaits_the_next_try_of_a_task_that_has_not_ended(
 
 
 @EACH_WAY
-@pytest.mark.parametrize("state", ["failed", "upstream_failed"])
+@pytest.mark.parametrize("state", ["failed", pytest.param("upstream_failed", marks=pytest.mark.slow)])
 def test_failure_counts_when_the_task_has_ended(
     gangs: Gangs, connection: str, airflow: Airflow, deferrable: bool, state: str
 ) -> None:
