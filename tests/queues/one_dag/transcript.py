@@ -2,6 +2,7 @@
 
 `GANGJOBS_WRITE_DOCS=1` makes the test of the page write it. What differs from run to run is left out or replaced:
 times, the digest in the name of a gang, the name of the namespace, and lines that depend on how fast the log is read.
+The end of a short gang may be logged before the lines that its rank 0 has printed, so the kinds of lines have an order.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _LINE: Final = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\dT\S+Z) \[\w+ +\] (?P<text>.*?) +\[[\w.]*airflow_provider_gangjobs[\w.]*\]"
 )
 _SHOWN: Final = ("Created gang ", "[rank 0] rank ", "succeeded: ")
+"""The beginnings of the lines that are shown, in the order in which they are shown."""
 _ERROR: Final = re.compile(r"^airflow_provider_gangjobs\.exceptions\.(?P<text>\w+: .*)$", re.MULTILINE)
 _RUNNING: Final = re.compile(r"\[DAG TEST\] starting task_id=(\w+)")
 
@@ -43,9 +45,9 @@ def excerpt(cluster: TeamCluster, result: DagTestResult) -> str:
 
 def _task(task_id: str, found: dict[str, Any], log: str, cluster: TeamCluster) -> Iterator[str]:
     yield f"{task_id}: {found['state']}"
-    for match in _LINE.finditer(log):
-        if match["text"].startswith(_SHOWN):
-            yield f"    {_normalized(match['text'], cluster)}"
+    logged = [match["text"] for match in _LINE.finditer(log)]
+    for beginning in _SHOWN:
+        yield from (f"    {_normalized(text, cluster)}" for text in logged if text.startswith(beginning))
     for match in _ERROR.finditer(log):
         yield f"    {_normalized(match['text'], cluster)}"
     if found["value"] is not None:
