@@ -114,4 +114,4 @@ async def test_a_gang_is_bound_as_a_whole_or_not_at_all(
             assert most == one.gang.ranks, str(one)
         if not one.layout.can_hold(one.gang):
             assert (one.event.status, most) == (Status.TIMEOUT, 0), str(one)
-    assert sum(one.event.status is Status.SUCCEEDED for one in played) > len(played) // 8
+    assert sum(one.event.status is Status.SUCCEEDED for one in played) > len(played) // 4
