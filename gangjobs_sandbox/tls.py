@@ -13,11 +13,15 @@ import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Certificate", "issue", "kept"]
 
@@ -49,12 +53,16 @@ class Certificate:
         return ssl.create_default_context(cadata=self.certificate.decode())
 
 
-def issue(hosts: tuple[str, ...] = HOSTS) -> Certificate:
+def issue(
+    hosts: tuple[str, ...] = HOSTS,
+    *,
+    common_name: str = "gangjobs sandbox",
+    usages: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH,),
+) -> Certificate:
     """Issue a new certificate for these names and addresses."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gangjobs sandbox")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = datetime.now(UTC)
-    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -67,7 +75,7 @@ def issue(hosts: tuple[str, ...] = HOSTS) -> Certificate:
         .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(), critical=True)
-        .add_extension(usage, critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
