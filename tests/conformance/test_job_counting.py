@@ -176,6 +176,11 @@ def test_pods_of_an_earlier_job_of_the_name_are_not_counted(namespace: Namespace
     (old,) = namespace.wait_pods(1)
     namespace.delete("jobs", "j", propagationPolicy="Background")
     namespace.wait_gone("jobs", "j")
+    # The garbage collector deletes the pod after the Job is gone; until then the pod looks like one of the next Job.
+    namespace.wait_until(
+        lambda: "deletionTimestamp" in namespace.get("pods", old["metadata"]["name"])["metadata"],
+        lambda: "the deletion of the pod",
+    )
     namespace.create("jobs", indexed(size=1))
     (new,) = namespace.wait_pods(1)
     namespace.set_terminated(old)
