@@ -225,8 +225,6 @@ class Attempt(Struct, frozen=True):
     """Id of the Airflow installation that the task belongs to; empty if there is none."""
     policies: Policies | None = None
     """The policies of the operator; `None` if no operator submits the gang."""
-    nonce: str = ""
-    """Random text that tells the Job from earlier Jobs of the same name and claim."""
 
 
 def build_attempt(
@@ -239,14 +237,12 @@ def build_attempt(
     name_max: int = JOB_NAME_MAX,
     disruptions: int = 0,
     policies: Policies | None = None,
-    nonce: str = "",
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
     :param name_max: How many characters the Job's name may have.
     :param policies: What happens to the gang after its task has ended; `None` if no operator submits the gang.
-    :param nonce: Random text for this Job.
     """
     digest = key.digest
     return Attempt(
@@ -260,5 +256,4 @@ def build_attempt(
         disruptions=disruptions,
         installation=key.installation,
         policies=policies,
-        nonce=nonce,
     )

@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
@@ -37,6 +38,7 @@ from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_qu
 from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
 from airflow_provider_gangjobs.gang.roles import NO_QUEUE, record_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
+from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
@@ -328,6 +330,8 @@ class _SubmissionRun(Struct, frozen=True):
         if depends_on_queue(self.spec, self.shape, self.discovered):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
         decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where, queue=queue)
+        if isinstance(scheduler, YuniKorn):
+            scheduler = replace_struct(scheduler, nonce=secrets.token_hex(8))
         attempt = build_attempt(
             self.request.key,
             namespace=self.requests.namespace,
@@ -337,7 +341,6 @@ class _SubmissionRun(Struct, frozen=True):
             name_max=record_name_max(roles_of(self.spec)),
             disruptions=self.request.disruptions,
             policies=self.request.policies,
-            nonce=secrets.token_hex(8),
         )
         progress = Progress(
             self.requests, self.spec, self.shape, attempt, decision, scheduler, dry_run=self.request.dry_run

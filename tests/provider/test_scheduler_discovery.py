@@ -3,13 +3,14 @@
 import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.newer_versions import why_unusable
 from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
-from tests.provider.submission_cluster import NAMESPACE, running_cluster
+from tests.provider.submission_cluster import KEY, NAMESPACE, running_cluster
 
 
 def gang(**parameters):
@@ -49,3 +50,16 @@ async def test_dry_runs_refuse_a_version_with_other_fields():
     async with running_cluster("1.36") as cluster:
         assert "refuses a dry run" in await why_unusable(cluster.client, PodGroupDialect("v1"), NAMESPACE)
         assert await why_unusable(cluster.client, PodGroupDialect("v1alpha2"), NAMESPACE) != ""
+
+
+async def test_each_submission_is_another_application_of_yunikorn(cluster):
+    """A Job that is created again may have the same name and claim, so the last part of the id tells them apart."""
+
+    async def submitted():
+        await GangService(cluster.client).submit(gang(gang_scheduler="yunikorn"), key=KEY, claim="ti", is_retry=False)
+        (job,) = cluster.jobs()
+        return job["metadata"]["name"], job["spec"]["template"]["metadata"]["labels"]["applicationId"]
+
+    name, application = await submitted()
+    await cluster.client.delete(JOBS, name, NAMESPACE)
+    assert (await submitted())[1].rpartition("-")[2] != application.rpartition("-")[2]

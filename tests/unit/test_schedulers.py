@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import (
     select_scheduler,
     separate_scheduler_of,
 )
+from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
@@ -129,8 +130,8 @@ def test_yunikorn_gets_a_task_group_of_the_size_and_the_nodes_of_the_pods():
 def test_an_application_of_yunikorn_has_an_id_of_its_own_in_the_whole_cluster():
     def application_id(namespace: str, claim: str, nonce: str) -> str:
         job = {**JOB, "metadata": {"name": GROUP.name, "annotations": {ANNOTATION_CLAIM: claim}}}
-        group = replace(GROUP, namespace=namespace, nonce=nonce)
-        linked = find_separate("yunikorn").with_link(job, group)
+        group = replace(GROUP, namespace=namespace)
+        linked = YuniKorn(nonce=nonce).with_link(job, group)
         assert find_separate("yunikorn").has_link(linked, group)
         return linked["spec"]["template"]["metadata"]["labels"]["applicationId"]
 

@@ -95,7 +95,7 @@ def render_job(
         },
     }
     if decision.placement is Placement.GANG and scheduler is not None:
-        return scheduler.with_link(job, group_of(job, shape, nonce=attempt.nonce))
+        return scheduler.with_link(job, group_of(job, shape))
     return job
 
 
@@ -153,11 +153,11 @@ def _role_job(
     job_spec["template"] = role_template(spec, role, attempt)
     job: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job_spec}
     if decision.placement is Placement.GANG and scheduler is not None:
-        return scheduler.with_link(job, group_of(job, shape_of(spec, {}), nonce=attempt.nonce))
+        return scheduler.with_link(job, group_of(job, shape_of(spec, {})))
     return job
 
 
-def group_of(job: Mapping[str, Any], shape: Shape, *, nonce: str = "") -> SchedulingGroup:
+def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
     """Return the scheduling group of the pods of a rendered Job. All Jobs of a gang with roles have the same group."""
     metadata, template = job["metadata"], job["spec"]["template"]
     gang = metadata["labels"][LABEL_GANG]
@@ -169,7 +169,6 @@ def group_of(job: Mapping[str, Any], shape: Shape, *, nonce: str = "") -> Schedu
         priority_class=template["spec"].get("priorityClassName"),
         labels={LABEL_GANG: gang},
         pod_annotations=template.get("metadata", {}).get("annotations", {}),
-        nonce=nonce,
     )
 
 

@@ -53,8 +53,6 @@ class SchedulingGroup:
     labels: Mapping[str, str] = field(default_factory=dict)
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the pods. Some schedulers read settings from them, such as the name of a queue."""
-    nonce: str = ""
-    """Random text that tells the Job from earlier Jobs of the same name and claim."""
 
 
 class Guarantee(Struct, frozen=True):

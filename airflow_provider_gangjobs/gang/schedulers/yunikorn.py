@@ -47,6 +47,9 @@ _POD_FIELDS: Final = ("nodeSelector", "tolerations", "affinity", "topologySpread
 class YuniKorn(Struct, frozen=True):
     """YuniKorn places the pods of a task group."""
 
+    nonce: str = ""
+    """Random text of one submission. It tells the application of a new Job from that of an earlier Job with the same
+    name and claim. The same text gives the same manifest."""
     name: str = "yunikorn"
     scheduler_names: tuple[str, ...] = ("yunikorn",)
     api_group: str | None = None
@@ -70,7 +73,7 @@ class YuniKorn(Struct, frozen=True):
         return with_pod_metadata(
             job,
             scheduler_name=self.scheduler_names[0],
-            labels={LABEL_APPLICATION: _application_id(job, group)},
+            labels={LABEL_APPLICATION: _application_id(job, group, self.nonce)},
             annotations=annotations,
         )
 
@@ -105,7 +108,7 @@ class YuniKorn(Struct, frozen=True):
         return ""
 
 
-def _application_id(job: Mapping[str, Any], group: SchedulingGroup) -> str:
+def _application_id(job: Mapping[str, Any], group: SchedulingGroup, nonce: str) -> str:
     """Return the id of the application, as a label value of at most 63 characters.
 
     YuniKorn places a task group as a whole only when it sees its application for the first time. Ids are unique in the
@@ -113,7 +116,7 @@ def _application_id(job: Mapping[str, Any], group: SchedulingGroup) -> str:
     needs another id if it is in another namespace, belongs to another try of the task, or is created again.
     """
     claim = job.get("metadata", {}).get("annotations", {}).get(ANNOTATION_CLAIM, "")
-    return f"{group.name}-{digest_of(group.namespace, claim, group.nonce)[:APPLICATION_DIGEST_LENGTH]}"
+    return f"{group.name}-{digest_of(group.namespace, claim, nonce)[:APPLICATION_DIGEST_LENGTH]}"
 
 
 def _task_group(pod: Mapping[str, Any], group: SchedulingGroup) -> Object:
