@@ -27,11 +27,9 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
+from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangJobError, GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.queues import requested_queue
-from airflow_provider_gangjobs.gang.render.job import render_files, render_service
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
@@ -56,19 +54,10 @@ from airflow_provider_gangjobs.submission.adopt import (
 )
 from airflow_provider_gangjobs.submission.claim import claim_patch
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
-from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
 from airflow_provider_gangjobs.submission.ending import halt_job
-from airflow_provider_gangjobs.submission.fallback_event import RecordFallbackEvent
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.placement import (
-    CheckGangLink,
-    WaitForWorkload,
-    depends_on_queue,
-    group_steps,
-    select_placement,
-)
+from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
-from airflow_provider_gangjobs.submission.queue_check import CheckQueue
 from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import (
@@ -76,17 +65,8 @@ from airflow_provider_gangjobs.submission.role_jobs import (
     extend_time_limits,
     finish_halts,
 )
-from airflow_provider_gangjobs.submission.steps import (
-    ConfirmStart,
-    CreateJob,
-    CreateOwned,
-    StartJob,
-    StartRole,
-    Step,
-    conflict,
-    create_role,
-    run_step,
-)
+from airflow_provider_gangjobs.submission.step_order import steps_of
+from airflow_provider_gangjobs.submission.steps import ConfirmStart, conflict, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -441,30 +421,3 @@ def _submission_state(job: Job) -> SubmissionState:
     if job.failed is not None:
         return SubmissionState.FAILED
     return SubmissionState.SUSPENDED if job.is_suspended else SubmissionState.RUNNING
-
-
-def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
-    """Return all steps in order. A step that has nothing to do is skipped.
-
-    The start is confirmed before the Job is created, because a queue may start the Job from then on, and before the
-    provider starts the Job.
-    """
-    group = group_steps(progress.scheduler) if progress.scheduler else ()
-    other_roles = roles_of(progress.spec)[1:]
-    return (
-        CheckQueue(),
-        RequireUploads(),
-        Preflight(),
-        confirm,
-        CreateJob(),
-        CheckGangLink(),
-        *map(create_role, other_roles),
-        CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid)),
-        CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid)),
-        *group,
-        WaitForWorkload(),
-        confirm,
-        *(StartRole(role.name) for role in other_roles),
-        StartJob(requested_queue(progress.shape.kueue_queue)),
-        RecordFallbackEvent(),
-    )
