@@ -17,8 +17,7 @@ from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.log_options import streamed_ranks
-from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, WaitUntil
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowTaskTimeout,
     TaskDeferralError,
@@ -38,6 +37,7 @@ from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_r
 from airflow_provider_gangjobs.operators.skip import skip_on_exit_codes
 from airflow_provider_gangjobs.operators.start_guard import StartGuard
 from airflow_provider_gangjobs.operators.storing_task import StoringTask
+from airflow_provider_gangjobs.operators.trigger_args import args_of_submission, trigger_args
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -206,7 +206,7 @@ class GangJobOperator(StoringTask):
             self._check_storages()
             submission = self._submit(context, gangs)
             if submission.state is SubmissionState.FAILED:
-                event = self._wait_here(context, self._args_of_submission(gangs, submission))
+                event = self._wait_here(context, args_of_submission(self, gangs, submission))
                 submission = self._submit_next(gangs, event)
             return self._complete(context, self._wait(context, gangs, submission))
 
@@ -248,7 +248,7 @@ class GangJobOperator(StoringTask):
                     raise
                 gang = live[0]
                 self.log.warning("The trigger failed. This worker waits for gang %s", gang.ref)
-                args = self._trigger_args(gangs, gang.ref, attempt=gang.attempt, disruptions=gang.disruptions)
+                args = trigger_args(self, gangs, gang.ref, attempt=gang.attempt, disruptions=gang.disruptions)
                 return self._complete(context, self._wait_here(context, args))
 
     def on_kill(self) -> None:
@@ -284,7 +284,7 @@ class GangJobOperator(StoringTask):
     def _wait_for_previous(self, context: Context, gangs: TaskGangs, ref: GangRef) -> None:
         """Wait until the pods of an earlier attempt have ended: in the triggerer, or here, until it is time to look."""
         if self.deferrable:
-            args = replace(self._trigger_args(gangs, ref), claim="")
+            args = replace(trigger_args(self, gangs, ref), claim="")
             self._defer(args, context["ti"].start_date, for_previous=True)
         if self.assemble_timeout_s is not None and time.monotonic() - self._began_at >= self.assemble_timeout_s:
             raise previous.deadline_error(
@@ -314,8 +314,8 @@ class GangJobOperator(StoringTask):
         if self.wait_until is WaitUntil.SUBMITTED:
             return submitted_event(submission.ref)
         if self.deferrable:
-            self._defer(self._args_of_submission(gangs, submission), context["ti"].start_date)
-        return self._wait_here(context, self._args_of_submission(gangs, submission))
+            self._defer(args_of_submission(self, gangs, submission), context["ti"].start_date)
+        return self._wait_here(context, args_of_submission(self, gangs, submission))
 
     def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
         from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
@@ -342,7 +342,7 @@ class GangJobOperator(StoringTask):
         retried = has_retries_left(context["ti"])
         action = recovery_action(live=gangs.is_live(event.ref), errors=errors, has_retries_left=retried)
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
-        args = self._trigger_args(gangs, event.ref, attempt=event.attempt, disruptions=event.disruptions)
+        args = trigger_args(self, gangs, event.ref, attempt=event.attempt, disruptions=event.disruptions)
         if action is RecoveryAction.DEFER:
             self.log.warning("%s. The task is deferred again", why)
             self._defer(replace(args, tracking_errors=errors + 1), context["ti"].start_date)
@@ -446,32 +446,6 @@ class GangJobOperator(StoringTask):
             retry_for_s=retry_for_s,
         )
         return self._gangs
-
-    def _args_of_submission(self, gangs: TaskGangs, submission: Submission) -> TriggerArgs:
-        return self._trigger_args(gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions)
-
-    def _trigger_args(self, gangs: TaskGangs, ref: GangRef, **known: Any) -> TriggerArgs:
-        from airflow_provider_gangjobs.triggers.args import TriggerArgs
-
-        wants_logs = self.logs is not Logs.NONE and self.wait_until is WaitUntil.ENDED
-        ranks = streamed_ranks(self.stream_logs) if wants_logs else ()
-        return TriggerArgs(
-            kubernetes_conn_id=self.kubernetes_conn_id,
-            must_exist=bool(gangs.hook.exists),
-            **asdict(ref),
-            **known,
-            claim=gangs.claim,
-            queue_timeout_s=self.queue_timeout_s,
-            assemble_timeout_s=self.assemble_timeout_s,
-            run_timeout_s=self.run_timeout_s,
-            delete_on_kill=self.kill_policy is OnKill.DELETE,
-            installation=gangs.key.installation,
-            outlives_task=self.wait_until is not WaitUntil.ENDED,
-            stream_ranks=list(ranks) or (),
-            stream_bytes_max=self.log_limit // 2 // len(ranks) if ranks else 0,
-            callbacks=list(self.callbacks) or (),
-            task=gangs.key.to_mapping() if self.callbacks else None,
-        )
 
     def _defer(self, args: TriggerArgs, started: datetime | None, *, for_previous: bool = False) -> NoReturn:
         """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
