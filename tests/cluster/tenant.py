@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import httpx
 import yaml
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from tests.leftovers import delete_gangs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx
 
     from tests.cluster.control_plane import ControlPlane
 
@@ -49,17 +51,15 @@ class Tenant:
         """Requests of the ServiceAccount that RBAC refused, as `verb resource`."""
         return [
             f"{event['verb']} {event['requestURI']}"
-            for event in self.plane.audited()
-            if event["user"]["username"] == self.user
-            and event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
+            for event in self.plane.audited(by=self.user)
+            if event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
         ]
 
     def used_permissions(self) -> set[tuple[str, str, str]]:
         """What the ServiceAccount did: (API group, resource with subresource, verb)."""
         used = set()
-        for event in self.plane.audited():
-            of = event.get("objectRef")
-            if event["user"]["username"] == self.user and of:
+        for event in self.plane.audited(by=self.user):
+            if of := event.get("objectRef"):
                 resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
                 used.add((of.get("apiGroup", ""), resource, event["verb"]))
         return used
@@ -67,7 +67,7 @@ class Tenant:
     @classmethod
     @contextmanager
     def created(cls, plane: ControlPlane, purpose: str) -> Iterator[Self]:
-        """Make the namespace, the account and its binding; delete the namespace at the end."""
+        """Make the namespace, the account and its binding. At the end, delete the Jobs and pods of the namespace."""
         name = f"{re.sub('[^a-z0-9]+', '-', purpose.lower()).strip('-')[:40]}-{uuid.uuid4().hex[:6]}"
         with plane.client() as admin:
             _post(admin, "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -75,8 +75,7 @@ class Tenant:
             try:
                 yield cls(plane, name, plane.kubeconfig(name, token, namespace=name))
             finally:
-                gone = admin.delete(f"/api/v1/namespaces/{name}")
-                assert gone.is_success or gone.status_code == httpx.codes.NOT_FOUND, gone.text
+                delete_gangs(admin, name)
 
     def grant(self, role: dict[str, Any]) -> None:
         """Bind the account to a further Role."""

@@ -48,10 +48,8 @@ def made(tenant: Tenant) -> list[str]:
     """What the tenant has asked the server to create, dry runs aside."""
     return [
         event["objectRef"]["resource"]
-        for event in tenant.plane.audited()
-        if event["user"]["username"] == tenant.user
-        and event["verb"] == "create"
-        and "dryRun" not in event["requestURI"]
+        for event in tenant.plane.audited(by=tenant.user)
+        if event["verb"] == "create" and "dryRun" not in event["requestURI"]
     ]
 
 

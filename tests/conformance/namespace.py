@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gangjobs_sandbox.releases import RELEASES, Release
+from tests.leftovers import delete_gangs
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class Namespace:
     @classmethod
     @contextmanager
     def opened(cls, target: Target, api: httpx.Client) -> Iterator[Self]:
-        """A new namespace. At its end nothing of it waits for a place any more, and its nodes are gone."""
+        """A new namespace. At the end its Jobs, its pods and its nodes are deleted."""
         name = f"conformance-{uuid.uuid4().hex[:8]}"
         _accepted(api.post("/api/v1/namespaces", json={"metadata": {"name": name}}))
         namespace = cls(target, api, name)
@@ -223,12 +224,7 @@ class Namespace:
     def _clear(self) -> None:
         for node in self.nodes:
             self.api.delete(f"{NODE_LIST}/{node}")
-        self.api.delete(f"/api/v1/namespaces/{self.name}")
-        for plural in ("jobs", "pods"):
-            for obj in self.list_objects(plural):
-                path = self.path(plural, obj["metadata"]["name"])
-                self.api.request("DELETE", path, json={"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
-                self.api.patch(path, json={"metadata": {"finalizers": None}}, headers=_MERGE)
+        delete_gangs(self.api, self.name)
 
 
 def condition_of(obj: Obj, kind: str) -> Obj | None:

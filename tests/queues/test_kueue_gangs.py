@@ -79,7 +79,7 @@ async def test_gang_without_a_queue_sends_no_request_about_kueue(tenant: Tenant)
         submission = await submit_gang(gangs, gang_spec())
         async with following(tenant, submission) as gang:
             assert (await gang.event()).status is Status.SUCCEEDED
-    sent = [event["requestURI"] for event in tenant.plane.audited() if event["user"]["username"] == tenant.user]
+    sent = [event["requestURI"] for event in tenant.plane.audited(by=tenant.user)]
     assert sent
     assert [uri for uri in sent if "kueue" in uri.partition("/namespaces/")[0]] == []
 
@@ -104,7 +104,7 @@ async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant
         async with following(tenant, second) as next_gang, following(tenant, third) as last_gang:
             await next_gang.line("2 more needed. Position 1 in the ClusterQueue")
             await last_gang.line("Position 2 in the ClusterQueue")
-    sent = [event["requestURI"] for event in tenant.plane.audited() if event["user"]["username"] == tenant.user]
+    sent = [event["requestURI"] for event in tenant.plane.audited(by=tenant.user)]
     assert len([uri for uri in sent if "/pendingworkloads" in uri]) == 1
     assert tenant.forbidden_requests() == []
 
