@@ -163,6 +163,7 @@ class _Follower:
         self.has_read_events = False
         self.queue_events: tuple[EventView, ...] = ()
         self.queue_events_due = clock.monotonic() + QUEUE_EVENTS_AFTER_S
+        self.refusal = ""
 
     @property
     def harvester(self) -> Harvester:
@@ -216,6 +217,8 @@ class _Follower:
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, **self._evidence())
+        if observation.refusal or observation.phase is not Phase.ASSEMBLING:
+            self.refusal = observation.refusal
         self.watch.watch_position(self.client, job.queue if job and observation.wait.cause is WaitCause.QUEUE else None)
         halted = read_deadline_halt(job)
         is_halted = job is not None and job.end_is_by_halt
@@ -273,6 +276,7 @@ class _Follower:
             "events": (*self.events, *self.queue_events, *events),
             "queue_workload": self.watch.queue_workload,
             "queue_position": self.watch.queue_position,
+            "earlier_refusal": self.refusal,
         }
 
     async def _collect_changes(self, for_s: float) -> None:

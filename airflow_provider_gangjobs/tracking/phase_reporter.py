@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,9 @@ class PhaseReporter:
             self._phase = observation.phase
             self._reported.clear()
         wait = observation.wait
-        keys: set[tuple[WaitCause, bool | str]] = {(wait.cause, has_events)}
+        keys: set[tuple[WaitCause, bool | str]] = {
+            (wait.cause, NO_CAUSE_NAMED if wait.text == NO_CAUSE_NAMED else has_events)
+        }
         if wait.queue_position is not None:
             keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
         if not keys <= self._reported:
@@ -63,7 +65,9 @@ class PhaseReporter:
 
 
 def _delay_s(observation: Observation, now: datetime) -> float | None:
-    if observation.wait.cause not in _USUALLY_SHORT or observation.since is None:
+    wait = observation.wait
+    is_usually_short = wait.cause in _USUALLY_SHORT or wait.text == NO_CAUSE_NAMED
+    if not is_usually_short or observation.since is None:
         return None
     age_s = (now - observation.since).total_seconds()
     return SHORT_WAIT_S - age_s if age_s < SHORT_WAIT_S else None

@@ -13,17 +13,21 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
 from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import JOBS
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+NO_ROOM = "0/2 nodes are available: 2 Insufficient cpu."
+REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
 
 
 def failed_reason(plane: VirtualControlPlane) -> str | None:
@@ -45,6 +49,33 @@ async def test_gang_that_does_not_fit_times_out_with_the_reason():
         assert elapsed() == pytest.approx(120, abs=4)
         await plane.until(lambda: not plane.pods() and failed_reason(plane) == "DeadlineExceeded")
         assert {one.outcome for one in await read_outcomes(plane.client, ref)} == {OutcomeKind.DELETED}
+
+
+def refuse(plane: VirtualControlPlane, *messages: str) -> None:
+    """Write what a scheduler says about each rank."""
+    for rank, message in enumerate(messages):
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        name = plane.pod("train", rank)["metadata"]["name"]
+        status = {"status": {"conditions": [condition]}}
+        plane.registry.patch(PODS, name, NAMESPACE, status, PatchKind.MERGE, subresource="status")
+
+
+@pytest.mark.parametrize(
+    ("first", "evidence"), [(NO_ROOM, "Insufficient cpu on 2 of 2 nodes"), (REJECTED, NO_CAUSE_NAMED)]
+)
+@in_virtual_time
+async def test_gang_whose_scheduler_has_overwritten_the_cause_times_out_as_unschedulable(first, evidence):
+    async with VirtualControlPlane.running() as plane:
+        ref = plane.submit(workers=2, gang=False, pod={"schedulerName": "scheduler-plugins-scheduler"})
+        follower = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
+        await plane.until(lambda: len(plane.pods()) == 2)
+        refuse(plane, REJECTED, first)
+        await asyncio.sleep(20)
+        refuse(plane, REJECTED, REJECTED)
+        event = await follower.event()
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
+    assert event.message == f"assembling: 2 pods, none placed. {evidence}"
+    assert len(follower.reports) == 1, [report.line for report in follower.reports]
 
 
 @in_virtual_time

@@ -4,7 +4,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause, summarize_scheduler_message
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause, summarize_scheduler_message
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -340,11 +340,43 @@ def test_the_pod_with_the_cause_is_heard_and_not_the_pods_that_refer_to_it(other
     assert _observe(job().resumed(1), pods).waiting_for == "Insufficient cpu on 2 of 2 nodes"
 
 
-def test_pods_that_only_refer_to_each_other_are_refused_without_a_cause():
-    pods = ranks(4, lambda one: one.unschedulable("0/1 nodes are available: 1 optimistic rejection in PostFilter."))
-    seen = _observe(job().resumed(1), pods)
-    assert seen.wait.cause is WaitCause.SCHEDULER
-    assert seen.waiting_for == "The scheduler cannot place the gang, and no pod names the cause"
+REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
+REJECTED_LATER = "0/1 nodes are available: 1 rejection in Unreserve."
+TOO_FEW = "0/2 nodes are available: pre-filter pod train-0 cannot find enough sibling pods, current pods number: 1."
+
+
+@pytest.mark.parametrize(
+    ("messages", "cause"),
+    [
+        ([REJECTED, REJECTED, REJECTED_LATER], WaitCause.UNSCHEDULABLE),
+        ([REJECTED_LATER, TOO_FEW, TOO_FEW], WaitCause.UNSCHEDULABLE),
+        ([TOO_FEW, TOO_FEW, TOO_FEW], WaitCause.SCHEDULER),
+    ],
+)
+def test_a_gang_that_was_rejected_is_unschedulable_though_no_pod_names_the_cause(messages, cause):
+    pods = [pod(f"pod-{rank}").rank(rank).unschedulable(text).view() for rank, text in enumerate(messages)]
+    seen = _observe(job(3).resumed(1), pods)
+    assert (seen.wait.cause, seen.waiting_for) == (cause, NO_CAUSE_NAMED)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (REJECTED, "Insufficient cpu on 2 of 2 nodes"),
+        ("0/2 nodes are available: 2 Insufficient memory.", "Insufficient memory on 2 of 2 nodes"),
+        (TOO_FEW, NO_CAUSE_NAMED),
+    ],
+    ids=["overwritten", "replaced", "begun again"],
+)
+def test_the_cause_that_was_named_before_explains_a_rejection_that_has_overwritten_it(message, text):
+    pods = ranks(4, lambda one: one.unschedulable(message))
+    seen = _observe(job().resumed(1), pods, earlier_refusal="Insufficient cpu on 2 of 2 nodes")
+    assert seen.waiting_for == text
+
+
+def test_a_placed_gang_has_no_earlier_refusal():
+    seen = _observe(job().resumed(1), ranks(4, _placed), earlier_refusal="Insufficient cpu on 2 of 2 nodes")
+    assert (seen.wait.cause, seen.refusal) == (WaitCause.STARTING, "")
 
 
 def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import (
     find_scheduler,
     find_separate,
     names_cause,
+    says_refused,
     select_scheduler,
     separate_scheduler_of,
 )
@@ -272,6 +273,20 @@ def test_pods_that_name_a_group_of_the_user_get_no_other_group():
 def test_a_message_that_refers_to_other_pods_names_no_cause(message):
     assert not names_cause(message)
     assert names_cause("0/2 nodes are available: 2 Insufficient cpu.")
+
+
+@pytest.mark.parametrize(
+    ("message", "refused"),
+    [
+        ("0/1 nodes are available: 1 optimistic rejection in PostFilter.", True),
+        ("0/1 nodes are available: 1 rejection in Unreserve.", True),
+        ("0/1 nodes are available: 1 PodGroup not found.", False),
+        ("pre-filter pod train-0 cannot find enough sibling pods, current pods number: 1", False),
+        ("Pod ml/train-0-1 can possibly be assigned to node-0", False),
+    ],
+)
+def test_rejections_of_coscheduling_say_that_the_gang_cannot_be_placed(message, refused):
+    assert says_refused(message) is refused
 
 
 def test_a_newer_version_is_used_only_after_its_proof():

@@ -144,5 +144,8 @@ class SeparateScheduler(GangScheduler, Protocol):
         A scheduler that refuses a gang gives each pod a message. Most of these messages only refer to other pods.
         """
 
+    def says_refused(self, message: str) -> bool:
+        """Return whether a message about one pod says that the scheduler could not place the gang, but not why."""
+
     def group_reason(self, group: PodGroupView) -> str:
         """Return why the group waits; empty if the object of the group does not say this."""

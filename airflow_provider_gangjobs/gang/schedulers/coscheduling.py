@@ -1,7 +1,8 @@
 """Coscheduling: the plugin of scheduler-plugins 0.34, and a PodGroup of scheduling.x-k8s.io.
 
 The plugin finds the PodGroup by a label of the pods. The PodGroup has no conditions, so only the pods say why they
-wait: the pod whose placement failed has the cause, and most pods have a message that refers to this failure.
+wait: the pod whose placement failed has the cause, and most pods have a message that refers to this failure. The
+plugin may overwrite the cause with such a message.
 """
 
 from __future__ import annotations
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
 POD_GROUPS: Final = ApiKind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 """Name of the PodGroup. On the pods."""
-_NO_CAUSE: Final = (
-    "optimistic rejection in PostFilter",
-    "rejection in Unreserve",
-    "PodGroup not found",
-    "cannot find enough sibling pods",
-)
+_GROUP_REFUSED: Final = ("optimistic rejection in PostFilter", "rejection in Unreserve")
+"""Messages of the other pods of a gang that the plugin could not place as a whole."""
+_GROUP_INCOMPLETE: Final = ("PodGroup not found", "cannot find enough sibling pods")
+"""Messages of pods whose gang the plugin has not tried to place yet."""
 
 
 class Coscheduling(Struct, frozen=True):
@@ -69,7 +68,16 @@ class Coscheduling(Struct, frozen=True):
 
     def names_cause(self, message: str) -> bool:
         """Return whether the message names a cause, and not the failure of another pod."""
-        return not any(text in message for text in _NO_CAUSE)
+        return not any(text in message for text in (*_GROUP_REFUSED, *_GROUP_INCOMPLETE))
+
+    def says_refused(self, message: str) -> bool:
+        """Return whether the message says that the plugin could not place another pod of the gang.
+
+        The plugin rejects all pods of a group when one of them finds no node. A pod that is tried again before the
+        plugin has rejected all of them is rejected, too, so that no pod of the group has a message that names the
+        cause (`Unreserve` and `PostFilter` in pkg/coscheduling/coscheduling.go of scheduler-plugins 0.34).
+        """
+        return any(text in message for text in _GROUP_REFUSED)
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return nothing: the PodGroup has no conditions."""

@@ -78,6 +78,10 @@ class Volcano(Struct, frozen=True):
         """Return whether the message is about this pod, and not about the group."""
         return not any(text in message for text in _NO_CAUSE)
 
+    def says_refused(self, message: str) -> bool:
+        """Return false: Volcano says this in the PodGroup, see `group_reason`."""
+        return False
+
     def group_reason(self, group: PodGroupView) -> str:
         """Return the message of the condition `Unschedulable`, which is True while the group waits."""
         waits = (c for c in group.status.conditions if c.type == "Unschedulable" and c.status == "True")

@@ -103,6 +103,10 @@ class YuniKorn(Struct, frozen=True):
         """Return true: YuniKorn gives no pod of a gang a message that refers to other pods."""
         return True
 
+    def says_refused(self, message: str) -> bool:
+        """Return false: YuniKorn gives no pod of a gang a message that refers to other pods."""
+        return False
+
     def group_reason(self, group: PodGroupView) -> str:
         """Return nothing: YuniKorn has no object for a gang."""
         return ""

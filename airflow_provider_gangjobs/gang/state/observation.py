@@ -51,6 +51,14 @@ class Observation:
         return self.began.get(self.phase)
 
     @property
+    def refusal(self) -> str:
+        """Why the scheduler cannot place the gang; empty if the gang waits for something else.
+
+        The next observation takes this as evidence, because a scheduler may overwrite the message that says it.
+        """
+        return self.wait.text if self.wait.cause is WaitCause.UNSCHEDULABLE else ""
+
+    @property
     def waiting_for(self) -> str:
         """Sentence on what the gang waits for; empty if this is unknown."""
         return self.wait.text
@@ -72,6 +80,7 @@ def observe(
     events: Sequence[EventView] = (),
     queue_workload: KueueWorkloadView | None = None,
     queue_position: int | None = None,
+    earlier_refusal: str = "",
 ) -> Observation:
     """Observe a gang. Pods of other Jobs are ignored.
 
@@ -79,6 +88,7 @@ def observe(
     :param events: Events of the Job and its pods, if they were fetched. They only add evidence to the cause of a wait.
     :param queue_workload: The Workload that Kueue has made for the Job, if it is known.
     :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
+    :param earlier_refusal: The `refusal` of an earlier observation of the gang, if there was one.
     """
     return observe_indexed(
         job,
@@ -88,6 +98,7 @@ def observe(
         events=events,
         queue_workload=queue_workload,
         queue_position=queue_position,
+        earlier_refusal=earlier_refusal,
     )
 
 
@@ -100,6 +111,7 @@ def observe_indexed(
     events: Sequence[EventView] = (),
     queue_workload: KueueWorkloadView | None = None,
     queue_position: int | None = None,
+    earlier_refusal: str = "",
 ) -> Observation:
     """Observe a gang whose pods are already indexed. See `observe`."""
     own_job = job if job is not None and job.ref.uid == ref.uid else None
@@ -109,7 +121,7 @@ def observe_indexed(
     began = _times(phase, own_job, pods, counts, verdict)
     if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(queue_workload)):
         began[Phase.QUEUED] = evicted
-    inputs = WaitInputs(own_job, pods, podgroup, counts, events, queue_workload, queue_position)
+    inputs = WaitInputs(own_job, pods, podgroup, counts, events, queue_workload, queue_position, earlier_refusal)
     wait = _wait(phase, inputs, verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 

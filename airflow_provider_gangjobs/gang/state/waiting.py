@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, separate_scheduler_of
+from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, explain_queue
 from airflow_provider_gangjobs.gang.state.requeue import describe_requeue
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EVIDENCE_CHARACTERS_MAX: Final = 256
 """Limit of a message from the cluster, because schedulers list the reasons of every node."""
+NO_CAUSE_NAMED: Final = "The scheduler cannot place the gang, and no pod names the cause"
 
 
 class WaitCause(StrEnum):
@@ -62,6 +63,8 @@ class WaitInputs(Struct, frozen=True):
     queue_workload: KueueWorkloadView | None = None
     queue_position: int | None = None
     """The position in the ClusterQueue, from 1; `None` if it is unknown."""
+    earlier_refusal: str = ""
+    """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
 
 
 class Wait(Struct, frozen=True):
@@ -199,7 +202,11 @@ def _find_refusal(inputs: WaitInputs) -> str | None:
     if causes:
         return summarize_scheduler_message(min(causes, key=lambda message: (-causes[message], message)))
     reason = _group_reason(inputs)
-    return summarize_scheduler_message(reason) if reason else None
+    if reason:
+        return summarize_scheduler_message(reason)
+    if any(says_refused(message) for message in inputs.pods.refusals):
+        return inputs.earlier_refusal or NO_CAUSE_NAMED
+    return None
 
 
 def _group_reason(inputs: WaitInputs) -> str:
@@ -216,7 +223,7 @@ def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
     if inputs.counts.placed >= inputs.counts.ranks:
         return None
     if inputs.pods.refusals:
-        return "The scheduler cannot place the gang, and no pod names the cause"
+        return NO_CAUSE_NAMED
     scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
     if scheduler is not None and scheduler.wait_text:
         return scheduler.wait_text
