@@ -3,8 +3,9 @@
 requests = CrashingClient(client)           # counts the requests of a process that lives
 ...
 for crash in crash_points(requests.requests):
-    with pytest.raises(ProcessDied):
-        await submit(CrashingClient(client, crash), spec)
+    process = CrashingClient(client, crash)
+    with dies(process):                     # fails if the process does not reach its crash
+        await submit(process, spec)
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class CrashingClient(InterceptedClient):
 
     Attributes:
         crash: where the process stops; assign None to let a next process use the client.
+        has_died: whether the process has reached its crash.
     """
 
     def __init__(
@@ -104,18 +106,24 @@ class CrashingClient(InterceptedClient):
         """
         super().__init__(client)
         self.crash = crash
+        self.has_died = False
         self._error = error
         self._after_request = after_request
 
     async def send_through(self, number: int, request: str, send: Callable[[], Awaitable[Any]]) -> Any:
         fails = self.crash is not None and self._fails(number, self.crash)
         if fails and not (self.crash and self.crash.applied and number == self.crash.at):
-            raise self._error()
+            raise self._stop()
         answer = await send()
         if fails:
-            raise self._error()
+            raise self._stop()
         self._after_request()
         return answer
+
+    def _stop(self) -> BaseException:
+        error = self._error()
+        self.has_died |= isinstance(error, ProcessDied)
+        return error
 
     def _fails(self, number: int, crash: Crash) -> bool:
         """A process that has died sends no more requests."""
@@ -123,15 +131,29 @@ class CrashingClient(InterceptedClient):
 
 
 @contextmanager
-def dies_if_reached(process: CrashingClient) -> Iterator[None]:
-    """Expect that the process dies at its crash.
-
-    A process that polls may send fewer requests than the process whose requests were counted. If it never sends the
-    request of its crash, it lives on.
-    """
+def may_die(process: CrashingClient) -> Iterator[None]:
+    """Continue after the block if the process stops at its crash in the block. It may also never send that request."""
+    stopped = False
     try:
         yield
-    except (ProcessDied, BaseExceptionGroup):
-        return
-    assert process.crash is not None
-    assert len(process.requests) <= process.crash.at, f"the process survived {process.crash}"
+    except* ProcessDied:
+        stopped = True
+    assert stopped == process.has_died, f"something has caught the end of the process {process.crash}"
+
+
+@contextmanager
+def dies(process: CrashingClient) -> Iterator[None]:
+    """Continue after the block when the process stops at its crash in the block. It must not survive."""
+    with may_die(process):
+        yield
+    assert process.has_died, f"the process survived {process.crash}: {process.requests}"
+
+
+def check_each_kind_was_reached(processes: Sequence[CrashingClient], requests: Sequence[str]) -> None:
+    """Assert that for each kind of these requests, processes have died before and after a request of that kind.
+
+    A process that polls may send fewer requests than the process whose requests were counted, so that it survives the
+    crash at one of its last polls.
+    """
+    reached = {(one.requests[one.crash.at], one.crash.applied) for one in processes if one.crash and one.has_died}
+    assert reached == {(requests[crash.at], crash.applied) for crash in crash_points(requests)}

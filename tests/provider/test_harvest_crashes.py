@@ -1,12 +1,11 @@
-"""A harvester dies at any request, once before and once after it is applied; the next one ends the work.
+"""A harvester dies before or after any of its requests is applied, and the next harvester completes the work.
 
-Always: each pod's outcome exactly once, none released before it was recorded, no finalizer left.
+In each case the outcome of each pod is recorded exactly once and before the pod is released, and no finalizer is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
-from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.crashes import Crash, CrashingClient, crash_points, dies, may_die
 from tests.examples import examples
 from tests.guarantees.harvest import check_harvest, recorded_before_released
 from tests.provider.follower import Follower
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 ROUNDS_MAX = 20
-"""Of a harvester without faults, for any number of pods here."""
+"""How many lists a harvester without faults needs at most, for any number of pods here."""
 
 
 async def _harvest_all(client: Client, ref: GangRef, *, shard_bytes_max: int = 2000) -> None:
@@ -40,15 +39,7 @@ async def _harvest_all(client: Client, ref: GangRef, *, shard_bytes_max: int = 2
         if not harvester.backlog:
             return
         await drained(harvester)
-    raise AssertionError("the harvest does not end")
-
-
-async def _dies_somewhere(client: Client, ref: GangRef) -> None:
-    with suppress(ProcessDied):
-        try:
-            await _harvest_all(client, ref)
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from group
+    raise AssertionError(f"the harvest did not end after {ROUNDS_MAX} lists")
 
 
 async def _ended_gang(plane: VirtualControlPlane, codes: list[int]) -> tuple[GangRef, set[str]]:
@@ -65,7 +56,7 @@ REQUESTS = ("LIST pods", *["POST configmaps"] * 3, *["PATCH pods"] * 5, "LIST po
 
 
 @in_virtual_time
-async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by(plane):
+async def test_harvest_without_a_crash_sends_the_listed_requests(plane):
     client = CrashingClient(plane.client)
     ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
     await _harvest_all(client, ref)
@@ -75,9 +66,11 @@ async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by(plan
 
 @pytest.mark.parametrize("crash", crash_points(REQUESTS), ids=lambda crash: f"{crash} ({REQUESTS[crash.at]})")
 @in_virtual_time
-async def test_crash_neither_loses_nor_doubles(plane, crash):
+async def test_harvest_that_crashes_is_completed_by_the_next_one(plane, crash):
     ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
-    await _dies_somewhere(CrashingClient(plane.client, crash), ref)
+    process = CrashingClient(plane.client, crash)
+    with dies(process):
+        await _harvest_all(process, ref)
     recorded_before_released(plane.history)
     await _harvest_all(plane.client, ref)
     check_harvest(plane.history, uids)
@@ -92,17 +85,22 @@ crashes = st.builds(Crash, st.integers(0, 12), st.booleans())
     st.lists(st.lists(crashes, min_size=1, max_size=3), max_size=3),
 )
 @in_virtual_time
-async def test_any_number_of_harvesters_may_die(codes: list[int], waves: list[list[Crash]]):
+async def test_any_number_of_harvesters_may_die_side_by_side(codes: list[int], waves: list[list[Crash]]):
+    async def harvest_until(crash: Crash) -> None:
+        process = CrashingClient(plane.client, crash)
+        with may_die(process):
+            await _harvest_all(process, ref)
+
     async with VirtualControlPlane.running() as plane:
         ref, uids = await _ended_gang(plane, codes)
         for wave in waves:
-            await asyncio.gather(*(_dies_somewhere(CrashingClient(plane.client, crash), ref) for crash in wave))
+            await asyncio.gather(*map(harvest_until, wave))
             recorded_before_released(plane.history)
         await _harvest_all(plane.client, ref)
         check_harvest(plane.history, uids)
 
 
-# Writes of a follower, each in turn the last thing that its process does.
+# The writes at which the process of a follower dies.
 WRITES = [
     pytest.param(method, path, Crash(at, applied), id=f"{method} {path} {Crash(at, applied)}")
     for method, path, times in (("POST", "/configmaps", 1), ("PATCH", "/configmaps", 1), ("PATCH", "/pods/", 3))
@@ -120,11 +118,13 @@ async def test_follower_that_dies_at_a_write_is_replaced(plane, method: str, pat
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 3)
     uids = {pod["metadata"]["uid"] for pod in plane.pods()}
-    plane.finish("train", 0)
-    await plane.until(lambda: plane.faults.history or len(plane.ledger()) == 1)
+    ranks = iter(range(3))
+    while not plane.faults.history:
+        plane.finish("train", rank := next(ranks))
+        await plane.until(lambda left=2 - rank: plane.faults.history or len(plane.held()) == left)
     await following.kill()
-    plane.finish("train", 1)
-    plane.finish("train", 2)
+    for rank in ranks:
+        plane.finish("train", rank)
     event = await Follower(plane, ref, clock=loop_clock()).event()
     assert event.status == "succeeded"
     check_harvest(plane.history, uids)

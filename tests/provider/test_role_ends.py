@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,14 @@ from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.read.logs import read_logs
 from airflow_provider_gangjobs.tracking.read.snapshot import read_snapshot
 from gangjobs_sandbox.resources import JOBS
-from tests.crashes import CrashingClient, InterceptedClient, ProcessDied, crash_points, dies_if_reached
+from tests.crashes import (
+    CrashingClient,
+    InterceptedClient,
+    check_each_kind_was_reached,
+    crash_points,
+    dies,
+    may_die,
+)
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
 from tests.provider.submission_cluster import KEY
@@ -171,8 +177,9 @@ async def test_kill_that_died_is_completed_by_the_next_one():
     for crash in crashes:
         async with VirtualControlPlane.running() as plane:
             ref = await leader_ended(plane)
-            with pytest.raises((ProcessDied, BaseExceptionGroup)):
-                await GangService(CrashingClient(plane.client, crash)).kill(ref, CLAIM)
+            process = CrashingClient(plane.client, crash)
+            with dies(process):
+                await GangService(process).kill(ref, CLAIM)
             await GangService(plane.client).kill(ref, CLAIM)
             await gone(plane, ref)
 
@@ -192,14 +199,15 @@ ENDINGS = {
 async def test_next_try_runs_alone_wherever_the_process_died_that_ended_a_gang(ending):
     async with VirtualControlPlane.running() as plane:
         ref = await running(plane)
-        process = CrashingClient(plane.client)
-        await ENDINGS[ending](GangService(process), ref)
-        crashes = crash_points(process.requests)
-    for crash in crashes:
+        counted = CrashingClient(plane.client)
+        await ENDINGS[ending](GangService(counted), ref)
+    processes = []
+    for crash in crash_points(counted.requests):
         async with VirtualControlPlane.running() as plane:
             ref = await running(plane)
             process = CrashingClient(plane.client, crash)
-            with dies_if_reached(process):
+            processes.append(process)
+            with may_die(process):
                 await ENDINGS[ending](GangService(process), ref)
             await asyncio.sleep(60)
             gangs = GangService(plane.client)
@@ -210,6 +218,7 @@ async def test_next_try_runs_alone_wherever_the_process_died_that_ended_a_gang(e
             assert (await following.event()).status is Status.SUCCEEDED, crash
             live = [job for job in plane.registry.list(JOBS, NAMESPACE) if job["status"].get("active")]
             assert live == [], crash
+    check_each_kind_was_reached(processes, counted.requests)
 
 
 @in_virtual_time
@@ -248,14 +257,16 @@ async def test_logs_name_the_role_and_the_rank_in_it(plane):
     ]
 
 
-async def fail_a_worker(plane: VirtualControlPlane, client) -> GangRef:
-    """Let a worker fail while a process with this client follows the gang; wait until the process has ended."""
+async def fail_a_worker(plane: VirtualControlPlane, process: CrashingClient) -> GangRef:
+    """Let a worker fail while the process follows the gang; wait until the process has ended."""
     ref = await running(plane)
-    following = asyncio.create_task(follow(client, ref, report=lambda _: None, now=plane.clock.now, clock=loop_clock()))
+    following = asyncio.create_task(
+        follow(process, ref, report=lambda _: None, now=plane.clock.now, clock=loop_clock())
+    )
     await asyncio.sleep(5)
     end(plane, ref, "worker", exit_code=3)
     await asyncio.wait([following], timeout=300)
-    with suppress(ProcessDied, BaseExceptionGroup):
+    with may_die(process):
         await following
     return ref
 
@@ -263,16 +274,18 @@ async def fail_a_worker(plane: VirtualControlPlane, client) -> GangRef:
 @in_virtual_time
 async def test_any_other_follower_continues_wherever_the_first_one_died():
     async with VirtualControlPlane.running() as plane:
-        process = CrashingClient(plane.client)
-        await fail_a_worker(plane, process)
-        crashes = crash_points(process.requests)
-    assert "PATCH jobs" in process.requests
-    for crash in crashes:
+        counted = CrashingClient(plane.client)
+        await fail_a_worker(plane, counted)
+    assert "PATCH jobs" in counted.requests
+    processes = []
+    for crash in crash_points(counted.requests):
         async with VirtualControlPlane.running() as plane:
-            ref = await fail_a_worker(plane, CrashingClient(plane.client, crash))
+            processes.append(CrashingClient(plane.client, crash))
+            ref = await fail_a_worker(plane, processes[-1])
             event = await Follower(plane, ref).event()
             assert (event.status, event.reason, event.ranks[0].role) == (Status.FAILED, "AppFailed", "worker"), crash
             assert (plane.held(ref.name), len(plane.ledger(ref.name))) == ([], 4), crash
+    check_each_kind_was_reached(processes, counted.requests)
 
 
 SELECTIONS = {

@@ -1,4 +1,4 @@
-"""Each request of a submission is, in turn, the last before the process dies. Then another process submits."""
+"""The process of a submission dies before or after any of its requests. Then another process submits."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from gangjobs_sandbox.api import Fault, FaultKind
-from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points, dies, may_die
 from tests.examples import examples
 from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.provider.submission_cluster import SubmissionCluster
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
 
 
 async def all_crashes(release: str, spec: GangSpec, *, retries: bool = False) -> list[Crash]:
-    """Every point at which a process can die, listed by recording a run in which none does."""
+    """Return every crash of a submission, from the requests of a submission that does not crash."""
     async with running_cluster(release) as cluster:
         if retries:
             await half_submit(cluster, spec)
@@ -40,16 +38,13 @@ async def half_submit(cluster: SubmissionCluster, spec: GangSpec) -> None:
         await cluster.submit(spec, api=CrashingClient(cluster.client, Crash(1, applied=True)), claim="ti-1")
 
 
-async def crashed(release: str, spec: GangSpec, *crashes: Crash) -> AsyncIterator[SubmissionCluster]:
-    """A cluster in which processes have died, one after another."""
-    async with running_cluster(release) as cluster:
-        for number, crash in enumerate(crashes):
-            process = CrashingClient(cluster.client, crash)
-            try:
-                await cluster.submit(spec, api=process, claim=f"ti-{number}")
-            except ProcessDied:
-                cluster.bench.run(3600)
-        yield cluster
+async def crash_once(cluster: SubmissionCluster, spec: GangSpec, crash: Crash, claim: str) -> None:
+    """Submit in a process that may die at the crash, and let an hour pass if the process has died."""
+    process = CrashingClient(cluster.client, crash)
+    with may_die(process):
+        await cluster.submit(spec, api=process, claim=claim)
+    if process.has_died:
+        cluster.bench.run(3600)
 
 
 CASES = [
@@ -63,7 +58,10 @@ CASES = [
 @pytest.mark.parametrize(("release", "spec"), CASES)
 async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
     for crash in await all_crashes(release, spec):
-        async for cluster in crashed(release, spec, crash):
+        async with running_cluster(release) as cluster:
+            with dies(process := CrashingClient(cluster.client, crash)):
+                await cluster.submit(spec, api=process, claim="ti-1")
+            cluster.bench.run(3600)
             assert len(cluster.live_jobs()) <= 1, crash
             submission = await cluster.submit(spec, claim="ti-last")
             cluster.check_one_live_gang(submission)
@@ -86,7 +84,9 @@ CRASHES = st.lists(st.builds(Crash, st.integers(0, 8), st.booleans()), min_size=
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(crashes=CRASHES, release=st.sampled_from(RELEASES))
 async def test_any_series_of_crashes_leaves_one_gang(crashes, release):
-    async for cluster in crashed(release, GANG_OF_4, *crashes):
+    async with running_cluster(release) as cluster:
+        for number, crash in enumerate(crashes):
+            await crash_once(cluster, GANG_OF_4, crash, f"ti-{number}")
         submission = await cluster.submit(claim="ti-last")
         cluster.check_one_live_gang(submission)
 
@@ -104,7 +104,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_a_fault_at_any_write_changes_nothing(fault, method):
+async def test_one_fault_at_any_write_does_not_change_the_result(fault, method):
     for skip in count():
         async with running_cluster() as cluster:
             cluster.faults.add(replace(fault, method=method, skip=skip))

@@ -1,4 +1,4 @@
-"""Any two faults, at any requests of a submission or of its deletion: one gang afterwards, or none."""
+"""Two faults, at any requests of a submission or of its deletion, leave one gang, or none after a deletion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.crashes import Crash, CrashingClient, crash_points, dies, may_die
 from tests.examples import examples
 from tests.provider.submission_cluster import RELEASES, running_cluster
 from tests.provider.test_operations import OURS, delete, submit
@@ -27,7 +27,7 @@ WAYS = (
     Fault(FaultKind.DROP_BEFORE),
     Fault(FaultKind.DROP_AFTER),
 )
-"""409 is for writes only: nothing answers a read so."""
+"""Only writes get 409, because an API server answers no read with it."""
 WRITES = st.builds(
     lambda way, method, skip: replace(way, method=method, skip=skip),
     st.sampled_from(WAYS),
@@ -45,15 +45,14 @@ MANY = settings(max_examples=examples(40), deadline=None, suppress_health_check=
 
 
 async def submit_in_trouble(cluster: SubmissionCluster, crash: Crash | None, *, by_id: bool) -> None:
-    """By a process that meets the faults, may die, and may give up only if another try is worth while."""
+    """Submit in a process that may die, and that may give up only if another try can succeed."""
     process = CrashingClient(cluster.client, crash)
-    try:
-        await (submit(cluster, api=process) if by_id else cluster.submit(api=process))
-    except ProcessDied:
-        pass
-    except SubmissionFailed as failed:
-        if not failed.retryable:
-            raise
+    with may_die(process):
+        try:
+            await (submit(cluster, api=process) if by_id else cluster.submit(api=process))
+        except SubmissionFailed as failed:
+            if not failed.retryable:
+                raise
 
 
 @pytest.mark.slow
@@ -72,18 +71,18 @@ async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, relea
 @pytest.mark.slow
 @MANY
 @given(faults=TWO, crash=CRASHES, job=st.booleans(), release=st.sampled_from(RELEASES))
-async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, crash, job, release):
+async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_gang(faults, crash, job, release):
     async with running_cluster(release) as cluster:
         await submit(cluster)
         cluster.bench.run()
         for fault in faults:
             cluster.faults.add(fault)
-        try:
-            await delete(cluster, api=CrashingClient(cluster.client, crash), job=job)
-        except ProcessDied:
-            pass
-        except SubmissionFailed as failed:
-            assert failed.retryable  # noqa: PT017 - it need not fail
+        process = CrashingClient(cluster.client, crash)
+        with may_die(process):
+            try:
+                await delete(cluster, api=process, job=job)
+            except SubmissionFailed as failed:
+                assert failed.retryable  # noqa: PT017 - it need not fail
         cluster.faults.remove()
         await delete(cluster, job=job)
         cluster.bench.run(60)
@@ -92,7 +91,7 @@ async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, cra
 
 
 @pytest.mark.parametrize("job", [False, True])
-async def test_a_crash_at_any_request_of_a_deletion_is_made_good(job):
+async def test_deletion_that_crashes_at_any_request_is_completed_by_the_next_one(job):
     async with running_cluster() as cluster:
         await submit(cluster)
         process = CrashingClient(cluster.client)
@@ -101,8 +100,8 @@ async def test_a_crash_at_any_request_of_a_deletion_is_made_good(job):
     for crash in points:
         async with running_cluster() as cluster:
             await submit(cluster)
-            with pytest.raises(ProcessDied):
-                await delete(cluster, api=CrashingClient(cluster.client, crash), job=job)
+            with dies(process := CrashingClient(cluster.client, crash)):
+                await delete(cluster, api=process, job=job)
             await delete(cluster, job=job)
             cluster.bench.run(60)
             assert [cluster.objects(resource) for resource in (PODS, *OURS)] == [[]] * 5, crash
