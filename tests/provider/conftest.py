@@ -1,4 +1,4 @@
-"""Airflow's libraries in the process of the tests, without Airflow: no database, no processes, an empty home."""
+"""Fixtures: embedded clusters, control planes in virtual time, and tasks. The tests run no process of Airflow."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.provider.gang_without_controllers import GangWithoutControllers
     from tests.provider.submission_cluster import SubmissionCluster
     from tests.provider.task_runner import Task
     from tests.provider.virtual_control_plane import VirtualControlPlane
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[SandboxThread]:
-    """One embedded cluster for the tests of the doors."""
+    """One embedded cluster for all tests of operators, sensors, triggers, and hooks."""
     from gangjobs_sandbox.cluster import SandboxConfig
     from gangjobs_sandbox.thread import running
 
@@ -30,7 +31,7 @@ def embedded() -> Iterator[SandboxThread]:
 
 @pytest.fixture
 def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Id of an Airflow connection to the embedded cluster."""
+    """The id of an Airflow connection to the embedded cluster."""
     described = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(embedded.kubeconfig_path)}}
     monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", json.dumps(described))
     return "embedded"
@@ -55,8 +56,25 @@ async def plane() -> AsyncIterator[VirtualControlPlane]:
 
 
 @pytest.fixture
+async def idle_plane() -> AsyncIterator[VirtualControlPlane]:
+    """Run a control plane in virtual time without controllers and kubelets, so that only the test changes pods."""
+    from tests.provider.virtual_control_plane import VirtualControlPlane
+
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
+        yield plane
+
+
+@pytest.fixture
+async def gang(idle_plane: VirtualControlPlane) -> GangWithoutControllers:
+    """A gang whose pods the test creates."""
+    from tests.provider.gang_without_controllers import GangWithoutControllers
+
+    return GangWithoutControllers(idle_plane)
+
+
+@pytest.fixture
 def task(embedded: SandboxThread, connection: str) -> Any:
-    """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
+    """Make tasks that run a shell script on two ranks, and delete their Jobs after the test."""
     from gangjobs_sandbox.errors import StatusError
     from gangjobs_sandbox.resources import JOBS
     from tests.provider.task_runner import Task
@@ -70,7 +88,7 @@ def task(embedded: SandboxThread, connection: str) -> Any:
     yield make
     for job in (job for one in made for job in one.jobs):
         name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
-        with suppress(StatusError):  # a Job whose deletion had begun may be gone meanwhile
+        with suppress(StatusError):  # the Job may be gone if its deletion had begun
             embedded.call(
                 lambda it, name=name, ns=namespace: it.registry.delete(JOBS, name, ns, propagation="Background")
             )

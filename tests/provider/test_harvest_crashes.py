@@ -19,7 +19,7 @@ from tests.crashes import Crash, CrashingClient, crash_points, dies, may_die
 from tests.examples import examples
 from tests.guarantees.harvest import check_harvest, recorded_before_released
 from tests.provider.follower import Follower
-from tests.provider.test_harvest import drained
+from tests.provider.gang_without_controllers import drained
 from tests.provider.virtual_control_plane import VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 

@@ -55,66 +55,59 @@ SCOPES = {
 
 @pytest.mark.parametrize(("scope", "left"), SCOPES.values(), ids=SCOPES)
 @in_virtual_time
-async def test_release_frees_its_scope_only(scope, left):
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        await _filled(plane)
-        total = await release_pods(plane.client, **scope)
-        assert _held(plane) == left
-        assert (total.released, total.failed) == (4 - len(left), 0)
+async def test_release_frees_its_scope_only(idle_plane, scope, left):
+    await _filled(idle_plane)
+    total = await release_pods(idle_plane.client, **scope)
+    assert _held(idle_plane) == left
+    assert (total.released, total.failed) == (4 - len(left), 0)
 
 
 @in_virtual_time
-async def test_foreign_finalizers_stay():
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        await _filled(plane)
-        await release_pods(plane.client)
-        finalizers = {p["metadata"]["name"]: p["metadata"].get("finalizers") for p in plane.registry.list(PODS)}
-        assert finalizers["foreign"] == finalizers["both"] == [FOREIGN]
+async def test_foreign_finalizers_stay(idle_plane):
+    await _filled(idle_plane)
+    await release_pods(idle_plane.client)
+    finalizers = {p["metadata"]["name"]: p["metadata"].get("finalizers") for p in idle_plane.registry.list(PODS)}
+    assert finalizers["foreign"] == finalizers["both"] == [FOREIGN]
 
 
 @in_virtual_time
-async def test_release_twice_is_as_good_as_once():
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        await _filled(plane)
-        await release_pods(plane.client)
-        again = await release_pods(plane.client)
-        assert (again.pods, again.released, again.failed) == (5, 0, 0)
+async def test_release_twice_is_as_good_as_once(idle_plane):
+    await _filled(idle_plane)
+    await release_pods(idle_plane.client)
+    again = await release_pods(idle_plane.client)
+    assert (again.pods, again.released, again.failed) == (5, 0, 0)
 
 
 @in_virtual_time
-async def test_release_reads_page_by_page():
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        for number in range(501):
-            _pod(plane, f"pod-{number}")
-        total = await release_pods(plane.client, namespace="default")
-        assert (total.pods, total.released) == (501, 501)
-        assert plane.client.statistics().requests["list"] == 2
+async def test_release_reads_page_by_page(idle_plane):
+    for number in range(501):
+        _pod(idle_plane, f"pod-{number}")
+    total = await release_pods(idle_plane.client, namespace="default")
+    assert (total.pods, total.released) == (501, 501)
+    assert idle_plane.client.statistics().requests["list"] == 2
 
 
 @in_virtual_time
-async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other():
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        await _filled(plane)
-        plane.arm("status", method="PATCH", path="/pods/ours", code=403, message="a webhook says no")
-        total = await release_pods(plane.client, namespace="default")
-        assert (total.released, total.failed) == (2, 1)
-        assert total.failures[0].startswith("default/ours: ")
-        assert "a webhook says no" in total.failures[0]
+async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other(idle_plane):
+    await _filled(idle_plane)
+    idle_plane.arm("status", method="PATCH", path="/pods/ours", code=403, message="a webhook says no")
+    total = await release_pods(idle_plane.client, namespace="default")
+    assert (total.released, total.failed) == (2, 1)
+    assert total.failures[0].startswith("default/ours: ")
+    assert "a webhook says no" in total.failures[0]
 
 
 @in_virtual_time
-async def test_release_needs_nothing_but_list_and_patch():
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        await _filled(plane)
-        await release_pods(plane.client)
-        assert set(plane.client.statistics().requests) == {"list", "patch"}
+async def test_release_needs_nothing_but_list_and_patch(idle_plane):
+    await _filled(idle_plane)
+    await release_pods(idle_plane.client)
+    assert set(idle_plane.client.statistics().requests) == {"list", "patch"}
 
 
 @in_virtual_time
-async def test_gang_without_namespace_is_refused():
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        with pytest.raises(ValueError, match="a namespace is needed"):
-            await release_pods(plane.client, gang="train")
+async def test_gang_without_namespace_is_refused(idle_plane):
+    with pytest.raises(ValueError, match="a namespace is needed"):
+        await release_pods(idle_plane.client, gang="train")
 
 
 STORMS = {

@@ -1,0 +1,73 @@
+"""A Job without controllers, and pods that a test creates in the state that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
+from airflow_provider_gangjobs.tracking import ledger as ledgers
+from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
+from airflow_provider_gangjobs.tracking.ledger import Ledger
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import CONFIGMAPS, PODS
+from tests.provider.virtual_control_plane import INDEX, NAMESPACE, VirtualControlPlane, loop_clock
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+
+class GangWithoutControllers:
+    """A Job of four workers that no controller handles, so that the test creates its pods."""
+
+    def __init__(self, plane: VirtualControlPlane) -> None:
+        self.plane = plane
+        self.ref: GangRef = plane.submit(workers=4, gang=False)
+
+    def pod(
+        self, rank: int, *, phase: str = "Succeeded", message: str = "", held: bool = True, node: str | None = "node-0"
+    ) -> dict[str, Any]:
+        """Create a pod of this rank in this phase. `held` pods have the provider's finalizer."""
+        meta = {
+            "name": f"train-{rank}",
+            "labels": {LABEL_GANG: "train", "batch.kubernetes.io/controller-uid": self.ref.uid},
+            "annotations": {INDEX: str(rank)},
+            "finalizers": [FINALIZER_HARVEST] if held else [],
+        }
+        containers = [{"name": "main", "image": "i"}]
+        placed = {"nodeName": node} if node else {}
+        body = {"metadata": meta, "spec": {"containers": containers, **placed}}
+        made = self.plane.registry.create(PODS, body, NAMESPACE)
+        if phase == "Pending":
+            return made
+        ended = {"exitCode": int(phase == "Failed"), "message": message, "finishedAt": "2026-01-01T00:00:09Z"}
+        state = {"terminated": ended} if phase != "Running" else {"running": {}}
+        container = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 0, "state": state}
+        status = {"phase": phase, "containerStatuses": [container]}
+        patch = {"status": status}
+        return self.plane.registry.patch(
+            PODS, made["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE, subresource="status"
+        )
+
+    def ledger(self, **options: Any) -> Ledger:
+        return Ledger(self.plane.client, self.ref, **options)
+
+    def harvester(self, ledger: Ledger | None = None) -> Harvester:
+        return Harvester(self.plane.client, ledger or self.ledger())
+
+    async def enqueue_all(self, harvester: Harvester) -> None:
+        harvester.enqueue(await list_pods(self.plane.client, self.ref))
+
+    def shards(self) -> list[dict[str, Any]]:
+        return self.plane.registry.list(CONFIGMAPS, NAMESPACE, ledgers.selector(self.ref))
+
+
+async def drained(harvester: Harvester) -> Exception | None:
+    """Run the harvester until its backlog is empty, and return the result of `drain`."""
+    running = asyncio.create_task(harvester.run(clock=loop_clock()))
+    try:
+        return await harvester.drain()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

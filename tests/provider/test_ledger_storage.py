@@ -1,0 +1,188 @@
+"""The ledger in ConfigMaps of the API server: shards, writers at the same time, and reads that fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import Forbidden
+from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
+from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.tracking.ledger import encode, read_ledger
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import CONFIGMAPS, PODS
+from tests.guarantees.harvest import check_harvest
+from tests.provider.gang_without_controllers import GangWithoutControllers, drained
+from tests.provider.virtual_control_plane import NAMESPACE
+from tests.provider.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_ledger_belongs_to_its_job(gang):
+    pod = view(PodView, gang.pod(0))
+    await gang.ledger().record([outcome_of(pod)])
+    (shard,) = gang.shards()
+    assert shard["metadata"]["name"] == "train-ledger-0"
+    assert [owner["uid"] for owner in shard["metadata"]["ownerReferences"]] == [gang.ref.uid]
+    assert set(shard["data"]) == {pod.metadata.uid}
+
+
+@in_virtual_time
+async def test_full_shard_is_followed_by_the_next(gang):
+    plane = gang.plane
+    pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(10)]
+    await gang.ledger(shard_bytes_max=2000).record(map(outcome_of, pods))
+    sizes = [sum(len(k) + len(v) for k, v in shard["data"].items()) for shard in gang.shards()]
+    assert len(sizes) > 3
+    assert max(sizes) <= 2000
+    assert len(await read_ledger(plane.client, gang.ref)) == 10
+
+
+@in_virtual_time
+async def test_new_harvester_continues_in_the_last_shard(gang):
+    pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(6)]
+    for pod in pods:
+        await gang.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
+    assert [len(shard["data"]) for shard in gang.shards()] == [2, 2, 2]
+
+
+@in_virtual_time
+async def test_outcomes_are_returned_in_parts_and_each_once(gang):
+    plane = gang.plane
+    pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(6)]
+    for pod in [*pods, pods[0]]:
+        await gang.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
+    twice = {"data": {pods[0].metadata.uid: encode(outcome_of(pods[0]))}}
+    plane.registry.patch(CONFIGMAPS, "train-ledger-2", NAMESPACE, twice, PatchKind.MERGE)
+    ledger, parts = gang.ledger(), []
+    await ledger.load(parts.append)
+    await ledger.load(parts.append)
+    assert [len(part) for part in parts] == [2, 2, 2]
+    assert sorted(outcome.uid for part in parts for outcome in part) == sorted(ledger.recorded)
+    assert set(ledger.recorded) == {pod.metadata.uid for pod in pods}
+
+
+@in_virtual_time
+async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning(gang):
+    plane = gang.plane
+    pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(24)]
+    for first in range(0, len(pods), 2):
+        await gang.ledger(shard_bytes_max=2000).record(map(outcome_of, pods[first : first + 2]))
+    plane.arm("status", method="GET", path="/configmaps$", query="continue=", times=None, code=403)
+    ledger, parts = gang.ledger(), []
+    with pytest.raises(Forbidden):
+        await ledger.load(parts.append)
+    assert parts
+    assert not ledger.recorded, "a partial read is not the whole ledger"
+    plane.faults.remove()
+    await ledger.load(parts.append)
+    assert set(ledger.recorded) == {pod.metadata.uid for pod in pods}
+
+
+@in_virtual_time
+async def test_shard_that_the_server_finds_too_large_is_followed_by_the_next(gang):
+    plane = gang.plane
+    pods = [view(PodView, gang.pod(rank, message="x" * 4000)) for rank in range(300)]
+    await gang.ledger(shard_bytes_max=3 * 2**20).record(map(outcome_of, pods[:100]))
+    ledger = gang.ledger(shard_bytes_max=3 * 2**20)
+    for start in range(100, 300, 100):
+        await ledger.record(map(outcome_of, pods[start : start + 100]))
+    assert len(await read_ledger(plane.client, gang.ref)) == 300
+    assert len(gang.shards()) == 2
+
+
+@in_virtual_time
+async def test_ledger_of_an_earlier_job_is_not_changed(gang):
+    plane = gang.plane
+    pod = view(PodView, gang.pod(0))
+    labels = {LABEL_GANG: "train", LABEL_JOB_UID: "earlier"}
+    meta = {"name": "train-ledger-0", "labels": labels}
+    plane.registry.create(CONFIGMAPS, {"metadata": meta, "data": {"old": "1"}}, NAMESPACE)
+    await gang.ledger().record([outcome_of(pod)])
+    assert plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"old": "1"}
+    assert [shard["metadata"]["name"] for shard in gang.shards()] == ["train-ledger-1"]
+
+
+@in_virtual_time
+async def test_deleted_shard_is_created_again(gang):
+    plane = gang.plane
+    first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
+    ledger = gang.ledger()
+    await ledger.record([outcome_of(first)])
+    plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
+    await ledger.record([outcome_of(second)])
+    assert set(plane.ledger()) == {second.metadata.uid}
+
+
+@in_virtual_time
+async def test_shard_replaced_by_a_person_is_not_written_to(gang):
+    plane = gang.plane
+    first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
+    ledger = gang.ledger()
+    await ledger.record([outcome_of(first)])
+    plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
+    plane.registry.create(CONFIGMAPS, {"metadata": {"name": "train-ledger-0"}, "data": {"mine": "1"}}, NAMESPACE)
+    await ledger.record([outcome_of(second)])
+    assert plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"mine": "1"}
+    assert set(plane.ledger()) == {second.metadata.uid}
+
+
+@in_virtual_time
+async def test_recording_twice_sends_nothing(gang):
+    plane = gang.plane
+    outcome = outcome_of(view(PodView, gang.pod(0)))
+    ledger = gang.ledger()
+    await ledger.record([outcome])
+    before = plane.client.statistics().requests
+    await ledger.record([outcome])
+    assert plane.client.statistics().requests == before
+
+
+@in_virtual_time
+async def test_two_writers_of_one_shard_keep_each_others_entries(gang):
+    plane = gang.plane
+    pods = [view(PodView, gang.pod(rank)) for rank in range(8)]
+    both = [gang.ledger(), gang.ledger()]
+    await asyncio.gather(*(both[n % 2].record([outcome_of(pod)]) for n, pod in enumerate(pods[:2])))
+    await asyncio.gather(*(one.record(map(outcome_of, pods)) for one in both))
+    for pod in pods:
+        plane.registry.patch(PODS, pod.metadata.name, NAMESPACE, {"metadata": {"finalizers": None}}, PatchKind.MERGE)
+    check_harvest(plane.history, {pod.metadata.uid for pod in pods})
+
+
+@in_virtual_time
+async def test_ledger_that_cannot_be_read_is_not_empty(gang):
+    plane = gang.plane
+    plane.arm("status", method="GET", path="/configmaps", code=403, times=None)
+    with pytest.raises(LedgerUnavailable, match="default/train"):
+        await read_outcomes(plane.client, gang.ref)
+
+
+@in_virtual_time
+async def test_orphaned_ledger_can_still_be_read(plane):
+    gang = GangWithoutControllers(plane)
+    await gang.ledger().record([outcome_of(view(PodView, gang.pod(7)))])
+    plane.delete_job(propagation="Orphan")
+    await plane.until(lambda: plane.job() is None)
+    await asyncio.sleep(30)
+    assert [one.rank for one in await read_outcomes(plane.client, gang.ref)] == [7]
+
+
+@in_virtual_time
+async def test_outcome_from_a_last_view_never_replaces_a_recorded_outcome(gang):
+    plane = gang.plane
+    stale = gang.harvester()
+    await stale.load_ledger()
+    running = view(PodView, gang.pod(0, phase="Running"))
+    plane.finish("train", 0, exit_code=3)
+    other = gang.harvester()
+    await gang.enqueue_all(other)
+    await drained(other)
+    plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
+    stale.enqueue_deleted([running])
+    await drained(stale)
+    assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.FAILED]
