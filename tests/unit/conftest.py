@@ -1,4 +1,4 @@
-"""The client over each of its transports."""
+"""Fixtures: the client over each of its transports, and a clock of a client."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests, for_watches
+from tests.unit.virtual_sleep import VirtualSleep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,5 +19,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=[for_watches, for_few_requests], ids=["aiohttp", "h11"])
 def connect(request: pytest.FixtureRequest) -> Connect:
-    """Creates a client with the arguments of `Client`. A test that takes this runs once over each transport."""
+    """Create a client with the arguments of `Client`. A test that uses this fixture runs once over each transport."""
     return partial(Client, transport=request.param)
+
+
+@pytest.fixture
+def virtual_sleep() -> VirtualSleep:
+    return VirtualSleep()

@@ -1,7 +1,7 @@
-"""An HTTP server with scripted faults: it refuses, stalls, cuts a line in half, or never answers.
+"""An HTTP server with scripted faults: it refuses requests, stalls, cuts a line in half, or never answers.
 
-Written on raw sockets, because a proper server would not misbehave like that. `ModelApi` is a small API
-server on top, right in everything that an informer needs, whose faults come from a queue.
+The server writes to raw sockets, because an HTTP library sends only valid responses. `ModelApi` is a handler for this
+server: a small API server that is correct in everything that an informer needs, except for the faults in its queue.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from gangjobs_sandbox.api.server import drain_accepted
 if TYPE_CHECKING:
     import ssl
 
+SECRET = "sesame-open-the-door"
+"""The token of the users in kubeconfigs of tests."""
+
 
 @dataclass
 class Request:
@@ -35,7 +38,7 @@ class Request:
 
 
 class Connection:
-    """What a handler answers on. Each answer ends the connection."""
+    """The connection of one request, over which a handler answers. Each answer ends the connection."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -69,7 +72,7 @@ class Connection:
         self._writer.transport.abort()
 
     async def silence(self) -> None:
-        """Neither answer nor close until the client gives up."""
+        """Send nothing until the client closes the connection."""
         await self.abandoned.wait()
 
 
@@ -77,7 +80,7 @@ Handler = Callable[[Request, Connection], Awaitable[None]]
 
 
 class FaultServer:
-    """Serves one handler on a loopback port, and remembers every request."""
+    """Serves one handler on a loopback port, and keeps every request."""
 
     def __init__(self, handler: Handler, *, tls: ssl.SSLContext | None = None) -> None:
         self._handler = handler
@@ -109,7 +112,7 @@ class FaultServer:
         return Counter("watch" if r.is_watch else "list" if r.method == "GET" else r.method for r in self.requests)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """At once, and not in a task: one that is cancelled before it began would leave the connection open."""
+        """Keep the writer before the task begins: a task that is cancelled earlier would leave the connection open."""
         self._writers.add(writer)
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
@@ -152,7 +155,7 @@ async def _watch_for_end(reader: asyncio.StreamReader, connection: Connection) -
 
 
 def config_for(url: str, **extras: Any) -> ClusterConfig:
-    """A connection to `url` as a user would write it."""
+    """Return the configuration of an Airflow connection to `url`."""
     return ClusterConfig.from_extras("test", {"kube_config": kubeconfig(url), **extras})
 
 
@@ -165,7 +168,7 @@ def kubeconfig(
         "current-context": "here",
         "contexts": [{"name": "here", "context": {"cluster": "this", "user": "me"}}],
         "clusters": [{"name": "this", "cluster": {"server": url, **(cluster or {})}}],
-        "users": [{"name": "me", "user": {"token": "sesame-open-the-door"} if user is None else user}],
+        "users": [{"name": "me", "user": {"token": SECRET} if user is None else user}],
     }
 
 
@@ -178,7 +181,7 @@ Fault = Callable[["ModelApi", Request, Connection], Awaitable[None]]
 
 @dataclass
 class ModelApi:
-    """One collection with versions and history, served right, except when a fault is due."""
+    """One collection with versions and history. A request for which a fault is due is answered by the fault."""
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 100
@@ -200,12 +203,12 @@ class ModelApi:
         self._commit("DELETED", dict(self.objects[name]))
 
     def forget_history(self) -> None:
-        """As compaction does: older versions are Gone."""
+        """Compact the history, so that older versions are Gone."""
         self.history.clear()
         self.oldest = self.version
 
     def cut_watches(self) -> None:
-        """End all open watches, as a restart does."""
+        """End all open watches, as a restart of the server does."""
         self._wake(ends=True)
 
     def _commit(self, kind: str, obj: dict[str, Any]) -> None:
@@ -327,3 +330,32 @@ def too_many_requests(retry_after: str) -> Fault:
         await connection.reply(429, status(429, "TooManyRequests"), {"Retry-After": retry_after})
 
     return fault
+
+
+def refusing(code: int, reason: str, **fields: Any) -> Fault:
+    """Return a fault that answers with this `Status`."""
+
+    async def fault(_: ModelApi, __: Request, connection: Connection) -> None:
+        await connection.reply(code, status(code, reason, **fields))
+
+    return fault
+
+
+async def echo(request: Request, connection: Connection) -> None:
+    """A handler that answers each request with a description of the request."""
+    body = json.loads(request.body) if request.body else None
+    seen = {"method": request.method, "path": request.path, "query": request.query, "body": body}
+    await connection.reply(200, {**seen, "type": request.headers.get("content-type")})
+
+
+def failing_first(*faults: Fault) -> Handler:
+    """Return a handler that answers the first requests with these faults, and each later one with an object."""
+    due = list(faults)
+
+    async def handle(request: Request, connection: Connection) -> None:
+        if due:
+            await due.pop(0)(ModelApi(), request, connection)
+        else:
+            await connection.reply(200, {"metadata": {"name": "a"}})
+
+    return handle

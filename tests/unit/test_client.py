@@ -1,36 +1,28 @@
-"""The client against a server that misbehaves: what is sent, what is sent again, and what comes out."""
+"""The requests, lists and watches of the client, against a server with scripted faults."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import random
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import LogQuery, PatchType
-from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import (
-    RETRY_AFTER_MAX_S,
-    AlreadyExists,
-    Conflict,
     Gone,
     InvalidConnection,
-    NotFound,
     ReplyLost,
     ServerError,
-    TooManyRequests,
     Unauthorized,
     UnexpectedReply,
-    Unreachable,
 )
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
 from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import (
+    SECRET,
     Connection,
     FaultServer,
     ModelApi,
@@ -38,73 +30,25 @@ from tests.unit.fault_server import (
     bad_gateway,
     close_at_once,
     config_for,
+    echo,
+    failing_first,
     half_open,
     internal_error,
     login_page,
     no_head,
+    refusing,
     reset_at_once,
     reset_mid_line,
     status,
-    too_many_requests,
     unauthorized,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from tests.unit.conftest import Connect
-
-SECRET = "sesame-open-the-door"
-
-
-@dataclass
-class VirtualSleep:
-    """Time that passes only by being slept."""
-
-    now: float = 0.0
-    slept: list[float] = field(default_factory=list)
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.slept.append(seconds)
-
-    @property
-    def clock(self) -> Clock:
-        return Clock(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(7))
+    from tests.unit.virtual_sleep import VirtualSleep
 
 
-@pytest.fixture
-def virtual_sleep() -> VirtualSleep:
-    return VirtualSleep()
-
-
-async def echo(request: Request, connection: Connection) -> None:
-    body = json.loads(request.body) if request.body else None
-    seen = {"method": request.method, "path": request.path, "query": request.query, "body": body}
-    await connection.reply(200, {**seen, "type": request.headers.get("content-type")})
-
-
-def answering(*faults: Any) -> Callable[[Request, Connection], Awaitable[None]]:
-    """These faults in turn, then an empty object."""
-    due = list(faults)
-
-    async def handle(request: Request, connection: Connection) -> None:
-        if due:
-            await due.pop(0)(ModelApi(), request, connection)
-        else:
-            await connection.reply(200, {"metadata": {"name": "a"}})
-
-    return handle
-
-
-def refusing(code: int, reason: str, **more: Any) -> Callable[[ModelApi, Request, Connection], Awaitable[None]]:
-    async def fault(_: ModelApi, __: Request, connection: Connection) -> None:
-        await connection.reply(code, status(code, reason, **more))
-
-    return fault
-
-
-# -- what is sent ----------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -278,127 +222,12 @@ async def test_expired_list_continues_if_the_server_allows(connect: Connect) -> 
 
 async def test_list_that_always_expires_fails(connect: Connect, virtual_sleep: VirtualSleep) -> None:
     async with (
-        FaultServer(answering(*[refusing(410, "Expired")] * 9)) as server,
+        FaultServer(failing_first(*[refusing(410, "Expired")] * 9)) as server,
         connect(server.config, clock=virtual_sleep.clock) as client,
     ):
         with pytest.raises(Gone):
             await client.list(JOBS)
     assert len(server.requests) == 4
-
-
-# -- what is sent again ----------------------------------------------------------------------------------------
-
-TRANSIENT = [internal_error, bad_gateway, reset_at_once, too_many_requests("1"), refusing(503, "ServiceUnavailable")]
-
-
-@pytest.mark.parametrize("fault", TRANSIENT, ids=["500", "502", "reset", "429", "503"])
-async def test_read_is_retried_after_a_transient_fault(
-    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
-) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
-        assert await client.get(JOBS, "a", "team") == {"metadata": {"name": "a"}}
-        assert client.statistics().requests == {"get": 2}
-        assert client.statistics().retries == 1
-
-
-async def test_read_is_retried_until_its_deadline(connect: Connect, virtual_sleep: VirtualSleep) -> None:
-    async with (
-        FaultServer(answering(*[internal_error] * 999)) as server,
-        connect(server.config, clock=virtual_sleep.clock, retry_for_s=60) as client,
-    ):
-        with pytest.raises(ServerError):
-            await client.get(JOBS, "a", "team")
-    assert 30 < virtual_sleep.now <= 60
-    assert len(server.requests) < 40
-
-
-async def test_retry_after_is_honoured(connect: Connect, virtual_sleep: VirtualSleep) -> None:
-    fault = too_many_requests("7")
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
-        await client.get(JOBS, "a", "team")
-    assert virtual_sleep.slept == [7.0]
-
-
-async def test_retry_after_beyond_the_deadline_is_not_waited_for(connect: Connect, virtual_sleep: VirtualSleep) -> None:
-    fault, clock = too_many_requests("3600"), virtual_sleep.clock
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=clock, retry_for_s=30) as client:
-        with pytest.raises(TooManyRequests) as caught:
-            await client.get(JOBS, "a", "team")
-    assert (virtual_sleep.slept, caught.value.retry_after_s) == ([], RETRY_AFTER_MAX_S)
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [
-        (internal_error, ServerError),
-        (bad_gateway, ServerError),
-        (refusing(503, "ServiceUnavailable"), ServerError),
-        (reset_at_once, ReplyLost),
-        (refusing(409, "AlreadyExists"), AlreadyExists),
-        (refusing(409, "Conflict"), Conflict),
-        (refusing(404, "NotFound"), NotFound),
-        (login_page, UnexpectedReply),
-    ],
-    ids=["500", "502", "503", "reset", "exists", "conflict", "not found", "login page"],
-)
-async def test_write_with_unknown_outcome_is_not_retried(
-    connect: Connect, fault: Any, error: type[Exception], virtual_sleep: VirtualSleep
-) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
-        with pytest.raises(error):
-            await client.create(JOBS, {}, "team")
-    assert len(server.requests) == 1
-
-
-NOT_PROCESSED = [
-    too_many_requests("1"),
-    refusing(429, "TooManyRequests"),
-    refusing(503, "X", details={"retryAfterSeconds": 1}),
-]
-
-
-@pytest.mark.parametrize("fault", NOT_PROCESSED, ids=["429 with Retry-After", "429", "503 with Retry-After"])
-async def test_write_that_was_not_processed_is_retried(
-    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
-) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
-        await client.create(JOBS, {}, "team")
-    assert len(server.requests) == 2
-
-
-# -- the third answer ------------------------------------------------------------------------------------------
-
-
-async def test_refused_connection_was_never_sent(connect: Connect, virtual_sleep: VirtualSleep) -> None:
-    async with FaultServer(echo) as server:
-        config = server.config
-    async with connect(config, clock=virtual_sleep.clock) as client:
-        with pytest.raises(Unreachable) as caught:
-            await client.create(JOBS, {}, "team")
-    assert not caught.value.may_have_applied
-
-
-async def test_unknown_host_was_never_sent(connect: Connect, virtual_sleep: VirtualSleep) -> None:
-    async with connect(config_for("http://nowhere.invalid:1"), clock=virtual_sleep.clock) as client:
-        with pytest.raises(Unreachable):
-            await client.create(JOBS, {}, "team")
-
-
-@pytest.mark.parametrize("fault", [reset_at_once, reset_mid_line], ids=["before the head", "within the body"])
-async def test_broken_response_leaves_the_outcome_unknown(
-    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
-) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
-        with pytest.raises(ReplyLost) as caught:
-            await client.create(JOBS, {}, "team")
-    assert caught.value.may_have_applied
-
-
-@in_virtual_time
-async def test_missing_response_times_out(connect: Connect) -> None:
-    async with FaultServer(answering(no_head)) as server, connect(server.config) as client:
-        with pytest.raises(ReplyLost):
-            await client.create(JOBS, {}, "team")
 
 
 # -- watch -----------------------------------------------------------------------------------------------------
@@ -449,7 +278,7 @@ async def test_abandoned_watch_closes_its_connection(connect: Connect) -> None:
             await closed.wait()
 
 
-# -- what nobody must see --------------------------------------------------------------------------------------
+# -- secrets ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [unauthorized, internal_error, login_page, reset_at_once, bad_gateway])
@@ -459,7 +288,7 @@ async def test_no_secret_in_errors_or_logs(
     caplog.set_level(logging.DEBUG)
     body = {"data": {"password": "hunter2hunter2"}}
     async with (
-        FaultServer(answering(*[fault] * 999)) as server,
+        FaultServer(failing_first(*[fault] * 999)) as server,
         connect(server.config, clock=virtual_sleep.clock) as client,
     ):
         with pytest.raises((ServerError, ReplyLost, UnexpectedReply, Unauthorized)) as written:

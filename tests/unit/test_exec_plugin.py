@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import stat
-import sys
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,66 +14,22 @@ import pytest
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import OUTPUT_BYTES_MAX, parse_timestamp
 from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
-from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S
-from tests.unit.fault_server import kubeconfig
+from tests.unit.exec_plugins import V1, Plugin
+from tests.unit.fault_server import SECRET
+from tests.unit.virtual_sleep import VirtualSleep
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
-
-SECRET = "sesame-open-the-door"
-V1 = "client.authentication.k8s.io/v1"
-HEAD = f"""
-import json, os, sys, time
-def answer(**status):
-    print(json.dumps({{"apiVersion": "{V1}", "kind": "ExecCredential", "status": status}}))
-"""
-
-
-@dataclass
-class Plugin:
-    """A program that writes a line to a file each time it runs."""
-
-    directory: Path
-    body: str
-
-    def __post_init__(self) -> None:
-        self.path.write_text(
-            f"#!{sys.executable}\nopen({str(self.runs_path)!r}, 'a').write('run\\n')\n{HEAD}{self.body}\n"
-        )
-        self.path.chmod(self.path.stat().st_mode | stat.S_IXUSR)
-
-    @property
-    def path(self) -> Path:
-        return self.directory / "plugin"
-
-    @property
-    def runs_path(self) -> Path:
-        return self.directory / "runs"
-
-    @property
-    def runs(self) -> int:
-        return len(self.runs_path.read_text().splitlines()) if self.runs_path.exists() else 0
-
-    def config(self, *, cluster: dict[str, Any] | None = None, **fields: Any) -> ClusterConfig:
-        spec = {"apiVersion": V1, "command": str(self.path), "interactiveMode": "Never", **fields}
-        content = kubeconfig("http://here", user={"exec": spec}, cluster=cluster)
-        return ClusterConfig.from_extras("k8s", {"kube_config": content})
-
-    def load(self, **fields: Any) -> RestConfig:
-        return CredentialSource(self.config(**fields)).load()
 
 
 def timestamp(in_s: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=in_s)).isoformat()
 
 
-# -- what a plugin is told -------------------------------------------------------------------------------------
+# -- what a plugin receives ------------------------------------------------------------------------------------
 
 
 def info(directory: Path, **fields: Any) -> dict[str, Any]:
@@ -94,7 +47,7 @@ def test_plugin_knows_that_there_is_no_terminal(tmp_path: Path) -> None:
     assert info(tmp_path) == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
 
 
-def test_plugin_knows_the_cluster_if_the_kubeconfig_wants_it(tmp_path: Path) -> None:
+def test_plugin_knows_the_cluster_if_the_kubeconfig_sets_provide_cluster_info(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(b"CA")
     cluster = {
         "certificate-authority": str(tmp_path / "ca.crt"),
@@ -116,11 +69,11 @@ def test_plugin_knows_the_cluster_if_the_kubeconfig_wants_it(tmp_path: Path) -> 
     }
 
 
-def test_plugin_reads_no_input(tmp_path: Path) -> None:
+def test_standard_input_of_a_plugin_is_empty(tmp_path: Path) -> None:
     assert Plugin(tmp_path, "answer(token='got' + sys.stdin.read())").load().authorization == "Bearer got"
 
 
-def test_plugin_inherits_the_environment_and_its_own_values_win(
+def test_variables_of_the_kubeconfig_override_the_environment_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FROM_PROCESS", "a")
@@ -135,7 +88,22 @@ def test_plugin_is_found_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert plugin.load(command="plugin").authorization == "Bearer t"
 
 
-# -- what a plugin does wrong ----------------------------------------------------------------------------------
+def test_plugin_may_print_a_certificate_instead_of_a_token(tmp_path: Path) -> None:
+    credentials = Plugin(tmp_path, "answer(clientCertificateData='C', clientKeyData='K')").load()
+    assert (credentials.authorization, credentials.tls.certificate, credentials.tls.key) == (None, b"C", b"K")
+
+
+async def test_plugin_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    plugin = Plugin(tmp_path, f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nanswer(token='t')")
+    loading = asyncio.create_task(Credentials(plugin.config()).current())
+    await asyncio.sleep(0.01)
+    assert not loading.done()
+    go.touch()
+    assert (await loading).authorization == "Bearer t"
+
+
+# -- failures --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,7 +133,7 @@ def test_answer_that_cannot_be_used_is_explained_without_secrets(tmp_path: Path,
     assert SECRET not in str(caught.value)
 
 
-def test_endless_output_is_cut_off(tmp_path: Path) -> None:
+def test_plugin_with_endless_output_is_killed(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, "while True: sys.stdout.write('x' * 65536)")
     with pytest.raises(CredentialsFailed, match=f"printed more than {OUTPUT_BYTES_MAX} bytes"):
         plugin.load()
@@ -214,14 +182,6 @@ def test_plugin_that_cannot_be_started_is_named(tmp_path: Path, fields: dict[str
 # -- how often a plugin runs -----------------------------------------------------------------------------------
 
 
-class Now:
-    now = 0.0
-
-    @property
-    def clock(self) -> Clock:
-        return Clock(monotonic=lambda: self.now)
-
-
 async def test_many_gangs_share_one_run(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, "answer(token='t')")
     credentials = Credentials(plugin.config())
@@ -251,7 +211,7 @@ async def test_caller_that_is_cancelled_does_not_start_another_run(tmp_path: Pat
 
 
 async def test_plugin_runs_once_for_each_expiry(tmp_path: Path) -> None:
-    now, plugin = Now(), Plugin(tmp_path, f"answer(token='t', expirationTimestamp='{timestamp(3600)}')")
+    now, plugin = VirtualSleep(), Plugin(tmp_path, f"answer(token='t', expirationTimestamp='{timestamp(3600)}')")
     credentials = Credentials(plugin.config(), clock=now.clock)
     runs = []
     for now.now in (0, 3000, 3290, 3301, 6000, 6590, 6601):
@@ -260,8 +220,19 @@ async def test_plugin_runs_once_for_each_expiry(tmp_path: Path) -> None:
     assert runs == [1, 1, 1, 2, 2, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("expiry", "low_s", "high_s"),
+    [("2999-01-01T00:00:00Z", 1e9, 1e11), ("2001-01-01T00:00:00Z", 1.0, 1.0)],
+    ids=["far", "past"],
+)
+def test_token_is_renewed_before_it_expires(tmp_path: Path, expiry: str, low_s: float, high_s: float) -> None:
+    renew_in_s = Plugin(tmp_path, f"answer(token='t', expirationTimestamp='{expiry}')").load().renew_in_s
+    assert renew_in_s is not None
+    assert low_s <= renew_in_s <= high_s
+
+
 async def test_token_without_expiry_is_kept_until_the_server_refuses_it(tmp_path: Path) -> None:
-    now, plugin = Now(), Plugin(tmp_path, "answer(token='t')")
+    now, plugin = VirtualSleep(), Plugin(tmp_path, "answer(token='t')")
     credentials = Credentials(plugin.config(), clock=now.clock)
     for now.now in (0, 10_000_000):
         access = await credentials.current()
@@ -271,7 +242,7 @@ async def test_token_without_expiry_is_kept_until_the_server_refuses_it(tmp_path
 
 
 async def test_plugin_that_fails_later_keeps_the_token(tmp_path: Path) -> None:
-    now, plugin = Now(), Plugin(tmp_path, f"answer(token='t', expirationTimestamp='{timestamp(3600)}')")
+    now, plugin = VirtualSleep(), Plugin(tmp_path, f"answer(token='t', expirationTimestamp='{timestamp(3600)}')")
     credentials = Credentials(plugin.config(), clock=now.clock)
     first = await credentials.current()
     Plugin(tmp_path, "sys.exit('no login')")

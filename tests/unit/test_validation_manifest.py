@@ -1,0 +1,241 @@
+"""Validation of manifests: each problem has the path of its field, and YAML that means something else is named."""
+
+import datetime
+
+import pytest
+from hypothesis import given, settings
+
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.validation.validate import validate
+from tests.examples import examples
+from tests.unit.invalid_specs import NESTED, container, env, job
+
+# What is wrong -> (spec, path of the problem, a part of the message).
+MANIFESTS = {
+    "no Job": (
+        GangSpec(manifest={"apiVersion": "v1", "kind": "Pod"}),
+        "manifest",
+        "is v1 Pod. Give apiVersion: batch/v1 and kind: Job",
+    ),
+    "nothing": (GangSpec(manifest={}), "manifest", "is no apiVersion no kind"),
+    "a number": (GangSpec(manifest=4), "manifest", "is int"),
+    "a list": (GangSpec(manifest="[a]"), "manifest", "is not a mapping"),
+    "broken text": (GangSpec(manifest="a: [b"), "manifest", "is not YAML: line 1"),
+    "two documents": (GangSpec(manifest="a: b\n---\nc: d"), "manifest", "line 2"),
+    "an object of Python": (GangSpec(manifest="a: !!python/object:os.system {}"), "manifest", "is not YAML"),
+    "a copy of a live Job": (
+        GangSpec(manifest={**job(metadata={"uid": "u"}), "status": {}}),
+        "manifest",
+        "metadata.uid, status of a live object",
+    ),
+    "its own selector": (GangSpec(manifest=job(selector={})), "manifest.spec.selector", "chosen by the server"),
+    "generateName": (
+        GangSpec(manifest=job(metadata={"generateName": "a-"})),
+        "manifest.metadata.generateName",
+        "Use metadata.name",
+    ),
+    "a long name": (GangSpec(manifest=job(metadata={"name": "a" * 38})), "manifest.metadata.name", "At most 37"),
+    "more completions": (
+        GangSpec(manifest=job(completions=3)),
+        "manifest.spec",
+        "completions (3) is not equal to parallelism (2)",
+    ),
+    "no index": (GangSpec(manifest=job(completionMode="NonIndexed")), "manifest.spec", "cannot be a gang"),
+    "replacement pods": (GangSpec(manifest=job(backoffLimit=3)), "manifest.spec", "kubernetes#142330"),
+    "unknown mode": (
+        GangSpec(manifest=job(completionMode="Sorted"), gang="off"),
+        "manifest.spec.completionMode",
+        "Choose Indexed or NonIndexed",
+    ),
+    "text as parallelism": (GangSpec(manifest=job(parallelism="2")), "manifest.spec.parallelism", "not a whole number"),
+    "two kinds of gang": (
+        GangSpec(
+            manifest=job(
+                {"spec": {"schedulingGroup": {"podGroupName": "g"}, "containers": [{"name": "a", "image": "a"}]}},
+                scheduling={"schedulingPolicy": {"basic": {}}},
+            )
+        ),
+        "manifest.spec.scheduling",
+        "Keep one of the two",
+    ),
+    "template finalizer": (
+        GangSpec(
+            manifest=job({"metadata": {"finalizers": ["keep"]}, "spec": {"containers": [{"name": "a"}]}}), image="a"
+        ),
+        "manifest.spec.template.metadata.finalizers[0]",
+        "refuses every pod",
+    ),
+    "our finalizer": (
+        GangSpec(image="a", pod_overrides={"metadata": {"finalizers": ["gangjobs.airflow/harvest"]}}),
+        "pod_overrides.metadata.finalizers[0]",
+        "Remove it",
+    ),
+    "restart always": (
+        GangSpec(image="a", pod_overrides={"spec": {"restartPolicy": "Always"}}),
+        "spec.template.spec.restartPolicy",
+        "Set it to Never",
+    ),
+    "restart of one rank": (
+        GangSpec(image="a", workers=2, pod_overrides={"spec": {"restartPolicy": "OnFailure"}}),
+        "spec.template.spec.restartPolicy",
+        "lost its peers",
+    ),
+    "no image in a sidecar": (
+        GangSpec(image="a", pod_overrides={"spec": {"containers": [{"name": "side"}]}}),
+        "spec.template.spec.containers[1].image",
+        "is missing",
+    ),
+    "containers as a mapping": (
+        GangSpec(manifest=job({"spec": {"containers": {"name": "a"}}})),
+        "manifest.spec.template.spec.containers",
+        "not a list",
+    ),
+    "labels as a list": (
+        GangSpec(manifest=job(metadata={"labels": ["a"]})),
+        "manifest.metadata.labels",
+        "not a mapping",
+    ),
+    "null in a list": (
+        GangSpec(manifest=container(env=[None])),
+        "manifest.spec.template.spec.containers[0].env[0]",
+        "is null",
+    ),
+    "number in env": (
+        GangSpec(manifest=env("A", 1)),
+        "manifest.spec.template.spec.containers[0].env[0].value",
+        'Write it as text: "1"',
+    ),
+    "rank variable": (
+        GangSpec(manifest=env("WORLD_SIZE", "2")),
+        "manifest.spec.template.spec.containers[0].env[0]",
+        "set by the rendezvous",
+    ),
+    "number in command": (
+        GangSpec(manifest=container(command=["sleep", 3])),
+        "manifest.spec.template.spec.containers[0].command[1]",
+        'Write it as text: "3"',
+    ),
+    "boolean in a node selector": (
+        GangSpec(manifest=job({"spec": {"nodeSelector": {"gpu": True}, "containers": [{"name": "a", "image": "a"}]}})),
+        "manifest.spec.template.spec.nodeSelector.gpu",
+        'Write it as text: "true"',
+    ),
+    "number in a toleration": (
+        GangSpec(image="a", pod_overrides={"spec": {"tolerations": [{"key": "a", "value": 1}]}}),
+        "pod_overrides.spec.tolerations[0].value",
+        'Write it as text: "1"',
+    ),
+    "two containers of one name": (
+        GangSpec(manifest=job({"spec": {"containers": [{"name": "a", "image": "a"}] * 2}})),
+        "spec.template.spec.containers[1].name",
+        "given twice",
+    ),
+    "no container left": (
+        GangSpec(image="a", pod_overrides={"spec": None}),
+        "spec.template.spec.containers",
+        "has none left",
+    ),
+    "generateName beside a name": (
+        GangSpec(manifest=job(metadata={"generateName": "a-"}), name="a"),
+        "manifest.metadata.generateName",
+        "is given together with name",
+    ),
+    "not a number": (
+        GangSpec(manifest=job(metadata={"annotations": {"n": float("nan")}})),
+        "manifest.metadata.annotations.n",
+        "which JSON cannot hold",
+    ),
+    "a set": (
+        GangSpec(manifest=job(metadata={"annotations": {"n": {1}}})),
+        "manifest.metadata.annotations.n",
+        "is a set",
+    ),
+    "a list as a label": (
+        GangSpec(manifest=job(metadata={"labels": {"n": [1]}})),
+        "manifest.metadata.labels.n",
+        "is a list, not text",
+    ),
+    "far too long a text": (GangSpec(manifest="x" * 1_500_001), "manifest", "has 1500001 characters"),
+    "a list as a key": (GangSpec(manifest="? [a]\n: b"), "manifest", "a key must be text"),
+    "a mapping as env value": (
+        GangSpec(manifest=env("A", {"b": "c"})),
+        "manifest.spec.template.spec.containers[0].env[0].value",
+        "is a mapping, not text",
+    ),
+    "a date": (
+        GangSpec(manifest=job(metadata={"annotations": {"day": datetime.date(2026, 1, 1)}})),
+        "manifest.metadata.annotations.day",
+        "the date 2026-01-01",
+    ),
+    "ranks without index": (
+        GangSpec(manifest=job(completionMode="NonIndexed"), gang="off", rendezvous=True),
+        "rendezvous",
+        "NonIndexed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "path", "message"), MANIFESTS.values(), ids=MANIFESTS)
+def test_wrong_manifest_is_named_by_its_path(spec, path, message):
+    problems = {problem.path: str(problem) for problem in validate(spec)}
+    assert message in problems[path]
+
+
+MANIFEST_TEXT = """apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    spec:
+      containers:
+      - name: main
+        image: a
+        env:
+        - name: A
+          value: {written}
+"""
+
+NOT_READ_AS_TEXT = {
+    "on": "the boolean true",
+    "Yes": "the boolean true",
+    "off": "the boolean false",
+    "NO": "the boolean false",
+    "0644": "the number 420",
+    "12:30:45": "the number 45045",
+    "1e3": None,
+    "1_000": "the number 1000",
+    "3.10": "the number 3.1",
+    "2026-01-01": "the date 2026-01-01",
+    "0x1F": "the number 31",
+    '"on"': None,
+}
+
+
+@pytest.mark.parametrize(("written", "read"), NOT_READ_AS_TEXT.items(), ids=NOT_READ_AS_TEXT)
+def test_value_that_yaml_does_not_read_as_text_is_reported_as_written_and_as_read(written, read):
+    problems = [str(problem) for problem in validate(GangSpec(manifest=MANIFEST_TEXT.format(written=written)))]
+    message = f'line 11 has {written}, which YAML reads as {read}. Quote it: "{written}".'
+    assert problems == ([] if read is None else [f"manifest.spec.template.spec.containers[0].env[0].value: {message}"])
+
+
+def test_key_that_yaml_does_not_read_as_text_is_reported():
+    problems = [str(p) for p in validate(GangSpec(manifest="apiVersion: batch/v1\nkind: Job\non: x\n", image="a"))]
+    assert problems == ['manifest.on: line 3: YAML does not read the key on as text. Quote it: "on".']
+
+
+def test_key_given_twice_is_reported():
+    problems = validate(GangSpec(manifest="apiVersion: batch/v1\nkind: Job\nkind: Job\n", image="a"))
+    assert [(p.path, p.what) for p in problems] == [("manifest.kind", "line 3 has this key a second time")]
+
+
+def test_manifest_whose_aliases_multiply_is_refused():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
+    (problem,) = validate(GangSpec(manifest="\n".join(lines)))
+    assert "more than 100000 values" in problem.what
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(NESTED, NESTED)
+def test_validation_of_any_manifest_raises_nothing(spec, overrides):
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+    assert isinstance(validate(GangSpec(image="a", manifest=manifest, pod_overrides=overrides)), tuple)
