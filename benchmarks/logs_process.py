@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.log_options import LogOptions
+from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.kube.views import PodView
@@ -128,8 +129,10 @@ async def wait(namespace: str, *, streams: bool, seconds: float) -> dict[str, An
         cpu_s, began = time.process_time(), time.monotonic()
         waits = [asyncio.create_task(wait_for_event(one, "ended", log)) for one in args]
         await asyncio.sleep(FIRST_S + seconds)
-        ended = [one for one in waits if one.done()]
-        assert not ended, f"{len(ended)} gangs ended, although no program ends their pods: {ended[0]}"
+        # No program ends the pods, so a gang ends only by its deadline: a minute later, without an answer from its Job.
+        ended = [one.result() for one in waits if one.done()]
+        early = [event for event in ended if event.status is not Status.TIMEOUT]
+        assert not early, f"{len(early)} gangs ended before their deadlines, such as {early[0]}"
         took_s = time.monotonic() - began
         ticking.cancel()
         figures = watch.take()

@@ -73,7 +73,7 @@ def _kubelet(name: str, target: str) -> Tier:
     return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS))
 
 
-# The longest tier comes first, so that no tier runs alone at the end.
+# Tiers that need the processor take turns with tiers that mostly wait for Airflow, so that no core is idle for long.
 ALL = (
     Tier(
         "sandbox",
@@ -88,22 +88,11 @@ ALL = (
             *_spread(4, "worksteal"),
         ),
     ),
+    Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
     Tier(
         "cluster",
         ("tests/cluster", REPEATABLE, *_spread(4, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
-    ),
-    Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
-    Tier(
-        "queues",
-        ("tests/queues", REPEATABLE, *_spread(3, "loadgroup")),
-        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS),
-    ),
-    Tier(
-        "conformance",
-        ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),
-        {"GANGJOBS_CONFORMANCE": "real"},
-        requires=(CONTROL_PLANES,),
     ),
     Tier(
         "airflow",
@@ -113,10 +102,21 @@ ALL = (
             *_spread(2, "loadfile"),
         ),
     ),
-    _kubelet("kubelet", "real-1.37"),
-    Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,)),
+    Tier(
+        "queues",
+        ("tests/queues", REPEATABLE, *_spread(3, "loadgroup")),
+        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS),
+    ),
     Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES)),
+    _kubelet("kubelet", "real-1.37"),
     Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,)),
+    Tier(
+        "conformance",
+        ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),
+        {"GANGJOBS_CONFORMANCE": "real"},
+        requires=(CONTROL_PLANES,),
+    ),
+    Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,)),
 )
 
 CI = (
