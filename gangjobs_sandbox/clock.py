@@ -19,7 +19,7 @@ class Clock(Protocol):
     """A source of the current time."""
 
     def now(self) -> datetime:
-        """The time now, in UTC."""
+        """Return the current time in UTC."""
         ...
 
 
@@ -46,12 +46,12 @@ class VirtualClock:
 
 
 def timestamp(moment: datetime) -> str:
-    """The text of a `metav1.Time`: RFC 3339 in whole seconds."""
+    """Return the text of a `metav1.Time`: RFC 3339 in whole seconds."""
     return moment.astimezone(UTC).isoformat(timespec="seconds")[:_SECONDS_CHARS] + "Z"
 
 
 def micro_time(moment: datetime) -> str:
-    """The text of a `metav1.MicroTime`: RFC 3339 in microseconds, as in Leases."""
+    """Return the text of a `metav1.MicroTime`: RFC 3339 in microseconds, as in Leases."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")[:_MICROSECONDS_CHARS] + "Z"
 
 

@@ -45,7 +45,8 @@ __all__ = ["Sandbox", "SandboxConfig", "SandboxError"]
 READY_S = 60.0
 """How long the nodes may take to join the cluster. They usually take a second."""
 TLS_CLOSE_S = 0.05
-"""TLS connections need some iterations of the event loop to close, and the loop may end right after the sandbox."""
+"""How long the exit of a sandbox waits. TLS connections need some iterations of the event loop to close, and the
+loop may end right after the sandbox."""
 TOKEN_BYTES = 24
 
 
@@ -124,8 +125,8 @@ class Sandbox:
             folder = stack.enter_context(_folder(self.config.data_dir))
             self.registry = stack.enter_context(_registry(self.config, folder / "objects"))
             with _writing(self.config.data_dir):
-                self.token = self.config.token or _kept_token(folder / "token")
-                certificate = tls.kept(folder / "certificate.pem")
+                self.token = self.config.token or _load_or_create_token(folder / "token")
+                certificate = tls.load_or_issue(folder / "certificate.pem")
             app = create_app(self.registry, token=self.token, logs=self)
             self.url = (await stack.enter_async_context(_serving(app, self.config.port, certificate))).url
             settings = ControllerSettings(workload_with_job=self.config.workload_with_job)
@@ -153,7 +154,7 @@ class Sandbox:
         await asyncio.shield(self._failed)
 
     async def open(self, namespace: str, pod: str, container: str, **options: Any) -> AsyncIterator[bytes]:
-        """The log of a container, read from the node that runs its pod. This makes the sandbox a `LogSource`.
+        """Yield the log of a container, which the node of its pod keeps. This method makes the sandbox a `LogSource`.
 
         Raises:
             LookupError: the pod or its node does not exist.
@@ -210,7 +211,7 @@ async def _serving(app: Starlette, port: int, certificate: tls.Certificate) -> A
 
 @contextmanager
 def _folder(data_dir: Path | None) -> Iterator[Path]:
-    """The folder of all files, which only its owner can read. A temporary folder is removed at the end."""
+    """Yield the folder of all files, which only its owner can read. A temporary folder is removed at the end."""
     if data_dir is None:
         folder = Path(tempfile.mkdtemp(prefix="gangjobs-"))
         try:
@@ -240,7 +241,7 @@ def _writing(data_dir: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _registry(config: SandboxConfig, folder: Path) -> Iterator[Registry]:
-    """The registry, whose store is in memory or, with a data_dir, in the journal there."""
+    """Yield the registry. Its store is in memory or, with a data_dir, in a journal in that folder."""
     if config.data_dir is None:
         yield Registry(Store(), clock=SystemClock(), release=_release(config))
         return
@@ -265,11 +266,14 @@ def _release(config: SandboxConfig) -> Release:
     return replace(release, job_scheduling=release.job_scheduling and config.workload_with_job)
 
 
-def _kept_token(path: Path) -> str:
-    """The stored token, or a new one. The file is replaced atomically, because an empty token would open the API."""
-    kept = path.read_text() if path.exists() else ""
-    if kept:
-        return kept
+def _load_or_create_token(path: Path) -> str:
+    """Return the stored token, or store a new one.
+
+    The file is written atomically: an empty token would open the API.
+    """
+    stored = path.read_text() if path.exists() else ""
+    if stored:
+        return stored
     token = secrets.token_urlsafe(TOKEN_BYTES)
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Cooperative multitasking within one event loop: controllers, scheduler and API share it in short time slices.
+"""Cooperative multitasking within one event loop: controllers, scheduler and API run in turns, in short time slices.
 
 Work that may take long is a generator that yields at each point at which other tasks may run. The caller decides how
 often they run: `TimeSlice` lets them run when its time is over, `run_to_completion` never does. The state may change

@@ -107,7 +107,7 @@ class StatusError(Exception):
             self.details["retryAfterSeconds"] = retry_after_s
 
     def to_status(self) -> dict[str, Any]:
-        """The `Status` object of the response."""
+        """Return the `Status` object of the response."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -142,7 +142,7 @@ def conflict(resource: Resource, name: str, why: str) -> StatusError:
 
 
 def invalid(resource: Resource, name: str, causes: Iterable[Cause], *, as_resource: bool = False) -> StatusError:
-    """422: the object breaks the rules of its kind (or of its resource); the error lists all causes."""
+    """Build the error 422: the object breaks the rules of its kind (or of its resource). The error lists all causes."""
     found = list(dict.fromkeys(causes))
     text = str(found[0]) if len(found) == 1 else "[" + ", ".join(str(cause) for cause in found) + "]"
     kind = resource.plural if as_resource else resource.kind
@@ -177,12 +177,12 @@ def unsupported_media_type(accepted: Sequence[str], *, hint: str = "") -> Status
 
 
 def expired(message: str) -> StatusError:
-    """410: the history no longer contains the requested version. The client has to list again."""
+    """Build the error 410: the history no longer contains the requested version. The client has to list again."""
     return StatusError(410, "Expired", message)
 
 
 def too_large_resource_version(wanted: int, current: int) -> StatusError:
-    """504: the client requests a version that this server has not reached."""
+    """Build the error 504: the client requests a version that this server has not reached."""
     message = f"Timeout: Too large resource version: {wanted}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return StatusError(504, "Timeout", message, {"causes": [cause]}, retry_after_s=1)

@@ -1,8 +1,8 @@
-"""Keeps Python's garbage collector away from the objects in the store, for a process that runs little but a sandbox.
+"""Excludes the objects in the store from garbage collections, for a process that runs little but a sandbox.
 
-Objects in the store never change and contain no reference cycles, so a collection frees none of them. A full collection
-still visits all of them and blocks the event loop for about 30 ms per 1,000 pods. `gc.freeze` excludes objects from
-collections. A frozen object is freed as usual when its last reference goes away.
+Objects in the store never change and contain no reference cycles, so a garbage collection of Python frees none of them.
+A full collection still visits all of them and blocks the event loop for about 30 ms per 1,000 pods. `gc.freeze`
+excludes objects from collections. A frozen object is freed as usual when its last reference goes away.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Journal:
         self._compact_at = log_bytes_max
 
     def load(self) -> Iterator[Record]:
-        """The records of the snapshot, then the newer records of the log, oldest first.
+        """Yield the records of the snapshot, and then the newer records of the log, oldest first.
 
         Raises:
             CorruptJournalError: a line cannot be read and is not an incomplete last line.

@@ -19,7 +19,7 @@ NAME = "sandbox"
 def kubeconfig(
     url: str, token: str | None, *, authority: bytes | None = None, namespace: str = "default"
 ) -> dict[str, Any]:
-    """The content of a kubeconfig. `authority` is the certificate (PEM) that clients trust."""
+    """Return the content of a kubeconfig. `authority` is the certificate (PEM) that clients trust."""
     cluster = {"server": url}
     if authority is not None:
         cluster["certificate-authority-data"] = base64.b64encode(authority).decode()

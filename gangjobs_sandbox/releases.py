@@ -42,9 +42,11 @@ class Release:
     """Whether the Job controller makes a gang of any Indexed Job whose completions equal its parallelism (1.36)."""
     min_count_mutable: bool = False
     schedules_groups: bool = True
-    """Whether the scheduler stops trying a gang's pods when it is lost, and preempts for it as one (1.37)."""
-    forgets_start: bool = True
-    """Whether suspending a Job takes back its startTime (1.36), so that its pods' directives may be changed."""
+    """Whether the scheduler treats a gang as a unit (1.37): it stops when too few pods of the gang can fit, and evicts
+    other pods for the whole gang."""
+    suspension_clears_start: bool = True
+    """Whether suspending a Job removes its startTime (since 1.36), so that the scheduling of its pods may be
+    changed."""
     disabled_group_fields: tuple[str, ...] = ()
     """Fields of groups whose gates are off: known to the schema, and dropped."""
 
@@ -66,7 +68,7 @@ RELEASES: dict[str, Release] = {
         scheduling_versions=("v1alpha1",),
         pod_link=PodLink.WORKLOAD_REF,
         schedules_groups=False,
-        forgets_start=False,
+        suspension_clears_start=False,
     ),
     "1.36": Release(
         "1.36",
@@ -105,11 +107,11 @@ class GroupRef(NamedTuple):
     workload: str | None = None
     """1.35 only: the Workload that holds the group."""
     replica: str | None = None
-    """1.35 only: which copy of the group."""
+    """1.35 only: the key of one copy of the group."""
 
 
 def pod_group_of(pod: Mapping[str, Any]) -> GroupRef | None:
-    """The group that the pod's spec names, by whichever link field it carries."""
+    """Return the group that a link field of the pod's spec names, or None if the spec has no link."""
     spec = pod.get("spec") or {}
     if group := spec.get(PodLink.SCHEDULING_GROUP):
         return GroupRef(group["podGroupName"])
@@ -119,7 +121,7 @@ def pod_group_of(pod: Mapping[str, Any]) -> GroupRef | None:
 
 
 def min_count_of(group: Mapping[str, Any]) -> int | None:
-    """How many pods must start together; None if the group is not a gang.
+    """Return how many pods must start together, or None if the group is not a gang.
 
     Takes a PodGroup object, a template of a Workload, or a 1.35 group inside a Workload.
     """

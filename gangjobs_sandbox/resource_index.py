@@ -19,7 +19,7 @@ __all__ = ["Expired", "ResourceIndex"]
 
 
 class Expired(Exception):  # noqa: N818 - the name is Kubernetes' reason
-    """The revision asked for is older than what is still kept."""
+    """The requested revision is older than the history that is kept."""
 
     def __init__(self, wanted: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {wanted} ({oldest})")
@@ -41,29 +41,29 @@ class ResourceIndex:
         self.indexed_labels = indexed_labels
         self.window = window
         self.events: list[Event] = []
-        self.forgotten = 0
+        self.compacted_revision = 0
         """Revision of the newest change that is no longer kept."""
 
     def record(self, event: Event) -> None:
         """Add a change to the window, and drop the oldest changes that no longer fit."""
         self.events.append(event)
         if len(self.events) > self.window:
-            self.forgotten = self.events[len(self.events) - self.window - 1].revision
+            self.compacted_revision = self.events[len(self.events) - self.window - 1].revision
         if len(self.events) > self.window + self.window // 8:
             del self.events[: -self.window]
 
     def since(self, revision: int) -> list[Event]:
-        """All changes after this revision, oldest first.
+        """Return all changes after this revision, oldest first.
 
         Raises:
             Expired: the window no longer contains all of them.
         """
-        if revision < self.forgotten:
-            raise Expired(revision, self.forgotten)
+        if revision < self.compacted_revision:
+            raise Expired(revision, self.compacted_revision)
         return self.events[bisect.bisect_right(self.events, revision, key=lambda event: event.revision) :]
 
     def at(self, revision: int, namespace: str | None) -> list[Stored]:
-        """The objects as they were at this revision, ordered by key.
+        """Return the objects as they were at this revision, ordered by key.
 
         Raises:
             Expired: the window no longer contains all changes since that revision.
@@ -79,9 +79,9 @@ class ResourceIndex:
                 keys = []
         return [objects[key] for key in _range_of(keys or sorted(objects), namespace)]
 
-    def forget(self, revision: int) -> None:
+    def compact_history(self, revision: int) -> None:
         """Drop all changes up to this revision, which is the newest."""
-        self.forgotten = revision
+        self.compacted_revision = revision
         self.events.clear()
 
     def put(self, key: Key, stored: Stored) -> None:
@@ -105,9 +105,9 @@ class ResourceIndex:
                 (self.by_label[pair].add if present else self.by_label[pair].discard)(key)
 
     def candidates(self, namespace: str | None, selector: Selector | None) -> Iterable[Key]:
-        """The ordered keys of the objects that the selector may match.
+        """Return the ordered keys of the objects that the selector may match.
 
-        They come from the label index if one of the selector's labels is indexed; otherwise they are all keys.
+        The keys come from the label index if one of the selector's labels is indexed; otherwise the result is all keys.
         """
         for pair in selector.exact.items() if selector else ():
             if pair[0] in self.indexed_labels:
@@ -120,7 +120,7 @@ def _within(keys: Iterable[Key], namespace: str | None) -> Iterable[Key]:
 
 
 def _range_of(keys: list[Key], namespace: str | None) -> list[Key]:
-    """The part of the ordered keys that belongs to the namespace; None means all namespaces."""
+    """Return the part of the ordered keys that belongs to the namespace; None means all namespaces."""
     if namespace is None:
         return keys
     start = bisect.bisect_left(keys, (namespace, ""))

@@ -32,7 +32,10 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One resource: identity, names, and the subresources it has. Compared by identity: there is one of each."""
+    """The identity, names and subresources of a resource.
+
+    There is one object for each resource, compared by identity.
+    """
 
     group: str
     versions: tuple[str, ...]
@@ -42,7 +45,7 @@ class Resource:
     short_names: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ()
     in_all: bool = False
-    """Whether `kubectl get all` asks for it."""
+    """Whether `kubectl get all` lists the resource."""
     key: str = field(init=False, default="")
     """`<plural>.<group>`, as error messages name it; the plural alone for the core group."""
 
@@ -113,7 +116,7 @@ _BY_KIND = {(resource.group, resource.kind): resource for resource in RESOURCES}
 
 
 def by_key(name: str | Resource) -> Resource:
-    """The resource of this plural (`jobs`) or key (`jobs.batch`).
+    """Return the resource of this plural (`jobs`) or key (`jobs.batch`).
 
     Raises:
         KeyError: the sandbox has no such resource.
@@ -122,6 +125,6 @@ def by_key(name: str | Resource) -> Resource:
 
 
 def by_kind(api_version: str, kind: str) -> Resource | None:
-    """The resource that an object's or reference's `apiVersion` and `kind` name; None if there is none here."""
+    """Return the resource of the `apiVersion` and `kind` of an object or reference, or None if there is none here."""
     group = api_version.rpartition("/")[0]
     return _BY_KIND.get((group, kind))

@@ -42,11 +42,11 @@ class Stored:
 
     @property
     def json(self) -> bytes:
-        """The object as JSON. It is encoded once."""
+        """The object as JSON. The object is encoded once."""
         return self.json_as("", lambda obj: obj)
 
     def json_as(self, view: str, convert: Callable[[Object], Object]) -> bytes:
-        """The JSON of the object in one API version. It is encoded once per version."""
+        """Return the JSON of the object in one API version. The object is encoded once for each version."""
         encoded = self._encoded.get(view)
         if encoded is None:
             encoded = self._encoded[view] = msgspec.json.encode(convert(self.obj))
@@ -80,7 +80,7 @@ class Event:
 
 
 def objects_copy(value: Any) -> Any:
-    """A deep copy of a JSON value, several times faster than `copy.deepcopy`."""
+    """Return a deep copy of a JSON value. The copy is several times faster than `copy.deepcopy`."""
     if isinstance(value, dict):
         return {name: objects_copy(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -89,6 +89,6 @@ def objects_copy(value: Any) -> Any:
 
 
 def key_of(obj: Object) -> Key:
-    """The key of the object in the store."""
+    """Return the key of the object in the store."""
     metadata = obj["metadata"]
     return metadata.get("namespace") or "", metadata["name"]

@@ -29,15 +29,15 @@ Observer = Callable[[Event], None]
 WINDOW = 10_000
 """The number of changes that are kept per resource. A client that is further behind gets 410 and lists again."""
 
-HOT_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "job-name"})
-"""The labels by which controllers and watches select most often. They are indexed."""
+INDEXED_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "job-name"})
+"""The labels by which controllers and watches select most often. An index makes these selections fast."""
 
 
 class Store:
     """Objects by resource, namespace and name, with their history. See the module docstring for the guarantees."""
 
     def __init__(
-        self, journal: Journal | None = None, *, window: int = WINDOW, indexed_labels: frozenset[str] = HOT_LABELS
+        self, journal: Journal | None = None, *, window: int = WINDOW, indexed_labels: frozenset[str] = INDEXED_LABELS
     ) -> None:
         assert window > 0, "a store without a window could not be watched"
         self.revision = 0
@@ -53,7 +53,7 @@ class Store:
         return self._indexes[resource].objects.get((namespace, name))
 
     def list(self, resource: Resource, namespace: str | None = None, selector: Selector | None = None) -> Versions:
-        """The objects of a namespace (None means all) that match the selector, ordered by namespace and name."""
+        """Return the objects of a namespace (None means all) that match the selector, ordered by namespace and name."""
         index = self._indexes[resource]
         found = [index.objects[key] for key in index.candidates(namespace, selector)]
         if selector is None or not selector.requirements:
@@ -61,7 +61,7 @@ class Store:
         return [stored for stored in found if selector.matches(stored.labels)]
 
     def list_at(self, resource: Resource, revision: int, namespace: str | None = None) -> Versions:
-        """The objects of a namespace (None means all) as they were at an earlier revision.
+        """Return the objects of a namespace (None means all) as they were at an earlier revision.
 
         Raises:
             Expired: the history no longer contains that revision.
@@ -72,7 +72,7 @@ class Store:
         return len(self._indexes[resource].objects)
 
     def events_since(self, resource: Resource, revision: int) -> Events:
-        """All changes after this revision, oldest first.
+        """Return all changes after this revision, oldest first.
 
         Raises:
             Expired: the history no longer contains all of them.
@@ -114,13 +114,13 @@ class Store:
         if self._journal is not None:
             self._journal.close()
 
-    def forget(self, resource: Resource | None = None) -> None:
+    def compact_history(self, resource: Resource | None = None) -> None:
         """Drop the history, as the compaction of etcd does. Older watches and continue tokens get 410."""
         for index in self._indexes.values() if resource is None else [self._indexes[resource]]:
-            index.forget(self.revision)
+            index.compact_history(self.revision)
 
     def statistics(self) -> dict[str, int]:
-        """The number of objects by resource key."""
+        """Return the number of objects by resource key."""
         return {resource.key: len(index.objects) for resource, index in self._indexes.items()}
 
     def _write(self, resource: Resource, key: Key, stored: Stored, *, deleted: bool) -> None:
@@ -167,7 +167,7 @@ class Store:
             if not record.resource:
                 # This record ends the snapshot. The history before it is unknown.
                 self.revision = max(self.revision, record.revision)
-                self.forget()
+                self.compact_history()
                 continue
             resource = by_key(record.resource)
             old = self._indexes[resource].objects.get((record.namespace, record.name))

@@ -1,9 +1,10 @@
 """Runs a program that ends when the process that started it ends, in whatever way.
 
-Between the two stands a small process, this module run by `python -m`. The starter holds the write end of a pipe, the
-*lifeline*. When the starter ends, even by SIGKILL, the pipe closes. The small process then sends SIGTERM to the
-program, and kills all its descendants after a grace period. On Linux the small process is a subreaper, so it also finds
-descendants that left their session or lost their parent. Elsewhere it finds the descendants that `ps` shows.
+The calling process starts a supervisor, this module run by `python -m`, and the supervisor starts the program. The
+calling process holds the write end of a pipe, the *lifeline*. When that process ends, even by SIGKILL, the pipe closes.
+The supervisor then sends SIGTERM to the program, and kills all its descendants after a grace period. On Linux the
+supervisor is a subreaper, so it also finds descendants that left their session or lost their parent. Elsewhere it finds
+the descendants that `ps` shows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Supervised:
     lifeline: int = field(repr=False)
 
     def poll(self) -> int | None:
-        """The exit code of the program, or None while the program or a descendant runs."""
+        """Return the exit code of the program, or None while the program or a descendant runs."""
         return self.process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -60,13 +61,13 @@ def start(
     output: IO[Any] | None = None,
     grace_s: float = GRACE_S,
     own_session: bool = True,
-    held: Sequence[int] = (),
+    keep_open: Sequence[int] = (),
 ) -> Supervised:
     """Start a program that ends at the latest when the calling process ends.
 
     With `own_session`, signals of the terminal do not reach the program, and its standard input is empty. Without
     `output`, the program writes to the standard output of the caller. `grace_s` is the time in seconds between SIGTERM
-    and SIGKILL. The file descriptors `held`, for example of locks, stay open until all descendants have ended; the
+    and SIGKILL. The file descriptors `keep_open`, for example of locks, stay open until all descendants have ended; the
     program does not inherit them.
 
     Raises:
@@ -83,7 +84,7 @@ def start(
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
             start_new_session=own_session,
-            pass_fds=[reading, *held],
+            pass_fds=[reading, *keep_open],
         )
     except BaseException:
         os.close(writing)
@@ -112,29 +113,32 @@ def main() -> int:
     except OSError as error:
         print(f"cannot run {options.command[0]}: {error.strerror}", file=sys.stderr)
         return 127
-    family: set[int] = set()
+    known_descendants: set[int] = set()
     try:
-        return _supervise(child, options.lifeline, wakeup, options.grace, family)
+        return _supervise(child, options.lifeline, wakeup, options.grace, known_descendants)
     finally:
-        _kill(family)
+        _kill(known_descendants)
 
 
-def _supervise(child: subprocess.Popen[bytes], lifeline: int, wakeup: int, grace_s: float, family: set[int]) -> int:
+def _supervise(
+    child: subprocess.Popen[bytes], lifeline: int, wakeup: int, grace_s: float, known_descendants: set[int]
+) -> int:
     """Wait until the program ends, and return its exit code. Stop it when the lifeline closes or SIGTERM arrives.
 
     This process ignores SIGINT, because a terminal sends SIGINT to the program as well. Before SIGTERM, the descendants
-    of the program are added to `family`: without a subreaper they cannot be found after their parents have ended.
+    of the program are added to `known_descendants`: without a subreaper they cannot be found after their parents have
+    ended.
     """
     kill_at: float | None = None
     watched = [lifeline, wakeup]
     while (code := _ended(child)) is None:
         timeout_s = None if kill_at is None else max(0.0, kill_at - time.monotonic())
         ready, _, _ = select.select(watched, [], [], timeout_s)
-        asked = set(os.read(wakeup, 512) if wakeup in ready else b"") & {signal.SIGTERM, signal.SIGHUP}
-        if lifeline in ready or (asked and lifeline in watched):
+        requested = set(os.read(wakeup, 512) if wakeup in ready else b"") & {signal.SIGTERM, signal.SIGHUP}
+        if lifeline in ready or (requested and lifeline in watched):
             watched = [wakeup]
             kill_at = time.monotonic() + grace_s
-            family.update(() if IS_LINUX else descendants(child.pid))
+            known_descendants.update(() if IS_LINUX else descendants(child.pid))
             os.kill(child.pid, signal.SIGTERM)
         elif kill_at is not None and time.monotonic() >= kill_at:
             kill_at = None
@@ -143,7 +147,7 @@ def _supervise(child: subprocess.Popen[bytes], lifeline: int, wakeup: int, grace
 
 
 def _ended(child: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of the program as a shell reports it, or None while it runs. Also reaps orphans."""
+    """Return the exit code of the program as a shell reports it, or None while the program runs. Also reap orphans."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child.pid:
@@ -153,14 +157,14 @@ def _ended(child: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def _kill(family: set[int]) -> None:
-    """Kill the processes in `family` and all descendants of this process, until none is left."""
+def _kill(known_descendants: set[int]) -> None:
+    """Kill the processes in `known_descendants` and all descendants of this process, until none is left."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
-    while time.monotonic() < deadline and (alive := family | set(descendants(os.getpid()))):
+    while time.monotonic() < deadline and (alive := known_descendants | set(descendants(os.getpid()))):
         for pid in alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        family.clear()
+        known_descendants.clear()
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Certificate", "issue", "kept"]
+__all__ = ["Certificate", "issue", "load_or_issue"]
 
 VALID = timedelta(days=3650)
 HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -107,8 +107,11 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def kept(path: Path) -> Certificate:
-    """The certificate from this file, which contains key and certificate. A missing file is created first."""
+def load_or_issue(path: Path) -> Certificate:
+    """Return the certificate and key in this file.
+
+    If the file does not exist, issue a certificate and write the file.
+    """
     if not path.exists():
         fresh = issue()
         temporary = path.with_name(f"{path.name}.new")

@@ -54,7 +54,7 @@ class Processes:
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> supervise.Supervised:
         with self.log(name).open("wb") as log:
-            self._running[name] = supervise.start(argv, env=env, output=log, grace_s=GRACE_S, held=[self._lock])
+            self._running[name] = supervise.start(argv, env=env, output=log, grace_s=GRACE_S, keep_open=[self._lock])
         return self._running[name]
 
     def check(self) -> None:

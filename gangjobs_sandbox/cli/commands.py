@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments, and set `run`: a function from the parsed arguments to the exit code."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     upper = actions.add_parser("up", help="start a cluster and show what happens in it until Ctrl-C")
-    upper.set_defaults(run=partial(_with_errors_shown, up))
+    upper.set_defaults(run=partial(_run_action, up))
     runner = actions.add_parser(
         "run",
         help="start a cluster, run a command with it, and stop it",
@@ -44,10 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for subparser in (upper, runner):
         _add_cluster_options(subparser)
     runner.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run")
-    runner.set_defaults(run=partial(_with_errors_shown, run))
+    runner.set_defaults(run=partial(_run_action, run))
 
 
-def _with_errors_shown(action: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+def _run_action(action: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Run the action, and print a `CommandError` without a traceback. Returns the exit code."""
     try:
         return action(options)
     except CommandError as error:
@@ -59,10 +60,10 @@ def up(options: argparse.Namespace) -> int:
     """Run a cluster until SIGINT or SIGTERM. Returns the exit code 0."""
     import asyncio
 
-    from gangjobs_sandbox.cli.foreground import keep_up
+    from gangjobs_sandbox.cli.foreground import run_in_foreground
 
-    with _explained():
-        asyncio.run(keep_up(_config(options)))
+    with _sandbox_errors_as_command_errors():
+        asyncio.run(run_in_foreground(_config(options)))
     return 0
 
 
@@ -70,15 +71,15 @@ def run(options: argparse.Namespace) -> int:
     """Run a command with its own cluster. Returns the exit code of the command."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        raise CommandError("which command? For example: gangjobs sandbox run -- kubectl get nodes")
+        raise CommandError("no command is given. For example: gangjobs sandbox run -- kubectl get nodes")
     from gangjobs_sandbox.thread import running
 
-    with _explained(), running(_config(options)) as sandbox:
+    with _sandbox_errors_as_command_errors(), running(_config(options)) as sandbox:
         return _run_command(command, os.environ | variables(sandbox.kubeconfig_path))
 
 
 def variables(kubeconfig: Path) -> dict[str, str]:
-    """The environment variables by which kubectl, client libraries and Airflow find the cluster."""
+    """Return the environment variables by which kubectl, client libraries and Airflow find the cluster."""
     connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
     return {"KUBECONFIG": str(kubeconfig), "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection)}
 
@@ -146,8 +147,8 @@ def _config(options: argparse.Namespace) -> SandboxConfig:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Raise a SandboxError as a CommandError, which is printed without a traceback."""
+def _sandbox_errors_as_command_errors() -> Iterator[None]:
+    """Raise a `SandboxError` as a `CommandError`, which `_run_action` prints."""
     import logging
 
     from gangjobs_sandbox.cluster import SandboxError

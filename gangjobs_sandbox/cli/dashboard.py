@@ -43,12 +43,12 @@ FRAME_LINES = 3 * HEAD_LINES + 4
 """The lines that are not rows: the heads, two empty lines, the sum of the pods, and the line of the cursor."""
 ROWS_MIN = 2
 """The minimum number of rows of a table."""
-SETTLED_PHASES = ("Running", "Succeeded")
+LAST_PHASES = ("Running", "Succeeded")
 """The phases of the pods that are shown last, in this order. All other pods are waiting or have failed."""
 
 
 def tables(snapshot: Snapshot) -> RenderableType:
-    """The tables of nodes, Jobs and pods, which together fit the height of the terminal."""
+    """Return the tables of nodes, Jobs and pods, which together fit the height of the terminal."""
     return _Dashboard(snapshot)
 
 
@@ -59,14 +59,17 @@ class _Dashboard:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seen = self.snapshot
         counts = [len(seen.nodes), max(len(seen.jobs), 1), max(len(seen.pods), 1)]
-        nodes, jobs, pods = shares(counts, max(options.size.height - FRAME_LINES, 0))
+        nodes, jobs, pods = share_rows(counts, max(options.size.height - FRAME_LINES, 0))
         yield Group(
             _nodes_table(seen, nodes), "", _jobs_table(seen, jobs), "", _pods_table(seen, pods), _sum_of_pods(seen.pods)
         )
 
 
-def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """The number of rows of each table. Tables that need less than an equal share leave the rest to the others."""
+def share_rows(wanted: Sequence[int], room: int) -> list[int]:
+    """Return the number of rows of each table.
+
+    Tables that need less than an equal share leave the rest to the others.
+    """
     given = [0] * len(wanted)
     left = max(room, ROWS_MIN * len(wanted))
     for place, position in enumerate(sorted(range(len(wanted)), key=lambda position: wanted[position])):
@@ -75,8 +78,8 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
     return given
 
 
-def middle_cut(name: str, width: int) -> str:
-    """The name in at most `width` characters, without its middle if it is longer."""
+def cut_middle(name: str, width: int) -> str:
+    """Return the name in at most `width` characters. A longer name loses its middle."""
     if len(name) <= width:
         return name
     tail = (width - 1) * 2 // 3
@@ -90,18 +93,20 @@ class _Name:
         self._name = name
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(middle_cut(self._name, options.max_width), no_wrap=True)
+        yield Text(cut_middle(self._name, options.max_width), no_wrap=True)
 
 
 def _nodes_table(snapshot: Snapshot, rows: int) -> Table:
     table = _table("node", "state", "pods", "cpu", "memory", "gpu")
-    held, used = _held_by_node(snapshot.pods)
+    counts, used = _usage_by_node(snapshot.pods)
     shown, hidden = _fitting(snapshot.nodes, rows)
     for node in shown:
         name = node["metadata"]["name"]
-        room = parse_list((node.get("status") or {}).get("allocatable"))
-        amounts = [_share(used.get(name, {}), room, resource) for resource in ("cpu", "memory", "nvidia.com/gpu")]
-        table.add_row(_Name(name), node_phase(node), str(held[name]), *amounts)
+        allocatable = parse_list((node.get("status") or {}).get("allocatable"))
+        amounts = [
+            _share(used.get(name, {}), allocatable, resource) for resource in ("cpu", "memory", "nvidia.com/gpu")
+        ]
+        table.add_row(_Name(name), node_phase(node), str(counts[name]), *amounts)
     return _with_rest(table, hidden)
 
 
@@ -119,7 +124,7 @@ def _jobs_table(snapshot: Snapshot, rows: int) -> Table:
 def _pods_table(snapshot: Snapshot, rows: int) -> Table:
     table = _table("pod", "phase", "node", "age")
     count = rows if len(snapshot.pods) <= rows else rows - 1
-    for pod in heapq.nsmallest(count, snapshot.pods, key=_attention):
+    for pod in heapq.nsmallest(count, snapshot.pods, key=_pod_order):
         node = (pod.get("spec") or {}).get("nodeName") or "-"
         table.add_row(_Name(path_of(pod)), _colored(pod_phase(pod)), node, _age(pod, snapshot.now))
     if not snapshot.pods:
@@ -140,7 +145,7 @@ def _table(*columns: str) -> Table:
 
 
 def _fitting(objects: Sequence[Object], rows: int) -> tuple[Sequence[Object], int]:
-    """The objects to show, and the number of hidden objects. The line with that number is one of the rows."""
+    """Return the objects to show, and the number of hidden objects. The line with that number is one of the rows."""
     if len(objects) <= rows:
         return objects, 0
     return objects[: rows - 1], len(objects) - rows + 1
@@ -156,20 +161,20 @@ def _creation(obj: Object) -> tuple[str, str]:
     return str(obj["metadata"].get("creationTimestamp")), obj["metadata"]["name"]
 
 
-def _attention(pod: Object) -> tuple[int, str, str]:
-    """The sort key of a pod: pods that wait or have failed come first, then creation time and name."""
+def _pod_order(pod: Object) -> tuple[int, str, str]:
+    """Return the sort key of a pod: pods that wait or have failed come first, then creation time and name."""
     phase = pod_phase(pod)
-    settled = SETTLED_PHASES.index(phase) + 1 if phase in SETTLED_PHASES else 0
-    return settled, *_creation(pod)
+    position = LAST_PHASES.index(phase) + 1 if phase in LAST_PHASES else 0
+    return position, *_creation(pod)
 
 
-def _held_by_node(pods: Iterable[Object]) -> tuple[Counter[str], dict[str, ResourceList]]:
-    """The number of pods that use resources of each node, and the sum of their requests by node.
+def _usage_by_node(pods: Iterable[Object]) -> tuple[Counter[str], dict[str, ResourceList]]:
+    """Return the number of pods that use resources of each node, and the sum of their requests by node.
 
     The pods of a gang have equal requests, so each distinct request is parsed once and multiplied.
     """
-    held: Counter[str] = Counter()
-    alike: Counter[tuple[str, str]] = Counter()
+    counts: Counter[str] = Counter()
+    counts_by_request: Counter[tuple[str, str]] = Counter()
     requests: dict[str, ResourceList] = {}
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
@@ -180,21 +185,21 @@ def _held_by_node(pods: Iterable[Object]) -> tuple[Counter[str], dict[str, Resou
         key = repr([(one.get("resources"), one.get("restartPolicy")) for one in containers])
         if key not in requests:
             requests[key] = requests_of(spec)
-        held[node] += 1
-        alike[node, key] += 1
+        counts[node] += 1
+        counts_by_request[node, key] += 1
     used: dict[str, ResourceList] = {}
-    for (node, key), count in alike.items():
+    for (node, key), count in counts_by_request.items():
         total = used.setdefault(node, {})
         for resource, amount in requests[key].items():
             total[resource] = total.get(resource, Decimal(0)) + amount * count
-    return held, used
+    return counts, used
 
 
-def _share(used: Mapping[str, Decimal], room: Mapping[str, Decimal], resource: str) -> str:
-    if resource not in room:
+def _share(used: Mapping[str, Decimal], allocatable: Mapping[str, Decimal], resource: str) -> str:
+    if resource not in allocatable:
         return "-"
     text = format_bytes if resource == "memory" else format_cpu
-    return f"{text(used[resource]) if used.get(resource) else 0} / {text(room[resource])}"
+    return f"{text(used[resource]) if used.get(resource) else 0} / {text(allocatable[resource])}"
 
 
 def _age(obj: Object, now: datetime) -> str:

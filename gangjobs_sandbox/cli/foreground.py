@@ -14,12 +14,12 @@ from gangjobs_sandbox.cluster import Sandbox, SandboxConfig
 from gangjobs_sandbox.gc_freeze import gc_frozen
 from gangjobs_sandbox.resources import JOBS, NODES, PODS
 
-__all__ = ["keep_up"]
+__all__ = ["run_in_foreground"]
 
 REFRESH_S = 0.5
 
 
-async def keep_up(config: SandboxConfig) -> None:
+async def run_in_foreground(config: SandboxConfig) -> None:
     """Run a sandbox until SIGINT or SIGTERM, and show a dashboard on a terminal, or else one line per change."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ async def _print_changes(sandbox: Sandbox, stop: asyncio.Event) -> None:
 
 
 def snapshot(sandbox: Sandbox) -> Snapshot:
-    """The objects in the sandbox now."""
+    """Return the objects in the sandbox now."""
     registry = sandbox.registry
     return Snapshot(registry.list(NODES), registry.list(JOBS), registry.list(PODS), datetime.now(UTC))
 

@@ -41,7 +41,7 @@ class Snapshot:
 
 
 def job_phase(job: Object) -> str:
-    """The phase of a Job in one word."""
+    """Return the phase of a Job in one word."""
     status, spec = job.get("status") or {}, job.get("spec") or {}
     true = {c["type"] for c in status.get("conditions") or () if c["status"] == "True"}
     if job["metadata"].get("deletionTimestamp"):
@@ -55,7 +55,7 @@ def job_phase(job: Object) -> str:
 
 
 def pod_phase(pod: Object) -> str:
-    """The phase of a pod, or the reason why a container waits."""
+    """Return the phase of a pod, or the reason why a container waits."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") and status.get("phase") not in {"Succeeded", "Failed"}:
         return "Terminating"
@@ -66,7 +66,7 @@ def pod_phase(pod: Object) -> str:
 
 
 def changes(before: Snapshot | None, after: Snapshot) -> list[str]:
-    """One line for each node, Job and pod that was added, changed or deleted."""
+    """Return one line for each node, Job and pod that was added, changed or deleted."""
     old = {} if before is None else _lines(before)
     new = _lines(after)
     changed = [line for name, line in new.items() if old.get(name) != line]
@@ -89,14 +89,14 @@ def _lines(snapshot: Snapshot) -> dict[str, str]:
 
 
 def node_phase(node: Object) -> str:
-    """Ready or NotReady."""
+    """Return `Ready` or `NotReady`."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
     return "Ready" if ready else "NotReady"
 
 
 def progress_of(job: Object) -> str:
-    """The number of pods of a Job that are ready, or have ended, out of all its pods."""
+    """Return the number of pods of a Job that are ready, or have ended, out of all its pods."""
     status, spec = job.get("status") or {}, job.get("spec") or {}
     total = spec.get("parallelism") or 1
     if status.get("succeeded") or status.get("failed"):
@@ -105,5 +105,5 @@ def progress_of(job: Object) -> str:
 
 
 def path_of(obj: Object) -> str:
-    """Namespace and name."""
+    """Return the namespace and name of an object, as `<namespace>/<name>`."""
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"

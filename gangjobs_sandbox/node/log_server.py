@@ -43,7 +43,7 @@ async def serving_logs(config: NodeConfig, logs: LogSource) -> AsyncIterator[int
     if config.log_port is None:
         yield None
         return
-    own = tls.kept(config.root_dir / "log-server.pem")
+    own = tls.load_or_issue(config.root_dir / "log-server.pem")
     certificate = _Certificate(own.certificate, own.key, config.log_client_authority)
     async with serving(_app(logs), host=HOST_IP, port=config.log_port, certificate=certificate) as address:
         yield address.port

@@ -38,7 +38,7 @@ def page(registry: Registry, **query: str) -> Page:
 def test_page_of_a_dropped_revision_is_expired(registry: Registry) -> None:
     first = page(registry, limit="2")
     registry.create(CONFIGMAPS, {"metadata": {"name": "late"}})
-    registry.store.forget(CONFIGMAPS)
+    registry.store.compact_history(CONFIGMAPS)
     assert first.next
     with pytest.raises(StatusError, match="continue parameter is too old") as caught:
         page(registry, limit="2", **{"continue": first.next})
@@ -47,7 +47,7 @@ def test_page_of_a_dropped_revision_is_expired(registry: Registry) -> None:
 
 def test_exact_revision_that_was_dropped_is_expired(registry: Registry) -> None:
     version = str(registry.store.revision - 1)
-    registry.store.forget(CONFIGMAPS)
+    registry.store.compact_history(CONFIGMAPS)
     with pytest.raises(StatusError, match="provided list is too old"):
         page(registry, resourceVersion=version, resourceVersionMatch="Exact")
 

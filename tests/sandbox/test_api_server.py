@@ -74,13 +74,13 @@ async def test_certificate_is_trusted_by_its_own_client_only() -> None:
 
 def test_stored_certificate_is_reused(tmp_path: Path) -> None:
     path = tmp_path / "certificate.pem"
-    first = tls.kept(path)
-    assert tls.kept(path) == first
+    first = tls.load_or_issue(path)
+    assert tls.load_or_issue(path) == first
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
-    assert "PRIVATE KEY" not in repr(tls.kept(tmp_path / "c.pem"))
+    assert "PRIVATE KEY" not in repr(tls.load_or_issue(tmp_path / "c.pem"))
 
 
 def test_kubeconfig_is_complete_and_private(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ async def test_expired_version_causes_a_new_list() -> None:
     async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
         follower = Follower(client)
         await until(lambda: follower.seen == ["listed "])
-        cluster.registry.store.forget()
+        cluster.registry.store.compact_history()
         cluster.registry.create(CONFIGMAPS, config_map("a"), "default")
         await until(lambda: follower.seen[-1:] in (["listed a"], ["ADDED a"]))
         await follower.stop()

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from gangjobs_sandbox.cli import summary
-from gangjobs_sandbox.cli.dashboard import middle_cut, shares, tables
+from gangjobs_sandbox.cli.dashboard import cut_middle, share_rows, tables
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -133,12 +133,12 @@ def test_pod_with_a_message_is_first():
 
 
 def test_unused_height_goes_to_the_longer_table():
-    assert shares([1, 100, 3], 20) == [1, 16, 3]
-    assert shares([100, 100, 100], 0) == [2, 2, 2]
+    assert share_rows([1, 100, 3], 20) == [1, 16, 3]
+    assert share_rows([100, 100, 100], 0) == [2, 2, 2]
 
 
 @pytest.mark.parametrize("width", [5, 10, 63])
 def test_shortened_name_has_the_maximum_width(width):
-    cut = middle_cut("default/" + "x" * 55 + "-17", width)
+    cut = cut_middle("default/" + "x" * 55 + "-17", width)
     assert len(cut) == width
     assert cut.endswith("17")

@@ -109,7 +109,7 @@ def test_quiet_resource_keeps_its_history() -> None:
 def test_dropped_history_is_expired() -> None:
     store = Store()
     store.put(PODS, thing())
-    store.forget(PODS)
+    store.compact_history(PODS)
     assert store.events_since(PODS, 1) == []
     with pytest.raises(Expired):
         store.events_since(PODS, 0)

@@ -57,7 +57,7 @@ def test_invalid_arguments_exit_with_code_2(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sandbox", "run"], "gangjobs: which command? For example"),
+        (["sandbox", "run"], "gangjobs: no command is given. For example"),
         (["sandbox", "run", "--token-file", "/no/such", "--", "true"], "gangjobs: --token-file /no/such: No such file"),
         (["sandbox", "run", "--cpu", "many", "--", "true"], "gangjobs: cpu: 'many' is not a quantity"),
         (
