@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.kube import selector as selectors
 from airflow_provider_gangjobs.kube.selector import FieldSelector, Selector
 from gangjobs_sandbox import errors
-from gangjobs_sandbox.registry.selection import check_fields, matches_fields
+from gangjobs_sandbox.registry.field_selectors import check_fields, matches_fields
 from gangjobs_sandbox.store import Event, EventType, Stored
 
 if TYPE_CHECKING:

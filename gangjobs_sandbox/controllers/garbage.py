@@ -11,8 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangjobs_sandbox.controllers.meta import (
-    FINALIZER_FOREGROUND,
-    FINALIZER_ORPHAN,
     Obj,
     finalizers_of,
     is_deleting,
@@ -25,6 +23,7 @@ from gangjobs_sandbox.controllers.ownergraph import Entry, OwnerGraph
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Propagation, Registry
+from gangjobs_sandbox.registry.metadata import FOREGROUND, ORPHAN
 from gangjobs_sandbox.resources import EVENTS, RESOURCES, Resource
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ class GarbageCollector:
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self._registry = registry
         self._graph = OwnerGraph()
-        self._emptying: set[str] = set()
-        """Owners in foreground deletion whose dependents have been deleted."""
+        self._dependents_queued: set[str] = set()
+        """UIDs of owners in foreground deletion whose dependents have been queued for deletion."""
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for resource in RESOURCES:
             if resource is not EVENTS:
@@ -69,9 +68,9 @@ class GarbageCollector:
         if entry is None:
             return
         if is_deleting(entry.obj):
-            if FINALIZER_ORPHAN in finalizers_of(entry.obj):
+            if ORPHAN in finalizers_of(entry.obj):
                 yield from self._orphan(entry)
-            elif FINALIZER_FOREGROUND in finalizers_of(entry.obj):
+            elif FOREGROUND in finalizers_of(entry.obj):
                 yield from self._delete_dependents(entry)
             return
         self._process_owners(entry)
@@ -80,24 +79,24 @@ class GarbageCollector:
         for dependent in self._graph.dependents_of(uid_of(entry.obj)):
             self._remove_owners(dependent, [uid_of(entry.obj)])
             yield
-        self._remove_finalizer(entry, FINALIZER_ORPHAN)
+        self._remove_finalizer(entry, ORPHAN)
 
     def _delete_dependents(self, entry: Entry) -> Cooperative[None]:
         owner = uid_of(entry.obj)
         if not self._graph.has_blockers(owner):
-            self._remove_finalizer(entry, FINALIZER_FOREGROUND)
+            self._remove_finalizer(entry, FOREGROUND)
             return
-        if owner in self._emptying:
+        if owner in self._dependents_queued:
             return
-        # One deletion is enough: the collector processes dependents that are created later anyway.
-        self._emptying.add(owner)
+        # Once is enough: a dependent that is created later is queued when it is created.
+        self._dependents_queued.add(owner)
         for dependent in self._graph.dependents_of(owner):
             self.queue.add(uid_of(dependent.obj))
             yield
 
     def _process_owners(self, entry: Entry) -> None:
         owners = self._graph.owners_of(entry.obj)
-        if owners.solid:
+        if owners.existing:
             if lost := [ref["uid"] for ref in (*owners.dangling, *owners.waiting)]:
                 self._remove_owners(entry, lost)
         elif owners.waiting and self._graph.dependents_of(uid_of(entry.obj)):
@@ -140,7 +139,7 @@ class GarbageCollector:
     def _drop(self, obj: Obj) -> None:
         dependents = self._graph.dependents_of(uid_of(obj))
         self._graph.drop(obj)
-        self._emptying.discard(uid_of(obj))
+        self._dependents_queued.discard(uid_of(obj))
         for dependent in dependents:
             self.queue.add(uid_of(dependent.obj))
         for ref in owners_of(obj):
@@ -149,6 +148,6 @@ class GarbageCollector:
 
 def _requested_policy(obj: Obj) -> Propagation:
     """Return the propagation policy that an earlier request stored in the object's finalizers."""
-    if FINALIZER_ORPHAN in finalizers_of(obj):
+    if ORPHAN in finalizers_of(obj):
         return Propagation.ORPHAN
-    return Propagation.FOREGROUND if FINALIZER_FOREGROUND in finalizers_of(obj) else Propagation.BACKGROUND
+    return Propagation.FOREGROUND if FOREGROUND in finalizers_of(obj) else Propagation.BACKGROUND

@@ -121,9 +121,9 @@ class ControllerManager:
 
     def _sync(self, controller: Controller, key: Hashable) -> Cooperative[None]:
         try:
-            turns = controller.sync(key)
-            if turns is not None:
-                yield from turns
+            work = controller.sync(key)
+            if work is not None:
+                yield from work
         except Exception as exc:  # A sync that breaks on one object must not stop the cluster.
             self._failed(controller, key, exc)
         else:

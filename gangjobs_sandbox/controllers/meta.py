@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 """A Kubernetes object as JSON. The registry returns shared objects: copy an object before you change it."""
 
-FINALIZER_FOREGROUND = "foregroundDeletion"
-FINALIZER_ORPHAN = "orphan"
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 

@@ -29,7 +29,7 @@ class NamespaceController:
 
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self._registry = registry
-        self._ending: dict[str, Obj] = {}
+        self._terminating: dict[str, Obj] = {}
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for namespace in registry.list(NAMESPACES):
             self._namespace(namespace)
@@ -37,15 +37,15 @@ class NamespaceController:
     def observe(self, event: Event) -> None:
         if event.resource is NAMESPACES:
             if event.type == "DELETED":
-                self._ending.pop(name_of(event.obj), None)
+                self._terminating.pop(name_of(event.obj), None)
             else:
                 self._namespace(event.obj)
-        elif self._ending and event.type == "DELETED" and namespace_of(event.obj) in self._ending:
+        elif self._terminating and event.type == "DELETED" and namespace_of(event.obj) in self._terminating:
             self.queue.add(namespace_of(event.obj))
 
     def sync(self, key: Hashable) -> Cooperative[None]:
         """Delete the remaining objects. If there are none, finalize the namespace. Raises StatusError."""
-        namespace = self._ending.get(str(key))
+        namespace = self._terminating.get(str(key))
         if namespace is None:
             return
         left = [(resource, obj) for resource in _ordered() for obj in self._registry.list(resource, name_of(namespace))]
@@ -72,7 +72,7 @@ class NamespaceController:
 
     def _namespace(self, namespace: Obj) -> None:
         if is_deleting(namespace):
-            self._ending[name_of(namespace)] = namespace
+            self._terminating[name_of(namespace)] = namespace
             self.queue.add(name_of(namespace))
 
 

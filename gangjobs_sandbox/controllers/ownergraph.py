@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.controllers.meta import (
-    FINALIZER_FOREGROUND,
     Obj,
     finalizers_of,
     is_deleting,
@@ -15,6 +14,7 @@ from gangjobs_sandbox.controllers.meta import (
     owners_of,
     uid_of,
 )
+from gangjobs_sandbox.registry.metadata import FOREGROUND
 from gangjobs_sandbox.resources import Resource, by_kind
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ class Entry:
     @property
     def is_deleting_dependents(self) -> bool:
         """Return whether the object is in foreground deletion and waits for its dependents."""
-        return is_deleting(self.obj) and FINALIZER_FOREGROUND in finalizers_of(self.obj)
+        return is_deleting(self.obj) and FOREGROUND in finalizers_of(self.obj)
 
 
 @dataclass(frozen=True)
 class Owners:
     """The owner references of an object, by the state of the owner."""
 
-    solid: tuple[Obj, ...] = ()
+    existing: tuple[Obj, ...] = ()
     dangling: tuple[Obj, ...] = ()
     """The owner does not exist, or its name now belongs to another object."""
     waiting: tuple[Obj, ...] = ()
@@ -74,19 +74,19 @@ class OwnerGraph:
         return any(_blocks(owners_of(self._entries[dependent].obj), uid) for dependent in self._dependents.get(uid, ()))
 
     def owners_of(self, obj: Obj) -> Owners:
-        solid: list[Obj] = []
+        existing: list[Obj] = []
         dangling: list[Obj] = []
         waiting: list[Obj] = []
         for ref in owners_of(obj):
             owner = self._entries.get(ref["uid"])
             if owner is None or not _names(ref, owner, namespace_of(obj)):
                 # An owner of a kind that is not served here cannot be looked up. The graph assumes that it exists.
-                (dangling if by_kind(ref["apiVersion"], ref["kind"]) else solid).append(ref)
+                (dangling if by_kind(ref["apiVersion"], ref["kind"]) else existing).append(ref)
             elif owner.is_deleting_dependents and ref.get("blockOwnerDeletion"):
                 waiting.append(ref)
             else:
-                solid.append(ref)
-        return Owners(tuple(solid), tuple(dangling), tuple(waiting))
+                existing.append(ref)
+        return Owners(tuple(existing), tuple(dangling), tuple(waiting))
 
     def _unlink(self, uid: str) -> None:
         entry = self._entries.get(uid)

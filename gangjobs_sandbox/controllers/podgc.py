@@ -38,7 +38,7 @@ PERIOD_S = 20.0
 QUARANTINE_S = 40.0
 """The quarantine of a missing node before its pods are deleted: the node object may return."""
 
-_ALL_PODS = "sweep"
+_ALL_PODS = "all pods"
 
 
 class PodGc:

@@ -16,6 +16,7 @@ from gangjobs_sandbox.controllers.meta import (
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Registry
+from gangjobs_sandbox.registry.scheduling import PROTECTION_FINALIZER
 from gangjobs_sandbox.releases import pod_group_of
 from gangjobs_sandbox.resources import PODGROUPS, PODS
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.store import Event
-
-FINALIZER_PROTECTION = "scheduling.k8s.io/podgroup-protection"
 
 
 class PodGroupProtection:
@@ -58,7 +57,7 @@ class PodGroupProtection:
         group = self._groups.get(key)
         if group is None or not is_deleting(group) or self._users.get(key):
             return
-        kept = [name for name in finalizers_of(group) if name != FINALIZER_PROTECTION]
+        kept = [name for name in finalizers_of(group) if name != PROTECTION_FINALIZER]
         if len(kept) == len(finalizers_of(group)):
             return
         patch = {"metadata": {"uid": uid_of(group), "finalizers": kept or None}}

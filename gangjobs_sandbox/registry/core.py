@@ -60,7 +60,7 @@ class NamespaceStrategy(Strategy):
 
 
 def terminating(outcome: Outcome, now: str) -> Outcome:
-    """Return the outcome of a DELETE. A DELETE never removes a namespace that may have contents."""
+    """Return the outcome of a DELETE of a namespace. A namespace that may have contents is marked, and not removed."""
     obj = outcome.obj
     if not obj["spec"].get("finalizers"):
         return outcome
@@ -94,7 +94,7 @@ class ServiceStrategy(Strategy):
     returns_deleted = True
 
     def problems_with_name(self, name: str, context: Context) -> list[str]:
-        """Names that start with a digit are allowed since 1.36 (KEP-5311)."""
+        """Return the errors in the name. Names that start with a digit are allowed since 1.36 (KEP-5311)."""
         return naming.dns_label_1035(name) if context.release.schema == "1.35" else naming.dns_label(name)
 
     def default(self, obj: Object, context: Context) -> None:

@@ -103,7 +103,7 @@ def plan(obj: Object, options: DeleteOptions, *, default: Propagation, grace_s: 
 
 
 def _shorten(obj: Object, options: DeleteOptions, now: datetime) -> Outcome:
-    """A second deletion can only shorten the grace period."""
+    """Plan a second deletion of an object. It can only shorten the grace period."""
     metadata = obj["metadata"]
     pending_s = metadata.get("deletionGracePeriodSeconds", 0)
     wanted_s = options.grace_period_s

@@ -1,4 +1,4 @@
-"""Fields whose feature gate is off. They are silently dropped at creation, as `DropDisabledFields` does."""
+"""Drops the fields whose feature gate is off, silently, as `DropDisabledFields` of the API server does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drop_from_pod(spec: Object, release: Release) -> None:
 
 
 def drop_from_job(spec: Object, release: Release) -> None:
-    """Remove these links from a Job's template, and `scheduling` if `WorkloadWithJob` is off."""
+    """Remove such links from the template of a Job's spec, and `scheduling` if `WorkloadWithJob` is off."""
     drop_from_pod(spec["template"]["spec"], release)
     if not release.job_scheduling:
         spec.pop("scheduling", None)

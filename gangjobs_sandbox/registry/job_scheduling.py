@@ -25,7 +25,7 @@ _VARIANT_IS_FIXED = (
 
 
 def require_fixed_parallelism(new: Object, old: Object, context: Context) -> None:
-    """1.36 refuses to change the parallelism of a Job whose group is a gang (admission plugin JobValidation)."""
+    """Refuse a changed parallelism of a Job whose group is a gang, as 1.36 does (admission plugin JobValidation)."""
     if new["spec"].get("parallelism") == old["spec"].get("parallelism"):
         return
     metadata = old["metadata"]

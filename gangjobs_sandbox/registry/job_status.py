@@ -68,7 +68,7 @@ def _condition_causes(now: set[str], before: set[str]) -> Iterator[Cause]:
 
 
 def _finished_causes(spec: Mapping[str, Any], status: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Cause]:
-    """Checked when a Job finishes, and for each changed field of a finished Job."""
+    """Return the errors in the status of a finished Job. After the write that finishes the Job, only changes count."""
     finals = {"Complete", "Failed"}
     if not finals & _true_conditions(status):
         return

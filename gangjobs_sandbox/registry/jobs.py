@@ -18,7 +18,7 @@ from gangjobs_sandbox.registry.job_scheduling import (
     scheduling_update_causes,
 )
 from gangjobs_sandbox.registry.job_status import status_causes
-from gangjobs_sandbox.registry.pod_defaults import default_pod_spec, drop_disabled
+from gangjobs_sandbox.registry.pod_defaults import default_pod_spec
 from gangjobs_sandbox.registry.pod_validation import template_causes
 from gangjobs_sandbox.registry.strategies import Context, Strategy, count_generation
 from gangjobs_sandbox.store import Object, objects_copy
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gangjobs_sandbox.errors import Cause
-    from gangjobs_sandbox.releases import Release
 
 __all__ = ["JobStrategy"]
 
@@ -73,9 +72,8 @@ class JobStrategy(Strategy):
         _set_default(spec, "manualSelector", False)
         template = spec.setdefault("template", {})
         pod_spec = template.setdefault("spec", {})
-        drop_disabled(pod_spec, context.release)
+        gates.drop_from_job(spec, context.release)
         default_pod_spec(pod_spec)
-        _drop_disabled_scheduling(spec, context.release)
         labels = (template.get("metadata") or {}).get("labels")
         if labels and not obj["metadata"].get("labels"):
             # The template and the Job share this dict, so that labels generated for the template become labels of the
@@ -84,13 +82,12 @@ class JobStrategy(Strategy):
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1
-        gates.drop_from_job(obj["spec"], context.release)
         if not obj["spec"]["manualSelector"]:
             _generate_selector(obj)
         obj["status"] = {}
 
     def canonicalize(self, obj: Object) -> None:
-        """A Job without labels gets the labels of its template, including the generated ones."""
+        """Give a Job without labels the labels of its template, including the generated ones."""
         labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")
         if labels and not obj["metadata"].get("labels"):
             obj["metadata"]["labels"] = dict(labels)
@@ -133,11 +130,6 @@ class JobStrategy(Strategy):
 def _set_default(spec: Object, field: str, value: Any) -> None:
     if spec.get(field) is None:
         spec[field] = value
-
-
-def _drop_disabled_scheduling(spec: Object, release: Release) -> None:
-    if not release.job_scheduling:
-        spec.pop("scheduling", None)
 
 
 def _generate_selector(job: Object) -> None:
@@ -249,7 +241,7 @@ def _restart_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
 
 
 def _name_causes(job: Object) -> Iterator[Cause]:
-    """The host names of an Indexed Job's pods consist of the Job's name and the index."""
+    """Return the errors in the name of an Indexed Job. The host names of its pods are the name and the index."""
     spec, name = job["spec"], job["metadata"]["name"]
     if spec["completionMode"] == "Indexed" and spec.get("completions"):
         last = f"{name}-{spec['completions'] - 1}"
@@ -259,7 +251,10 @@ def _name_causes(job: Object) -> Iterator[Cause]:
 
 
 def _completions_causes(spec: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Cause]:
-    """The completions of an Indexed Job may change only together with its parallelism (elastic Jobs)."""
+    """Return the errors in changed completions.
+
+    Only an Indexed Job may change them, with its parallelism (elastic Jobs).
+    """
     wanted, present = spec.get("completions"), before.get("completions")
     if wanted == present:
         return
@@ -271,7 +266,10 @@ def _completions_causes(spec: Mapping[str, Any], before: Mapping[str, Any]) -> I
 
 
 def _template_causes(template: Mapping[str, Any], old: Object) -> Iterator[Cause]:
-    """Only node placement, resources and metadata of the template may change, and only while the Job has no pods."""
+    """Return the errors in a changed template.
+
+    Only node placement, resources and metadata may change, and only while the Job has no pods.
+    """
     before = old["spec"]["template"]
     if not _is_template_mutable(old):
         if template != before:
@@ -289,14 +287,14 @@ def _template_causes(template: Mapping[str, Any], old: Object) -> Iterator[Cause
 
 
 def _is_template_mutable(job: Object) -> bool:
-    """A suspended Job without pods may change resources and node placement (KEP-2926, KEP-5440)."""
+    """Return whether parts of the template may change: the Job is suspended and has no pods (KEP-2926, KEP-5440)."""
     status = job.get("status") or {}
     stopped = any(c["type"] == "Suspended" and c["status"] == "True" for c in status.get("conditions") or ())
     return bool(job["spec"].get("suspend")) and (stopped or "startTime" not in status) and not status.get("active")
 
 
 def _restore_node_affinity(spec: Object, before: Mapping[str, Any]) -> None:
-    """Only the node part of the affinity may change. An affinity without parts equals none."""
+    """Set the node part of the affinity, which may change, to its old value. An affinity without parts equals none."""
     affinity: Object = spec.pop("affinity", None) or {}
     _restore(affinity, before.get("affinity") or {}, "nodeAffinity")
     if affinity or "affinity" in before:

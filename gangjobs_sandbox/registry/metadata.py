@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FOREGROUND",
     "ORPHAN",
+    "SUFFIX_ALPHABET",
     "complete",
     "keep_server_fields",
     "label_causes",
@@ -35,7 +36,8 @@ __all__ = [
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 _STANDARD_FINALIZERS = frozenset({FOREGROUND, ORPHAN, "kubernetes"})
-_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""The characters of generated parts of names. There are no vowels, so the names contain no words."""
 _GENERATED_PREFIX_MAX = 58
 _SERVER_FIELDS = ("managedFields", "selfLink", "resourceVersion")
 _CREATED_FIELDS = ("deletionTimestamp", "deletionGracePeriodSeconds", "generation")
@@ -56,7 +58,7 @@ def complete(
         metadata.pop(field, None)
     _set_namespace(metadata, resource, namespace)
     if not metadata.get("name") and (prefix := metadata.get("generateName")):
-        suffix = "".join(rng.choice(_SUFFIX_ALPHABET) for _ in range(5))
+        suffix = "".join(rng.choice(SUFFIX_ALPHABET) for _ in range(5))
         metadata["name"] = prefix[:_GENERATED_PREFIX_MAX] + suffix
     metadata["uid"] = str(uuid.UUID(int=rng.getrandbits(128), version=4))
     metadata["creationTimestamp"] = timestamp(now)

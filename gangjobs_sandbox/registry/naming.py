@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.kube import names
 
 __all__ = ["dns_label", "dns_label_1035", "dns_subdomain", "label_value", "qualified_name"]
 
-_REMEMBERED_MAX = 4096
-"""Caches the results. The number of different labels and finalizers is small, and every write checks them."""
+_CACHED_MAX = 4096
+"""The number of cached results. Every write checks labels and finalizers, of which there are few different ones."""
 
 _SUBDOMAIN = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
@@ -53,14 +53,14 @@ def _too_long(text: str, limit: int, unit: str = "characters") -> list[str]:
 
 
 def dns_subdomain(text: str) -> list[str]:
-    """The rule for the names of most objects."""
+    """Return the errors by the rule for the names of most objects."""
     too_long = _too_long(text, names.SUBDOMAIN_MAX)
     short = text[: names.SUBDOMAIN_MAX].rstrip("-.") if too_long else text
     return too_long + ([_SUBDOMAIN] if names.problem_with_dns_subdomain(short) else [])
 
 
 def dns_label(text: str) -> list[str]:
-    """The rule for the names of containers, volumes and namespaces."""
+    """Return the errors by the rule for the names of containers, volumes and namespaces."""
     too_long = _too_long(text, names.LABEL_MAX)
     short = text[: names.LABEL_MAX].rstrip("-") if too_long else text
     if not names.problem_with_dns_label(short):
@@ -69,22 +69,22 @@ def dns_label(text: str) -> list[str]:
 
 
 def dns_label_1035(text: str) -> list[str]:
-    """The rule for the names of Services."""
+    """Return the errors by the rule for the names of Services."""
     too_long = _too_long(text, names.LABEL_MAX)
     short = text[: names.LABEL_MAX].rstrip("-") if too_long else text
     return too_long + ([_LABEL_1035] if names.problem_with_dns_label_1035(short) else [])
 
 
-@lru_cache(_REMEMBERED_MAX)
+@lru_cache(_CACHED_MAX)
 def label_value(text: str) -> list[str]:
     too_long = _too_long(text, names.LABEL_VALUE_MAX, "bytes")
     short = text[: names.LABEL_VALUE_MAX].rstrip("-_.") if too_long else text
     return too_long + ([_LABEL_VALUE] if names.problem_with_label_value(short) else [])
 
 
-@lru_cache(_REMEMBERED_MAX)
+@lru_cache(_CACHED_MAX)
 def qualified_name(text: str, what: str = "qualified name") -> list[str]:
-    """The rule for label keys, annotation keys, finalizers, and names of extended resources."""
+    """Return the errors by the rule for label keys, annotation keys, finalizers, and names of extended resources."""
     prefix, slash, name = text.rpartition("/")
     if prefix.count("/"):
         return [_TWO_SLASHES.format(what=what)]

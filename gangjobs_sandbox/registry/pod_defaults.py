@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gangjobs_sandbox.releases import PodLink
-
 if TYPE_CHECKING:
-    from gangjobs_sandbox.releases import Release
     from gangjobs_sandbox.store import Object
 
-__all__ = ["default_pod_spec", "default_requests", "drop_disabled"]
+__all__ = ["default_pod_spec", "default_requests"]
 
 _SPEC: dict[str, Any] = {
     "restartPolicy": "Always",
@@ -30,13 +27,6 @@ _PROBE: dict[str, Any] = {
 }
 _MODE = 0o644
 _MODE_VOLUMES = ("configMap", "secret", "downwardAPI", "projected")
-
-
-def drop_disabled(spec: Object, release: Release) -> None:
-    """Remove the link to a group that this release does not have or has disabled."""
-    for link in PodLink:
-        if link != release.pod_link:
-            spec.pop(link, None)
 
 
 def default_pod_spec(spec: Object) -> None:

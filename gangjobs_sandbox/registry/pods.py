@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.registry import gates
-from gangjobs_sandbox.registry.pod_defaults import default_pod_spec, default_requests, drop_disabled
+from gangjobs_sandbox.registry.pod_defaults import default_pod_spec, default_requests
 from gangjobs_sandbox.registry.pod_validation import pod_spec_causes
 from gangjobs_sandbox.registry.strategies import Context, Strategy, count_generation
 from gangjobs_sandbox.resources import PODS, PRIORITYCLASSES
@@ -80,7 +80,7 @@ class PodStrategy(Strategy):
 
     def default(self, obj: Object, context: Context) -> None:
         spec = obj.setdefault("spec", {})
-        drop_disabled(spec, context.release)
+        gates.drop_from_pod(spec, context.release)
         default_pod_spec(spec)
         default_requests(spec)
         if spec["terminationGracePeriodSeconds"] < 0:
@@ -90,7 +90,6 @@ class PodStrategy(Strategy):
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1
         spec = obj["spec"]
-        gates.drop_from_pod(spec, context.release)
         _admit_priority(obj, context)
         _add_default_tolerations(spec)
         obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
@@ -117,7 +116,7 @@ class PodStrategy(Strategy):
         return [errors.forbidden_field("spec", _UPDATE_FORBIDDEN)]
 
     def grace_period_s(self, obj: Object, options: DeleteOptions) -> int:
-        """The grace period is 0 if the pod is not bound to a node or has ended."""
+        """Return the grace period in seconds. It is 0 if the pod is not bound to a node or has ended."""
         if not obj["spec"].get("nodeName") or is_terminal(obj):
             return 0
         wanted = options.grace_period_s

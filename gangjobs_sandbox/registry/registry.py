@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.kube import selector as selectors
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.clock import Clock, SystemClock, timestamp
-from gangjobs_sandbox.registry import deletion, metadata, pods, selection
+from gangjobs_sandbox.registry import deletion, field_selectors, metadata, pods
 from gangjobs_sandbox.registry.core import terminating
 from gangjobs_sandbox.registry.deletion import DeleteOptions, Outcome, Propagation
 from gangjobs_sandbox.registry.kinds import STRATEGIES, first_objects
@@ -69,7 +69,7 @@ class Registry:
         """Return the object.
 
         Raises:
-            StatusError: 404, it does not exist.
+            StatusError: 404, the object does not exist.
         """
         kind = by_key(resource)
         found = self.find(kind, namespace, name)
@@ -88,9 +88,9 @@ class Registry:
         kind = by_key(resource)
         labels = selectors.parse(label_selector) if isinstance(label_selector, str) else label_selector
         fields = selectors.parse_fields(field_selector) if isinstance(field_selector, str) else field_selector
-        selection.check_fields(kind, fields.fields if fields else ())
+        field_selectors.check_fields(kind, fields.fields if fields else ())
         found = [stored.obj for stored in self.store.list(kind, namespace, labels)]
-        return [obj for obj in found if selection.matches_fields(obj, fields)] if fields else found
+        return [obj for obj in found if field_selectors.matches_fields(obj, fields)] if fields else found
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Call the observer with an `Event` after each change. Returns a function that ends this; see `Store`."""
@@ -223,7 +223,10 @@ class Registry:
         *,
         dry_run: bool = False,
     ) -> tuple[Object, bool]:
-        """As `delete`. Also returns whether the object is removed (with `dry_run`: would be)."""
+        """Delete an object as `delete` does.
+
+        Returns the object, and whether it is removed (with `dry_run`: would be).
+        """
         kind, strategy, context = self._open(resource)
         old = self.get(kind, name, namespace)
         deletion.check_preconditions(kind, old, options)

@@ -127,7 +127,7 @@ def _immutable_part(spec: Mapping[str, Any], *, mutable: bool) -> Object:
 
 
 def _changes(new: Object, old: Object, context: Context) -> list[Cause]:
-    """The spec is immutable, except for minCount in the releases that allow its change."""
+    """Return the errors in a changed spec. In some releases minCount may change, and otherwise nothing."""
     mutable = context.release.min_count_mutable
     spec, before = (_immutable_part(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
     return [
@@ -174,7 +174,7 @@ class PodGroupStrategy(Strategy):
 
 
 def _condition_causes(conditions: list[Any]) -> Iterator[Cause]:
-    """The rules of `metav1.Condition`. The conditions of older kinds need not follow them."""
+    """Return the errors by the rules of `metav1.Condition`, which the conditions of older kinds need not follow."""
     for position, condition in enumerate(conditions):
         at = f"status.conditions[{position}]"
         if condition.get("status") not in _CONDITION_STATUSES:
@@ -185,7 +185,7 @@ def _condition_causes(conditions: list[Any]) -> Iterator[Cause]:
 
 
 def _require_workload(group: Object, context: Context) -> None:
-    """1.36 refuses a PodGroup whose Workload does not exist (admission plugin PodGroupWorkloadExists)."""
+    """Refuse a PodGroup whose Workload does not exist, as 1.36 does (admission plugin PodGroupWorkloadExists)."""
     reference = ((group.get("spec") or {}).get("podGroupTemplateRef") or {}).get("workload")
     if context.release.schema != "1.36" or not reference:
         return

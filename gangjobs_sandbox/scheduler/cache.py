@@ -9,6 +9,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from gangjobs_sandbox.controllers.job.indexes import ANNOTATION_INDEX
 from gangjobs_sandbox.controllers.meta import is_deleting, is_terminal, namespace_of, node_of, uid_of
 from gangjobs_sandbox.releases import GroupRef, pod_group_of
 from gangjobs_sandbox.scheduler.nodes import NodeState, Obj, node_state, request_of
@@ -29,24 +30,25 @@ SCHEDULER_NAME = "default-scheduler"
 
 
 class ClusterCache:
-    """The cache. Its owner reports changes with `put_*` and removals with `drop_*`."""
+    """The cache. The scheduler reports changes with `put_*` and removals with `drop_*`."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeState] = {}
         self.pods: dict[str, Obj] = {}
         """The pods that are not terminal, by UID."""
         self.waiting: dict[str, Obj] = {}
-        """The subset of them that this scheduler may place now, by UID."""
+        """The pods that this scheduler may place now, by UID. They are a subset of `pods`."""
         self.losses = 0
-        """Increases when a node leaves or changes its offer, or resources are used: earlier plans may no longer fit."""
+        """A counter that increases when a node leaves or changes, or when resources are used: an earlier placement may
+        no longer fit."""
         self._members: dict[GroupKey, dict[str, Obj]] = {}
-        self._taken: dict[str, tuple[str, ResourceList]] = {}
+        self._usage: dict[str, tuple[str, ResourceList]] = {}
 
     def put_node(self, obj: Obj) -> None:
         node = node_state(obj)
         self.losses += 1
         self.nodes[node.name] = node
-        for name, request in self._taken.values():
+        for name, request in self._usage.values():
             if name == node.name:
                 node.reserve(request)
 
@@ -62,9 +64,9 @@ class ClusterCache:
         self.pods[uid] = pod
         if group := group_key(pod):
             self._members.setdefault(group, {})[uid] = pod
-        if node is not None and self._taken.get(uid, ("", {}))[0] != node:
+        if node is not None and self._usage.get(uid, ("", {}))[0] != node:
             self._take(uid, node, request_of(pod))
-        if uid not in self._taken and _is_placeable(pod):
+        if uid not in self._usage and _is_placeable(pod):
             self.waiting[uid] = pod
         else:
             self.waiting.pop(uid, None)
@@ -107,12 +109,12 @@ class ClusterCache:
     def _take(self, uid: str, node: str, request: ResourceList) -> None:
         self._subtract(uid)
         self.losses += 1
-        self._taken[uid] = (node, request)
+        self._usage[uid] = (node, request)
         if node in self.nodes:
             self.nodes[node].reserve(request)
 
     def _subtract(self, uid: str) -> None:
-        node, request = self._taken.pop(uid, ("", {}))
+        node, request = self._usage.pop(uid, ("", {}))
         if node in self.nodes:
             self.nodes[node].release(request)
 
@@ -123,7 +125,7 @@ def group_key(pod: Obj) -> GroupKey | None:
 
 
 def in_order(pods: Iterable[Obj]) -> Cooperative[list[Obj]]:
-    """Sort by priority (highest first), then by age (oldest first), then by name. Pods with an index sort by index."""
+    """Sort by priority (highest first), age (oldest first), completion index, and name."""
     ranked: list[tuple[Rank, Obj]] = []
     for pod in pods:
         ranked.append((_rank(pod), pod))
@@ -149,7 +151,7 @@ def priority_of(pod: Obj) -> int:
 
 def _rank(pod: Obj) -> Rank:
     metadata = pod["metadata"]
-    index = (metadata.get("labels") or {}).get("batch.kubernetes.io/job-completion-index", "")
+    index = (metadata.get("labels") or {}).get(ANNOTATION_INDEX, "")
     number = int(index) if index.isascii() and index.isdigit() else 0
     return -priority_of(pod), metadata.get("creationTimestamp") or "", number, metadata["name"]
 

@@ -58,13 +58,13 @@ class Evictor:
         if not any(priority_of(pod) < priority for pod in self._cache.pods.values() if node_of(pod)):
             return None
         nodes = list(self._cache.nodes.values())
-        room = yield from self._occupants(preemptors={uid_of(pod) for pod in pods})
-        victims = yield from preemption.select_victims(candidates, nodes, room, needed=needed, priority=priority)
-        occupants = [occupant for victim in victims for occupant in victim.occupants]
-        for occupant in occupants:
+        occupants = yield from self._occupants(preemptors={uid_of(pod) for pod in pods})
+        victims = yield from preemption.select_victims(candidates, nodes, occupants, needed=needed, priority=priority)
+        evicted = [occupant for victim in victims for occupant in victim.occupants]
+        for occupant in evicted:
             self._evict(occupant, by=pods[0], pod_group=pod_group)
             yield
-        return Eviction(occupants[0].node, len(occupants)) if occupants else None
+        return Eviction(evicted[0].node, len(evicted)) if evicted else None
 
     def _occupants(self, *, preemptors: set[str]) -> Cooperative[list[Occupant]]:
         """Return the placed pods. Pods that leave for another unit are omitted, so their resources count as used."""

@@ -48,18 +48,20 @@ class Messages:
 
     def __init__(self, release: Release) -> None:
         self._is_gang_native = release.schedules_groups
-        self._tail = " preemption: " if self._is_gang_native else " no new claims to deallocate, preemption: "
+        self._preemption_start = (
+            " preemption: " if self._is_gang_native else " no new claims to deallocate, preemption: "
+        )
 
     def pod(self, refusal: Refusal, eviction: Eviction | None = None) -> str:
         """Return the message of a pod that was tried alone."""
         if not refusal.nodes:
             return refusal.text
         if eviction is None:
-            return f"{refusal.text}{self._tail}{_no_victims_text(refusal)}"
+            return f"{refusal.text}{self._preemption_start}{_no_victims_text(refusal)}"
         if not self._is_gang_native:
             return refusal.text
         found = f"found a potential placement for pod on node {eviction.node}, preempting {eviction.victims} victims"
-        return f"{refusal.text}{self._tail}{found}"
+        return f"{refusal.text}{self._preemption_start}{found}"
 
     def group(self, gang: Gang, placement: Placement, eviction: Eviction | None) -> str:
         """Return the message of a group that could not be placed."""
@@ -107,7 +109,7 @@ def _no_victims_text(refusal: Refusal) -> str:
 
 
 def priorities_differ(pods: Sequence[Obj], priority: int) -> str | None:
-    """1.37 refuses a group if the priority of a pod differs from the priority of the group (KEP-5710)."""
+    """Return why 1.37 refuses a group: the priority of a pod differs from the priority of the group (KEP-5710)."""
     for pod in pods:
         own = int(pod["spec"].get("priority") or 0)
         if own != priority:

@@ -1,8 +1,9 @@
 """The gang scheduler: decides which pods to try at which time, and acts on the result.
 
-A unit is a single pod, or all waiting pods of a group. The scheduler tries a unit when it is new or when a change may
-help it, but not before its back-off is over, and never gives it up. It ignores a group until the group exists and has
-minCount pods. Then it places the pods on one snapshot, as many as needed or none (1.36 and later). Placement is
+A unit is a single pod, or all waiting pods of a group. The scheduler tries a unit when the unit is new or when a change
+may help it, but not before the back-off of the unit is over. A unit that does not fit is tried again without limit. The
+scheduler ignores a group until the group exists and has minCount pods. Then it places the pods on one snapshot of the
+nodes: as many as needed, or none (1.36 and later). Placement is
 cooperative: if nodes or members were lost in the meantime, the scheduler binds nothing and tries the unit again.
 """
 
@@ -64,8 +65,8 @@ class Scheduler:
         self._report = Reporter(registry, clock, self._release.pod_group_condition)
         self._permits = Permits(clock)
         self._evictor = Evictor(registry, clock, self._cache)
-        self._backlog = SchedulingQueue(clock)
-        self._has_new_room = False
+        self._scheduling_queue = SchedulingQueue(clock)
+        self._has_freed_resources = False
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for node in registry.list(NODES):
             self._cache.put_node(node)
@@ -87,22 +88,22 @@ class Scheduler:
     def sync(self, key: Hashable) -> Cooperative[None]:
         """Try the units that are due. Raises StatusError if the registry unexpectedly refuses a write."""
         self._expire_permits()
-        if self._has_new_room:
-            self._has_new_room = False
+        if self._has_freed_resources:
+            self._has_freed_resources = False
             self._activate_all()
         ranked: list[tuple[tuple[int, str, str], Unit]] = []
-        for unit in self._backlog.due():
+        for unit in self._scheduling_queue.due():
             if self._may_be_tried(unit):
                 rank = yield from self._rank(unit)
                 ranked.append((rank, unit))
             else:
-                self._backlog.deactivate(unit)
+                self._scheduling_queue.deactivate(unit)
         for _, unit in sorted(ranked, key=itemgetter(0)):
-            self._backlog.deactivate(unit)
+            self._scheduling_queue.deactivate(unit)
             try:
                 yield from self._try(unit)
             except Exception:
-                self._backlog.activate(unit)  # the cycle is retried with this unit and the remaining ones
+                self._scheduling_queue.activate(unit)  # the cycle is retried with this unit and the remaining ones
                 raise
         self._enqueue_next_cycle()
 
@@ -113,7 +114,7 @@ class Scheduler:
             return self._ready_group(key) is not None  # type: ignore[arg-type]
         pod = self._cache.waiting.get(str(key))
         if pod is None:
-            self._backlog.forget(unit)
+            self._scheduling_queue.forget(unit)
             return False
         group = group_key(pod)
         return group is None or self._ready_group(group) is not None
@@ -175,7 +176,7 @@ class Scheduler:
             self._report.refused(pod, message, reason="SchedulerError")
             yield
         self._report.group_refused(group.pod_group, message, reason="SchedulerError")
-        self._backlog.failed(unit)
+        self._scheduling_queue.failed(unit)
         return True
 
     def _ready_group(self, key: GroupKey) -> Group | None:
@@ -201,9 +202,9 @@ class Scheduler:
                 self._report.refused(pod, messages[uid_of(pod)])
             yield
         if placement.is_feasible and not placement.refused:
-            self._backlog.forget(unit)
+            self._scheduling_queue.forget(unit)
         else:
-            self._backlog.failed(unit)
+            self._scheduling_queue.failed(unit)
 
     def _accept(self, pod: Obj, node: str) -> Cooperative[None]:
         """Bind the pod. In 1.35, a gang's pod first holds its resources and waits for the other pods."""
@@ -236,7 +237,7 @@ class Scheduler:
             uid = uid_of(permit.pod)
             self._cache.forget_assumed(uid)
             self._report.refused(self._cache.pods[uid], permit.timeout_message)
-            self._backlog.failed(("pod", uid))
+            self._scheduling_queue.failed(("pod", uid))
             self._resources_changed()
 
     def _rank(self, unit: Unit) -> Cooperative[tuple[int, str, str]]:
@@ -248,7 +249,7 @@ class Scheduler:
         return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)
 
     def _enqueue_next_cycle(self) -> None:
-        after_s = self._backlog.next_s(self._permits.deadlines())
+        after_s = self._scheduling_queue.next_s(self._permits.deadlines())
         if after_s is not None:
             self.queue.add(_CYCLE, after_s=after_s)
 
@@ -266,7 +267,7 @@ class Scheduler:
     def _pod_gone(self, pod: Obj) -> None:
         self._permits.drop(pod)
         self._cache.drop_pod(pod)
-        self._backlog.forget(("pod", uid_of(pod)))
+        self._scheduling_queue.forget(("pod", uid_of(pod)))
         self._resources_changed()
 
     def _node_changed(self, node: Obj, old: Obj | None, *, is_gone: bool) -> None:
@@ -295,7 +296,7 @@ class Scheduler:
 
     def _resources_changed(self) -> None:
         """Try all waiting units in the next cycle, because one of them may fit now."""
-        self._has_new_room = True
+        self._has_freed_resources = True
         self.queue.add(_CYCLE)
 
     def _activate_all(self) -> None:
@@ -304,7 +305,7 @@ class Scheduler:
             self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
 
     def _activate(self, unit: Unit) -> None:
-        self.queue.add(_CYCLE, after_s=self._backlog.activate(unit))
+        self.queue.add(_CYCLE, after_s=self._scheduling_queue.activate(unit))
 
 
 def _placement_fields(node: Obj) -> tuple[object, ...]:

@@ -64,8 +64,8 @@ class SchedulingQueue:
     def next_s(self, others: Iterable[datetime]) -> float | None:
         """Return the seconds until an active unit may be tried or one of `others` is reached. None means never."""
         now = self._clock.now()
-        moments = [*(self._ready_at(unit, now) for unit in self._active), *others]
-        return (min(moments) - now).total_seconds() if moments else None
+        times = [*(self._ready_at(unit, now) for unit in self._active), *others]
+        return (min(times) - now).total_seconds() if times else None
 
     def _ready_at(self, unit: Unit, now: datetime) -> datetime:
         """Return when the unit may be tried. The result for a unit without failures is `now`."""

@@ -158,7 +158,7 @@ def _failure_reason(job: Obj, assessment: Assessment, now: datetime) -> str | No
 
 
 def _restarted_too_often(job: Obj, assessment: Assessment, limit: int) -> bool:
-    """With restartPolicy OnFailure, container restarts count as failures."""
+    """Return whether the containers restarted too often. With restartPolicy OnFailure, restarts count as failures."""
     if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
         return False
     restarts = sum(restarts_of(pod) for pod in (*assessment.active_pods, *assessment.terminating_pods))

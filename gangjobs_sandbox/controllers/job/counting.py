@@ -112,8 +112,8 @@ def _awaits_replacement(pod: Obj, assessment: Assessment) -> bool:
     indexes = assessment.indexes
     if indexes is None or not indexes.replaceable:
         return False
-    held = indexes.replaceable.get(_index_rank(index_of(pod)))
-    return held is not None and uid_of(held) == uid_of(pod)
+    newest = indexes.replaceable.get(_index_rank(index_of(pod)))
+    return newest is not None and uid_of(newest) == uid_of(pod)
 
 
 def _record_success(job: Obj, pod: Obj, assessment: Assessment, ended: EndedPods, known: Collection[str]) -> None:

@@ -23,7 +23,7 @@ class Match:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether the failure counts towards backoffLimit."""
+        """Whether the failure counts towards backoffLimit."""
         return self.action != "Ignore"
 
 

@@ -42,7 +42,7 @@ class GangObjects(Protocol):
 
 
 class JobSync:
-    """Syncs Jobs. The back-off of the Jobs is its only memory."""
+    """Syncs Jobs. The only state that it keeps between syncs is the back-off of the Jobs."""
 
     def __init__(self, registry: Registry, clock: Clock, pods: PodIndex, gangs: GangObjects | None) -> None:
         self._registry = registry
@@ -101,7 +101,7 @@ class JobSync:
         return _earliest(retry_s, self._deadline_in_s(job, assessment))
 
     def _end_pods(self, job: Obj, assessment: Assessment) -> Cooperative[StatusError | None]:
-        """The result is decided, so delete the active pods. Their finalizers stay until the pods are counted."""
+        """Delete the active pods of a Job whose result is decided. Their finalizers stay until the pods are counted."""
         deleted, refusal = yield from self._control.delete(job, assessment.active_pods, uncounted=False)
         if len(deleted) < len(assessment.active_pods):
             assessment.decision = None

@@ -1,7 +1,7 @@
-"""Makes a pod from the template of a Job, with an owner reference, the tracking finalizer and an index. Pure.
+"""Renders a pod from the template of a Job, with an owner reference, the tracking finalizer and an index. Pure.
 
-As `GetPodFromTemplate` does, it copies labels, annotations, finalizers and the spec of the template. The Job controller
-never removes finalizers of other parties.
+As `GetPodFromTemplate` does, `render` copies labels, annotations, finalizers and the spec of the template. The Job
+controller never removes finalizers of other parties.
 """
 
 from __future__ import annotations

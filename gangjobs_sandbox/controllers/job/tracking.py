@@ -7,7 +7,7 @@
 5. Their UIDs move into the counters.
 6. If nothing is uncounted and no pod is terminating, the final condition is added, and the status is written.
 
-After a crash behind step 3, steps 4 and 5 are repeated from the list. A crash before step 3 has changed nothing.
+After a crash that follows step 3, steps 4 and 5 are repeated from the list. A crash before step 3 has changed nothing.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Tracking:
                 status and in the pods: a listed UID whose pod has no finalizer.
         """
         status = job["status"]
-        held = classified.tracked.keys()
-        counting.move_counted(status, held)
+        tracked = classified.tracked.keys()
+        counting.move_counted(status, tracked)
         ended = counting.collect_ended(job, classified, assessment)
         counting.record_ended(job, assessment, ended)
         if assessment.decision is not None and conditions.interim_of(job) is None:
@@ -70,7 +70,7 @@ class Tracking:
         written = self._write(job, before)
         on_recorded()
         released, refusal = yield from self._control.release_all(ended.release)
-        counting.move_counted(status, held - released)
+        counting.move_counted(status, tracked - released)
         finished = refusal is None and not ended.is_capped and self._finish(job, assessment)
         self._write(job, written)
         if refusal is not None:

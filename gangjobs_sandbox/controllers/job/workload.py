@@ -2,7 +2,8 @@
 
 1.36 makes a gang of any Indexed Job whose completions equal its parallelism. 1.37 follows `spec.scheduling`, and gives
 every other Job a group without a gang policy. In both releases the controller creates nothing for a pod template that
-names its group; in 1.37, neither for a Job that has a controller. Delegation by annotation (JobSet) is not reproduced.
+names its group, and in 1.37 nothing for a Job that has a controller. Delegation by annotation (JobSet) is not
+reproduced.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gangjobs_sandbox.controllers.meta import (
     uid_of,
 )
 from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry.metadata import SUFFIX_ALPHABET
 from gangjobs_sandbox.releases import PodLink, Release, min_count_of
 from gangjobs_sandbox.resources import PODGROUPS, WORKLOADS
 
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NAME_CHARS_MAX = 253
-_HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-"""The alphabet of generated names. It has no vowels, so that names contain no words."""
 _COPIED_FIELDS = (
     "schedulingPolicy",
     "schedulingConstraints",
@@ -79,7 +79,11 @@ class WorkloadWithJob:
         if not found:
             return self._create_workload(job) if is_new else None
         if len(found) > 1 or not _is_controlled_by(found[0], job) or len(found[0]["spec"]["podGroupTemplates"]) != 1:
-            log.info("%s/%s: its Workload cannot be used, its pods get no group", namespace_of(job), name_of(job))
+            log.info(
+                "%s/%s: the Job's Workload cannot be used, so its pods get no group",
+                namespace_of(job),
+                name_of(job),
+            )
             return None
         return found[0]
 
@@ -109,7 +113,11 @@ class WorkloadWithJob:
             may_create = is_new or self._release.infers_gangs
             return self._create_pod_group(job, workload) if may_create else None
         if len(found) > 1 or not _is_controlled_by(found[0], job):
-            log.info("%s/%s: its PodGroup cannot be used, its pods get no group", namespace_of(job), name_of(job))
+            log.info(
+                "%s/%s: the Job's PodGroup cannot be used, so its pods get no group",
+                namespace_of(job),
+                name_of(job),
+            )
             return None
         return found[0]
 
@@ -169,8 +177,8 @@ def compile_template(job: Mapping[str, Any], release: Release) -> Obj:
     policy = scheduling.get("schedulingPolicy") or {"basic": {}}
     if policy.get("gang") is not None:
         # The Job keeps its own value: its size may change, and the gang size follows.
-        least = policy["gang"].get("minCount") or max(job["spec"].get("parallelism", 1), 1)
-        policy = {"gang": {"minCount": least}}
+        min_count = policy["gang"].get("minCount") or max(job["spec"].get("parallelism", 1), 1)
+        policy = {"gang": {"minCount": min_count}}
     template["schedulingPolicy"] = policy
     for field in ("schedulingConstraints", "disruptionMode", "resourceClaims"):
         if scheduling.get(field) is not None:
@@ -199,7 +207,7 @@ def _hash_text(text: str) -> str:
     value = 0x811C9DC5
     for byte in text.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return "".join(_HASH_ALPHABET[ord(digit) % len(_HASH_ALPHABET)] for digit in str(value))
+    return "".join(SUFFIX_ALPHABET[ord(digit) % len(SUFFIX_ALPHABET)] for digit in str(value))
 
 
 def _link(workload: str, template: str, release: Release) -> Obj:
@@ -216,7 +224,10 @@ def _workload_of(pod_group: Mapping[str, Any]) -> str | None:
 
 
 def _names_job(workload: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Compare the name only, as Kubernetes does: the Workload of an earlier Job of this name counts."""
+    """Return whether the Workload names the Job.
+
+    As in Kubernetes, the Workload of an earlier Job of this name does too.
+    """
     ref = workload["spec"].get("controllerRef") or {}
     return (ref.get("apiGroup"), ref.get("kind"), ref.get("name")) == ("batch", "Job", name_of(job))
 

@@ -1,4 +1,4 @@
-"""Field selectors: the fields by which each resource can be selected, and how a selector is parsed."""
+"""Field selectors: the fields by which each resource can be selected, and how an object is compared with a selector."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _RENAMED = {
     "source": "source.component",
     "reportingController": "reportingComponent",
 }
-_ZERO = {"status.successful": "0", "spec.unschedulable": "false", "spec.hostNetwork": "false"}
+_ZERO_VALUES = {"status.successful": "0", "spec.unschedulable": "false", "spec.hostNetwork": "false"}
 
 
 def check_fields(resource: Resource, fields: Iterable[str]) -> None:
@@ -77,7 +77,7 @@ def _reader(obj: Object) -> Callable[[str], str]:
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is None:
-            return _ZERO.get(field, "")
+            return _ZERO_VALUES.get(field, "")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     return read
