@@ -1,4 +1,4 @@
-"""The REST API of the embedded cluster. `create_app` makes the application, and `serving` serves it."""
+"""The REST API of the embedded cluster. `create_app` builds the application, and `serving` serves it."""
 
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults

@@ -51,7 +51,7 @@ def create_app(
     faults: Faults | None = None,
     bookmark_s: float = BOOKMARK_S,
 ) -> Starlette:
-    """Make the application.
+    """Build the application.
 
     With a `token`, all paths except health and version require it as a bearer token. `app.state.hub` is the `WatchHub`,
     whose `close` ends all watches; `app.state.faults` are the `Faults` that can be armed.
@@ -63,13 +63,13 @@ def create_app(
         routes=server.routes(),
         middleware=[
             Middleware(_Date, clock=registry.clock),
-            Middleware(FaultMiddleware, faults=armed, spared=_ADMIN),
+            Middleware(FaultMiddleware, faults=armed, exempt_prefix=_ADMIN),
             Middleware(_Authentication, token=token),
         ],
         exception_handlers={
             StatusError: _on_status_error,
             UnwritableJournalError: _on_unwritable,
-            ClientDisconnect: _on_client_gone,
+            ClientDisconnect: _on_client_disconnect,
             404: _on_no_route,
             405: _on_wrong_method,
             Exception: _on_bug,
@@ -206,13 +206,13 @@ async def _on_status_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_unwritable(request: Request, error: Exception) -> Response:
-    """The response of the API server when its etcd has no room."""
+    """Respond as the API server does when its etcd has no room."""
     return failure(StatusError(500, "InternalError", f"Internal error occurred: {error}"))
 
 
-async def _on_client_gone(request: Request, error: Exception) -> Response:
+async def _on_client_disconnect(request: Request, error: Exception) -> Response:
     """Handle a client that disconnected before the end of its request. The request is not executed."""
-    return failure(errors.bad_request("the client has gone"))
+    return failure(errors.bad_request("the client has disconnected"))
 
 
 async def _on_no_route(request: Request, error: Exception) -> Response:
@@ -224,5 +224,5 @@ async def _on_wrong_method(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    """A bug in the sandbox: the client gets a `Status` with code 500, and the server logs the traceback."""
+    """Respond with a `Status` of code 500 after a bug in the sandbox. The server logs the traceback."""
     return failure(StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))

@@ -103,7 +103,7 @@ def _parsed(body: bytes, media: str, kind: str) -> Object:
     except (msgspec.DecodeError, yaml.YAMLError, ValueError) as exc:
         raise _unrecognized(kind, str(exc), body) from exc
     if not isinstance(parsed, dict):
-        raise _unrecognized(kind, "it is no object", body)
+        raise _unrecognized(kind, "the body is not an object", body)
     return parsed
 
 

@@ -1,6 +1,6 @@
-"""Objects as an API version shows them. Storage has one form of each object.
+"""Converts stored objects to the API version of a request.
 
-The versions of a resource differ in nothing that the sandbox stores, except for the `apiVersion` field.
+For the fields that the sandbox stores, the versions of a resource differ only in `apiVersion`.
 """
 
 from __future__ import annotations

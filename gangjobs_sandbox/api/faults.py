@@ -1,7 +1,7 @@
-"""Fault injection: an ASGI middleware that delays, breaks or replaces answers on demand.
+"""Fault injection: an ASGI middleware that delays, breaks or replaces responses on demand.
 
-A fault applies to the requests that match it, and expires after a given number of them. A connection can break before
-the server executes the request, or after it: these are different faults, because a client has to handle both.
+A fault applies to the requests that match it, and expires after a given number of such requests. A connection can break
+before the server executes the request, or after it: these are different faults, because a client has to handle both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class FaultKind(StrEnum):
     DROP_BEFORE = "drop-before"
     """The connection breaks before the request is executed."""
     DROP_AFTER = "drop-after"
-    """The request is executed, and the connection breaks before the response, or after `chunks` pieces of it."""
+    """The request is executed, and the connection breaks before the response, or after the first `chunks` pieces of the
+    response."""
     DELAY = "delay"
     """The request is executed after `delay_s` seconds."""
     HALF_OPEN = "half-open"
@@ -99,7 +100,7 @@ class Faults:
         self.history: list[dict[str, Any]] = []
 
     def add(self, fault: Fault) -> Fault:
-        """Arm a fault. Of several faults that match a request, the oldest applies."""
+        """Arm a fault, and return it. Of several faults that match a request, the oldest applies."""
         self._armed.append(fault)
         return fault
 
@@ -129,12 +130,12 @@ class Faults:
 
 
 class FaultMiddleware:
-    """Applies faults to the requests of an application, except for requests that manage faults."""
+    """Applies faults to the requests of an application, except for paths that start with `exempt_prefix`."""
 
-    def __init__(self, app: ASGIApp, faults: Faults, *, spared: str) -> None:
+    def __init__(self, app: ASGIApp, faults: Faults, *, exempt_prefix: str) -> None:
         self._app = app
         self._faults = faults
-        self._spared = spared
+        self._exempt_prefix = exempt_prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self._fault_of(scope)
@@ -160,7 +161,7 @@ class FaultMiddleware:
                 await _disconnected(receive)
 
     def _fault_of(self, scope: Scope) -> Fault | None:
-        if scope["type"] != "http" or scope["path"].startswith(self._spared):
+        if scope["type"] != "http" or scope["path"].startswith(self._exempt_prefix):
             return None
         return self._faults.take(scope["method"], scope["path"], scope["query_string"].decode())
 
@@ -219,7 +220,14 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def manage_faults(request: Request, faults: Faults) -> Response:
-    """`GET` lists the armed faults and their hits, `POST` arms a fault, `DELETE` disarms all faults or `?id=`."""
+    """Answer a request that manages faults.
+
+    `GET` lists the armed faults and the requests that they were applied to, `POST` arms a fault, and `DELETE` disarms
+    the fault `?id=` or all faults.
+
+    Raises:
+        StatusError: 400, the body is not a fault; 405.
+    """
     match request.method:
         case "GET":
             return json_response({"armed": [asdict(fault) for fault in faults.armed()], "history": faults.history})

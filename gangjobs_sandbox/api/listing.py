@@ -77,7 +77,7 @@ def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Cooperati
     if token:
         found = found[bisect_right(found, (token.namespace, token.name), key=_key) :]
     if not selection.is_everything:
-        found = yield from selection.among(found)
+        found = yield from selection.filter(found)
     if not limit or len(found) <= limit:
         return Page(found, revision)
     last = found[limit - 1]

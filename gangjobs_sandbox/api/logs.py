@@ -139,4 +139,4 @@ def _moment(text: str) -> datetime:
     try:
         return parse_time(text)
     except ValueError as exc:
-        raise errors.bad_request(f"sinceTime {text!r} is no RFC 3339 timestamp") from exc
+        raise errors.bad_request(f"sinceTime {text!r} is not an RFC 3339 timestamp") from exc

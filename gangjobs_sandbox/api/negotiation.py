@@ -1,4 +1,4 @@
-"""Content negotiation: objects as such, as rows of a table, or only their metadata.
+"""Content negotiation: whole objects, rows of a table, or only the metadata of objects.
 
 A list is encoded in pieces, so that thousands of objects are not encoded in one step.
 """
@@ -6,14 +6,14 @@ A list is encoded in pieces, so that thousands of objects are not encoded in one
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial as bound_to
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gangjobs_sandbox.api.conversion import encode
 from gangjobs_sandbox.api.tables import Table
-from gangjobs_sandbox.api.tables.table import partial
+from gangjobs_sandbox.api.tables.table import partial_metadata
 from gangjobs_sandbox.errors import StatusError
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock)
             return _rows(Table(target, clock, include=query.get("includeObject") or "Metadata"))
         if choice.get("as", "").startswith("PartialObjectMetadata"):
             kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-            return Form(_partial_json, bound_to(_head, kind, version), _partial_json)
+            return Form(_metadata_json, partial(_head, kind, version), _metadata_json)
         if "as" not in choice:
-            whole = bound_to(encode, target=target)
-            return Form(whole, bound_to(_head, f"{target.resource.kind}List", target.api_version), whole)
+            whole = partial(encode, target=target)
+            return Form(whole, partial(_head, f"{target.resource.kind}List", target.api_version), whole)
     message = "only the following media types are accepted: application/json"
     raise StatusError(406, "NotAcceptable", message)
 
@@ -81,11 +81,11 @@ def _choices(header: str) -> list[dict[str, str]]:
 
 
 def _rows(table: Table) -> Form:
-    return Form(table.alone, lambda page: table.head(page.metadata), table.row, "rows")
+    return Form(table.of_one, lambda page: table.head(page.metadata), table.row, "rows")
 
 
-def _partial_json(stored: Stored) -> bytes:
-    return msgspec.json.encode(partial(stored.obj))
+def _metadata_json(stored: Stored) -> bytes:
+    return msgspec.json.encode(partial_metadata(stored.obj))
 
 
 def _head(kind: str, api_version: str, page: Page) -> Object:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ObjectsApi"]
 
 
-AT_ONCE_MAX = 100
+OBJECTS_PER_STEP_MAX = 100
 """The number of objects that are encoded in one step, which takes about a millisecond."""
 PART_BYTES = 64 * 1024
 
@@ -235,7 +235,7 @@ class ObjectsApi:
 
 def _list_response(form: Form, page: Page) -> Response:
     """Send a short list in one piece, and stream a long list."""
-    if len(page.items) <= AT_ONCE_MAX:
+    if len(page.items) <= OBJECTS_PER_STEP_MAX:
         return json_response(b"".join(form.pieces(page)))
     headers = {"Cache-Control": "no-cache, private"}
     return StreamingResponse(_in_chunks(form.pieces(page)), headers=headers, media_type="application/json")

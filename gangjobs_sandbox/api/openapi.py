@@ -1,7 +1,7 @@
 """The part of OpenAPI v3 that kubectl reads: the requests that support `fieldValidation`.
 
-kubectl looks this up before it lets the server validate a manifest. The schemas themselves are not served, because the
-server knows only the names and types of fields (see `registry.schema`) and no other client reads schemas here.
+kubectl reads this part before it asks the server to validate a manifest. The schemas themselves are not served, because
+the server knows only the names and types of fields (see `registry.schema`) and no other client reads schemas here.
 """
 
 from __future__ import annotations

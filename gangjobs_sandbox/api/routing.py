@@ -32,7 +32,7 @@ class Target:
 
 
 def served(release: Release) -> Iterator[tuple[str, str, Resource]]:
-    """Return group, version and resource of all that this release serves, preferred versions first."""
+    """Yield the group, version and resource of everything that this release serves, preferred versions first."""
     for resource in RESOURCES:
         versions = resource.versions or release.scheduling_versions
         if resource is PODGROUPS and not release.has_pod_groups:

@@ -37,7 +37,7 @@ class Selection:
     def matches(self, stored: Stored) -> bool:
         return self.labels.matches(stored.labels) and (not self.fields.terms or matches_fields(stored.obj, self.fields))
 
-    def among(self, found: Iterable[Stored]) -> Cooperative[Versions]:
+    def filter(self, found: Iterable[Stored]) -> Cooperative[Versions]:
         """Return the objects that match."""
         matching: Versions = []
         for stored in found:
@@ -47,7 +47,7 @@ class Selection:
         return matching
 
     def events(self, changes: list[Event]) -> Iterator[tuple[EventType, Stored]]:
-        """Convert changes for this selection: an object that starts to match is ADDED, one that stops is DELETED."""
+        """Yield the changes of the selection: an object that starts to match is ADDED, one that stops is DELETED."""
         for change in changes:
             if self.namespace is not None and change.obj["metadata"].get("namespace") != self.namespace:
                 continue

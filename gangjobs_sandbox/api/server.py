@@ -26,8 +26,9 @@ __all__ = ["Address", "drain_accepted", "serving"]
 BACKLOG = 1024
 GRACE_S = 1
 """The time for which a stopping server waits for open requests. Watches end before."""
-HANDING_ON_TURNS = 4
-"""The number of loop iterations: one for the transport's task, one for its protocol, and two more as a reserve."""
+ACCEPT_ITERATIONS = 4
+"""How many iterations of the event loop an accepted connection takes until its protocol has it: one for the task of the
+transport, one for the protocol, and two more as a reserve."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ async def drain_accepted(listeners: Iterable[socket.socket]) -> None:
     """
     for listener in listeners:
         asyncio.get_running_loop().remove_reader(listener.fileno())
-    for _ in range(HANDING_ON_TURNS):
+    for _ in range(ACCEPT_ITERATIONS):
         await asyncio.sleep(0)
 
 

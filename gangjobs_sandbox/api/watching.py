@@ -109,7 +109,7 @@ class Watch:
 
     def _initial(self) -> Cooperative[Versions]:
         found = self.hub.store.list(self.target.resource, self.selection.namespace, self.selection.labels)
-        return (yield from self.selection.among(found))
+        return (yield from self.selection.filter(found))
 
     async def _changes(self, cursor: int, waiter: asyncio.Event, render: Render) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,8 @@
 """The node's API client: a few verbs over HTTP, which every Kubernetes API server supports.
 
-A refusal is raised as `StatusError`, as the server sent it. `UnreachableError` means that no answer came, so the server
-may or may not have applied a write. The client does not repeat requests: the caller knows whether a repetition is safe.
+A refusal is raised as `StatusError`, with the content that the server sent. `UnreachableError` means that no answer
+came, so the server may or may not have applied a write. The client does not repeat requests: the caller knows whether a
+repetition is safe.
 """
 
 from __future__ import annotations
@@ -108,7 +109,11 @@ class ApiClient:
         timeout = httpx.Timeout(_TIMEOUT_S, read=WATCH_SILENCE_S)
         try:
             async with self._watches.stream(
-                "GET", path, params={**params, "watch": "1"}, timeout=timeout, extensions=_closing()
+                "GET",
+                path,
+                params={**params, "watch": "1"},
+                timeout=timeout,
+                extensions=_close_if_cancelled(),
             ) as response:
                 if response.is_error:
                     raise _refusal(response.status_code, await response.aread())
@@ -130,7 +135,7 @@ class ApiClient:
         headers = {"Content-Type": content_type} if body is not None else {}
         try:
             response = await self._requests.request(
-                verb, path, content=body, params=params, headers=headers, extensions=_closing()
+                verb, path, content=body, params=params, headers=headers, extensions=_close_if_cancelled()
             )
         except httpx.TransportError as error:
             raise _unreachable(verb, path, error) from error
@@ -140,7 +145,7 @@ class ApiClient:
         return answer
 
 
-def _closing() -> dict[str, Any]:
+def _close_if_cancelled() -> dict[str, Any]:
     """Return extensions that close a connection if its TLS handshake is cancelled. httpcore does not close it."""
     opened: list[Any] = []
 

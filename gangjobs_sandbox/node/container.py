@@ -1,6 +1,6 @@
 """Runs one container of a pod: starts it, watches it, restarts it by its restart policy, and stops it.
 
-The runner is the only writer of its `ContainerState`. It detects by itself what an earlier node has left of the
+The runner is the only writer of its `ContainerState`. The runner detects what an earlier node has left of the
 container, and continues from there.
 """
 

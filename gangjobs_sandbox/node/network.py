@@ -49,7 +49,7 @@ class PodNetwork:
     async def fetch_service(self, client: ApiClient, namespace: str, service: str) -> None:
         """Fetch a Service that the watch has not delivered yet.
 
-        A pod that starts before the node knows its Service could not listen on its own name. If the request fails, the
+        Without its Service, a pod could not listen on its own name. If the request fails, the
         watch delivers the Service later.
         """
         if (namespace, service) in self.names.services():

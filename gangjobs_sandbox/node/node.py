@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Node", "NodeLogs"]
 
 _log = logging.getLogger(__name__)
-_STARTS_AT_ONCE = max(2, os.cpu_count() or 2)
+_CONCURRENT_STARTS_MAX = max(2, os.cpu_count() or 2)
 """The number of containers that start concurrently. A start keeps one core busy, so a higher number is not faster."""
 _RESOLVER_LIMITS = "options timeout:1 attempts:1"
 """The look-up of a pod that does not exist yet must not block a program until the machine's name server times out."""
@@ -122,7 +122,7 @@ class Node:
             admission=self._admission,
             recorder=self._recorder,
             isolation=probed.isolation,
-            start_slots=asyncio.Semaphore(_STARTS_AT_ONCE),
+            start_slots=asyncio.Semaphore(_CONCURRENT_STARTS_MAX),
             resolver_config=_resolver_config(self.config.root_dir),
         )
 
@@ -146,7 +146,7 @@ class Node:
         uid = pod["metadata"]["uid"]
         worker = self._workers.get(uid)
         if kind == "DELETED":
-            # As in the kubelet, a pod that was deleted by force leaves its place to other pods before its program ends.
+            # As in the kubelet, the resources of a pod that was deleted by force are free before its program ends.
             self._admission.release(uid)
             if worker:
                 worker.remove()
@@ -161,7 +161,10 @@ class Node:
         try:
             await worker.run()
         except Exception as error:
-            _log.exception("pod %s is not looked after any more", worker.pod["metadata"]["name"])
+            _log.exception(
+                "the worker of pod %s has failed, and the node no longer manages the pod",
+                worker.pod["metadata"]["name"],
+            )
             worker.event(WARNING, "FailedSync", f"the node failed: {type(error).__name__}: {error}")
         finally:
             self._workers.pop(worker.folder.uid, None)
@@ -174,7 +177,7 @@ class Node:
 
 
 class NodeLogs:
-    """The logs of the pods of one node. The class is a `LogSource` for the `log` subresource of an API server."""
+    """The logs of the pods of one node: a `LogSource` for the `log` subresource of an API server."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

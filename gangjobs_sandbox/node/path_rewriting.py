@@ -1,8 +1,8 @@
 """Rewrites mount paths to host paths, for containers that share the node's file system.
 
-The node uses it if the operating system cannot give a container its own root. Only whole path components are replaced,
-in the texts of the pod's spec (command, arguments, working directory, environment values). A path that a program
-constructs itself is not rewritten.
+The node rewrites paths if the operating system cannot give a container its own root. Only whole path components are
+replaced, in the texts of the pod's spec (command, arguments, working directory, environment values). A path that a
+program constructs itself is not rewritten.
 """
 
 from __future__ import annotations

@@ -212,8 +212,7 @@ class PodWorker:
         }
         for container in self.state.containers:
             if {"running", "terminated"} & statuses.get(container.name, {}).keys():
-                message = "The container could not be located when the pod was terminated"
-                container.end(Terminated(137, "ContainerStatusUnknown", _now(), message=message))
+                container.end(Terminated.lost(_now()))
 
     async def _prepare(self) -> bool:
         """Provide the volumes, and wait for missing sources. Returns False if the pod was stopped first."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from .shim.spec import LOST_CODE, LOST_MESSAGE, REASON_LOST
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -38,6 +40,11 @@ class Terminated:
     message: str = ""
     container_id: str = ""
 
+    @classmethod
+    def lost(cls, now: datetime) -> Terminated:
+        """Return the end of a container that left no trace, as a kubelet reports it."""
+        return cls(LOST_CODE, REASON_LOST, now, message=LOST_MESSAGE)
+
 
 @dataclass(frozen=True)
 class PhaseOverride:
@@ -68,13 +75,13 @@ class ContainerState:
         self.running_since = self.ended = None
 
     def run(self, since: datetime, container_id: str, *, number: int, ready: bool) -> None:
-        """Note that the run of this number, counted from 0, has started."""
+        """Record that the run of this number, counted from 0, has started."""
         self.last, self.running_since, self.ready = self.ended or self.last, since, ready
         self.container_id, self.restarts = container_id, number
         self.waiting = self.ended = None
 
     def end(self, ended: Terminated, *, number: int | None = None) -> None:
-        """Note the end of a run: by default that of the latest run, which `last` contains."""
+        """Record the end of a run. Without `number`, this is the end of the latest run, which `last` contains."""
         if number is not None and number != self.restarts:
             self.last, self.restarts = self.ended or self.last, number
         self.ended, self.ready = ended, False
@@ -87,7 +94,7 @@ class ContainerState:
 
     @property
     def initialized(self) -> bool:
-        """Return whether the next init container may start."""
+        """Whether the next init container may start."""
         return self.running_since is not None if self.kind is Kind.SIDECAR else self.succeeded
 
 

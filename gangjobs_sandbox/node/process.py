@@ -23,6 +23,9 @@ from .shim.spec import (
     CONTROL_FILE,
     DIAGNOSTICS_FILE,
     LOCK_FILE,
+    LOST_CODE,
+    LOST_MESSAGE,
+    REASON_LOST,
     STARTED_FILE,
     Exit,
     Spec,
@@ -31,12 +34,9 @@ from .shim.spec import (
     write_spec,
 )
 
-__all__ = ["LOST_CODE", "LOST_REASON", "SPEC_FILE", "ContainerProcess"]
+__all__ = ["SPEC_FILE", "ContainerProcess"]
 
 SPEC_FILE = "spec.json"
-LOST_REASON = "ContainerStatusUnknown"
-LOST_CODE = 137
-"""The exit code that a kubelet reports for a container that left no trace."""
 _SHIM = str(Path(__file__).parent / "shim")
 _ADOPTED_INTERVAL_S = 0.2
 _REAP_INTERVAL_S = 0.002
@@ -161,11 +161,11 @@ class ContainerProcess:
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-        message = "The container could not be located when the pod was terminated"
+        message = LOST_MESSAGE
         with contextlib.suppress(FileNotFoundError):
             text = Path(self.directory, DIAGNOSTICS_FILE).read_bytes()[-_DIAGNOSTICS_BYTES:]
             message = text.decode(errors="replace").strip() or message
-        return Exit(LOST_CODE, LOST_REASON, message, self.started, time.time())
+        return Exit(LOST_CODE, REASON_LOST, message, self.started, time.time())
 
     def _send_command(self, command: str) -> None:
         try:

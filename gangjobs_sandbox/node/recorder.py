@@ -24,7 +24,7 @@ NORMAL, WARNING = "Normal", "Warning"
 _log = logging.getLogger(__name__)
 _QUEUE_MAX = 1000
 """Further events are dropped, so that the queue of a node that cannot reach its API server stays bounded."""
-_REMEMBERED_MAX = 500
+_COUNTED_EVENTS_MAX = 500
 """The number of events whose repetitions increment a count instead of creating a new Event."""
 _MESSAGE_MAX = 1024
 
@@ -79,7 +79,7 @@ class Recorder:
             name, count = f"{entry.pod['metadata']['name']}.{time.time_ns():x}", 0
             await self._client.create(core_path("events", namespace=namespace), self._render(entry, name))
         self._written[entry.key] = (name, count + 1)
-        while len(self._written) > _REMEMBERED_MAX:
+        while len(self._written) > _COUNTED_EVENTS_MAX:
             self._written.popitem(last=False)
 
     def _render(self, entry: _Entry, name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ ISOLATION_ANNOTATION = "gangjobs.airflow/isolation"
 ISOLATION_REASON_ANNOTATION = "gangjobs.airflow/isolation-reason"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _LEASE_RENEWALS = 4
-"""As for a kubelet, the Lease duration is this number of renewal intervals."""
+"""The duration of the Lease, in renewal intervals, as for a kubelet."""
 _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 _CONDITIONS = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),

@@ -1,7 +1,7 @@
 """The ConfigMaps and Secrets to which the containers and volumes of a pod refer, and their content.
 
-There are two steps, so that the rules stay pure: `references` names what to fetch, the node fetches it, and `Sources`
-looks values up. A missing source that is not optional raises `SourceMissingError`.
+The rules are pure: `environment_references` and `volume_references` return what to fetch, `fetching` fetches the
+objects, and `Sources` looks values up. A missing source that is not optional raises `SourceMissingError`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the `status` of a pod from the state that the node keeps: phase, conditions and container statuses.
+"""Renders the `status` of a pod from the state that the node keeps: phase, conditions and container statuses.
 
 The rules are those of the kubelet's `getPhase` and `GeneratePod*Condition` (pkg/kubelet/kubelet_pods.go,
 pkg/kubelet/status/generate.go), because controllers and users match the texts. The conditions that the scheduler writes
@@ -22,7 +22,6 @@ __all__ = ["TERMINAL_PHASES", "is_terminal", "phase_of", "pod_status", "terminat
 TERMINAL_PHASES = ("Succeeded", "Failed")
 _NEVER = "1970-01-01T00:00:00Z"
 """The start time of a container that could not start, as container runtimes report it."""
-_LOST = "The container could not be located when the pod was terminated"
 
 
 def is_terminal(pod: dict[str, Any]) -> bool:
@@ -72,13 +71,13 @@ def terminate_unfinished(state: PodState, now: datetime) -> None:
         return
     for container in state.containers:
         if not container.ended:
-            container.end(container.last or Terminated(137, "ContainerStatusUnknown", now, message=_LOST))
+            container.end(container.last or Terminated.lost(now))
 
 
 def _override_of(state: PodState) -> PhaseOverride | None:
     """Return the phase that the node has set, once it takes effect."""
-    over = state.stopped or all(container.ended for container in state.containers)
-    return state.phase_override if over else None
+    in_effect = state.stopped or all(container.ended for container in state.containers)
+    return state.phase_override if in_effect else None
 
 
 def _stopped_phase(mains: Iterable[ContainerState], restart_policy: str, *, stopped: bool) -> str:

@@ -26,7 +26,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
 class StatusWriter:
-    """Writes the status of one pod. `render` returns the current status, or None if nothing is to be written."""
+    """Writes the status of one pod. `render` returns the current status, or None if there is nothing to write."""
 
     def __init__(self, client: ApiClient, pod: Mapping[str, Any], render: Callable[[], dict[str, Any] | None]) -> None:
         metadata = pod["metadata"]

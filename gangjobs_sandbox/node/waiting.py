@@ -12,7 +12,7 @@ __all__ = ["cancel_and_wait", "wait_first"]
 
 
 async def wait_first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when the first of the awaitables returns. The others are cancelled."""
+    """Wait until the first of the coroutines returns, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

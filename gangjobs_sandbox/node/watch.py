@@ -1,7 +1,8 @@
 """Lists objects and watches them for as long as the caller iterates.
 
-The watch resumes from the last resource version, including bookmarks. After 410 it lists again and yields a `Listed`,
-from which the caller sees which objects are gone. It waits with jitter while the server cannot be reached.
+The watch resumes from the last resource version, including bookmarks. After 410 the objects are listed again, and the
+`Listed` that follows shows which objects are gone. While the server cannot be reached, the watch waits with jitter
+between its attempts.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A unit is a single pod, or all waiting pods of a group. The scheduler tries a unit when the unit is new or when a change
 may help it, but not before the back-off of the unit is over. A unit that does not fit is tried again without limit. The
 scheduler ignores a group until the group exists and has minCount pods. Then it places the pods on one snapshot of the
-nodes: as many as needed, or none (1.36 and later). Placement is
-cooperative: if nodes or members were lost in the meantime, the scheduler binds nothing and tries the unit again.
+nodes: as many as needed, or none (1.36 and later). Placement is cooperative: if nodes or members were lost in the
+meantime, the scheduler binds nothing and tries the unit again.
 """
 
 from __future__ import annotations

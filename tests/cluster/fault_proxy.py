@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GONE = Fault(FaultKind.DROP_BEFORE, times=None)
 PASSED_ON = ("authorization", "content-type", "accept", "user-agent")
 PASSED_BACK = ("content-type", "retry-after")
-NONE_SPARED = "/of-the-gateway-itself"
+NO_EXEMPT_PREFIX = "/of-the-gateway-itself"
 
 _OBJECTS = re.compile(r"/namespaces/[^/]+/(?P<plural>[a-z]+)(?P<name>/[^/]+)?$")
 
@@ -98,7 +98,7 @@ class FaultProxy:
     def config_with_fault(self, tenant: Tenant, trouble: InjectedFault) -> ClusterConfig:
         """The tenant's connection, for one process that will have this trouble."""
         entrance = f"process-{len(self._entrances)}"
-        self._entrances[entrance] = FaultMiddleware(self.forward, trouble, spared=NONE_SPARED)
+        self._entrances[entrance] = FaultMiddleware(self.forward, trouble, exempt_prefix=NO_EXEMPT_PREFIX)
         content: dict[str, Any] = yaml.safe_load(tenant.kubeconfig.read_text())
         content["clusters"][0]["cluster"] = {"server": f"{self._url}/{entrance}"}
         return ClusterConfig.from_extras("gateway", {"kube_config": content, "namespace": tenant.namespace})

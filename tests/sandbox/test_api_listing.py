@@ -10,7 +10,7 @@ import pytest
 
 from gangjobs_sandbox.api import create_app
 from gangjobs_sandbox.api.listing import page_of
-from gangjobs_sandbox.api.objects import AT_ONCE_MAX
+from gangjobs_sandbox.api.objects import OBJECTS_PER_STEP_MAX
 from gangjobs_sandbox.api.routing import Target, parse_path
 from gangjobs_sandbox.cooperative import run_to_completion
 from gangjobs_sandbox.errors import StatusError
@@ -62,7 +62,7 @@ def test_filtered_pages_have_no_remaining_item_count(registry: Registry) -> None
     assert page(registry, limit="1").remaining == 3
 
 
-MANY = 3 * AT_ONCE_MAX
+MANY = 3 * OBJECTS_PER_STEP_MAX
 
 
 def many(registry: Registry) -> None:

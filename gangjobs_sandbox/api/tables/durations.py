@@ -14,7 +14,6 @@ __all__ = ["UNKNOWN", "between", "human", "since"]
 UNKNOWN = "<unknown>"
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86_400, 365 * 86_400
 
-# below, big unit, small unit (0: the big one alone)
 _STEPS = (
     (2 * _MINUTE, (1, "s"), None),
     (10 * _MINUTE, (_MINUTE, "m"), (1, "s")),
@@ -25,6 +24,7 @@ _STEPS = (
     (2 * _YEAR, (_DAY, "d"), None),
     (8 * _YEAR, (_YEAR, "y"), (_DAY, "d")),
 )
+"""Below this many seconds: the larger unit, and the smaller unit, or None if the larger unit is used alone."""
 
 
 def human(seconds: float) -> str:

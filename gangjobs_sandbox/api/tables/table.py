@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.store import Object, Stored
 
-__all__ = ["Table", "partial"]
+__all__ = ["Table", "partial_metadata"]
 
 
-def partial(obj: Object) -> Object:
+def partial_metadata(obj: Object) -> Object:
     """Return the object without its content: `PartialObjectMetadata`."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
@@ -32,12 +32,12 @@ class Table:
         self._clock = clock
         self._layout = layout_of(target.resource)
         self._include = include
-        self._shown_columns = False
+        self._has_sent_columns = False
 
     def head(self, metadata: Mapping[str, Any]) -> Object:
         """Return the table without its rows."""
-        columns = None if self._shown_columns else self._layout.definitions()
-        self._shown_columns = True
+        columns = None if self._has_sent_columns else self._layout.definitions()
+        self._has_sent_columns = True
         return {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
@@ -49,7 +49,7 @@ class Table:
         """Return the row of one object."""
         return msgspec.json.encode(self._row(stored.obj))
 
-    def alone(self, stored: Stored) -> bytes:
+    def of_one(self, stored: Stored) -> bytes:
         """Return a table of one object, for an event of a watch."""
         metadata = {"resourceVersion": str(stored.revision)}
         return msgspec.json.encode({**self.head(metadata), "rows": [self._row(stored.obj)]})
@@ -59,5 +59,5 @@ class Table:
         if self._include == "Object":
             row["object"] = to_version(obj, self._target)
         elif self._include != "None":
-            row["object"] = partial(obj)
+            row["object"] = partial_metadata(obj)
         return row

@@ -49,5 +49,5 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Request this signal for the death of the parent. A later change of credentials cancels the request."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "ask for a signal at the parent's death")
+    """Request this signal for the end of the parent process. A later change of credentials cancels the request."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "request a signal for the end of the parent")

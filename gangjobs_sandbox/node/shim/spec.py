@@ -17,6 +17,10 @@ DIAGNOSTICS_FILE = "shim.log"
 
 REASON_OOM = "OOMKilled"
 REASON_START = "StartError"
+REASON_LOST = "ContainerStatusUnknown"
+LOST_CODE = 137
+"""The exit code that a kubelet reports for a container that left no trace."""
+LOST_MESSAGE = "The container could not be located when the pod was terminated"
 START_ERROR_CODE = 128
 """The exit code that container runtimes report for a process that could not be started."""
 
