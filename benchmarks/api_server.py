@@ -74,7 +74,7 @@ def _running(kind: type[ControlPlane], release: str = RELEASE) -> Iterator[Contr
 
 @contextmanager
 def tenant_of(plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
-    """Create a namespace, and an account that has only the documented permissions."""
+    """Yield a new namespace and an account in it, which has only the documented permissions."""
     with Tenant.created(plane, purpose) as tenant:
         yield tenant
 
@@ -123,7 +123,11 @@ def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
 
 @contextmanager
 def hollow_nodes(plane: ControlPlane, count: int, *, lasts_s: float = 0.0, logs: bool = False) -> Iterator[int]:
-    """Hollow nodes in a process of their own; yields its id."""
+    """Run hollow nodes in a process of their own during the block, and yield the id of the process.
+
+    :param lasts_s: How long each container runs, in seconds.
+    :param logs: Whether the nodes serve logs.
+    """
     kubeconfig = str(plane.folder / "admin.kubeconfig")
     with subprocess.Popen(
         [
@@ -149,22 +153,22 @@ def hollow_nodes(plane: ControlPlane, count: int, *, lasts_s: float = 0.0, logs:
 
 def clear(tenant: Tenant) -> None:
     """Delete the Jobs and pods of a run, and wait until the API server is at rest."""
-    gives_up_at = time.monotonic() + REST_MAX_S
-    of_pods = f"/api/v1/namespaces/{tenant.namespace}/pods"
+    deadline = time.monotonic() + REST_MAX_S
+    pods_path = f"/api/v1/namespaces/{tenant.namespace}/pods"
     with tenant.plane.client() as admin:
         admin.delete(f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs", params={"propagationPolicy": "Orphan"})
-        while admin.get(of_pods, params={"limit": 1}).json()["items"] and time.monotonic() < gives_up_at:
+        while admin.get(pods_path, params={"limit": 1}).json()["items"] and time.monotonic() < deadline:
             with suppress(httpx.TransportError):  # The deletion of thousands of pods may take longer than the timeout.
-                admin.delete(of_pods, params={"gracePeriodSeconds": 0}, timeout=REST_MAX_S)
-    while time.monotonic() < gives_up_at:
+                admin.delete(pods_path, params={"gracePeriodSeconds": 0}, timeout=REST_MAX_S)
+    while time.monotonic() < deadline:
         used = cpu_s(tenant.plane)
         time.sleep(1)
         if cpu_s(tenant.plane) - used < REST_CPU:
             return
 
 
-async def many(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight: int = WRITES_IN_FLIGHT) -> None:
-    """Await all of `work`, at most `in_flight` at a time."""
+async def run_all(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight: int = WRITES_IN_FLIGHT) -> None:
+    """Call the functions of `work` and await their results, at most `in_flight` at a time."""
     rest = iter(work)
 
     async def worker() -> None:
@@ -190,7 +194,7 @@ async def write_gangs(client: Client, namespace: str, names: Iterable[str], *, p
             await client.create(PODS, pod, namespace)
             await client.patch(PODS, pod["metadata"]["name"], namespace, running(), subresource="status")
 
-    await many((lambda name=name: write(name)) for name in names)  # type: ignore[misc]
+    await run_all((lambda name=name: write(name)) for name in names)  # type: ignore[misc]
     return uids
 
 
@@ -224,7 +228,7 @@ def now() -> str:
 
 
 def job_manifest(name: str, pods: int, *, held: bool = True, labels: Json | None = None) -> Json:
-    """Return an Indexed Job as the provider submits it. `held` pods have the provider's finalizer."""
+    """Return an Indexed Job as the provider submits it. With `held`, its pods have the finalizer of the provider."""
     labels = labels or {LABEL_GANG: name, LABEL_ATTEMPT: "1"}
     meta = {"labels": labels} | ({"finalizers": [FINALIZER_HARVEST]} if held else {})
     return {

@@ -7,10 +7,13 @@ machine is, and compared runs are interleaved.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import gc
 import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -22,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 1000
-
+"""Progress is printed for at least this many names."""
 
 _BEGAN = time.monotonic()
 
@@ -37,7 +40,7 @@ def log_progress(text: str) -> None:
 
 
 def with_progress(names: Sequence[str], what: str) -> Iterator[str]:
-    """Yield the names. If there are many, print progress at each tenth."""
+    """Yield the names. If there are many, print the progress after each tenth."""
     for number, name in enumerate(names):
         if len(names) >= MANY and number % (len(names) // 10) == 0:
             log_progress(f"{what}: {number:,} of {len(names):,}")
@@ -45,6 +48,7 @@ def with_progress(names: Sequence[str], what: str) -> Iterator[str]:
 
 
 def median(values: Iterable[float]) -> float:
+    """Return the median of the values, of which there is at least one."""
     return statistics.median(values)
 
 
@@ -64,9 +68,11 @@ def arguments(
     for name, default in numbers.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"normally {default}")
     for name in paths:
-        parser.add_argument(f"--{name}", type=Path, help="a checkout of another commit, measured by turns")
-    for name, all_of_them in choices.items():
-        parser.add_argument(f"--{name}", nargs="+", choices=all_of_them, default=list(all_of_them))
+        parser.add_argument(
+            f"--{name}", type=Path, help="a checkout of another commit, measured in turns with this one"
+        )
+    for name, allowed in choices.items():
+        parser.add_argument(f"--{name}", nargs="+", choices=allowed, default=list(allowed))
     return parser.parse_args()
 
 
@@ -106,11 +112,12 @@ class Report:
 
     benchmark: str
     limit: str
-    """The lower bound of the figures, and how the bound was measured."""
+    """What bounds the figures from below, and how the bound was measured."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, **row: Any) -> None:
+        """Add a row. `who` is its name, and the other arguments are its figures."""
         self.rows.append(row)
 
     def publish(self, out: Path | None) -> None:
@@ -153,8 +160,36 @@ def _shown(value: object) -> str:
     )
 
 
+def run_module(module: str, *arguments: object) -> dict[str, Any]:
+    """Run a module in a new process, and return the last line that it prints, which is JSON.
+
+    Memory that another part of a benchmark has used and freed does not count in a new process.
+
+    Raises:
+        subprocess.CalledProcessError: the process failed.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, env=with_bytecode(os.environ), check=True, stdout=subprocess.PIPE)
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def rss_mb(*, collect: bool = False) -> float:
+    """Return the resident memory of this process, in MiB. With `collect`, collect garbage first."""
+    if collect:
+        gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def ticks(seconds: float) -> AsyncIterator[None]:
+    """Yield now, and then each time after `seconds`, without end."""
+    while True:
+        yield
+        await asyncio.sleep(seconds)
+
+
 def line_of(output: IO[str]) -> dict[str, Any]:
-    """Return the next line that a process under test prints, as JSON.
+    """Return the next line that a process under test prints, which is JSON.
 
     Raises:
         RuntimeError: The process has ended.

@@ -1,10 +1,11 @@
 """The cost of recording each outcome before its pod is released: one Job of many pods on hollow nodes.
 
-The same Job three times a round, by turns, on one real control plane: without the provider's finalizer (`alone`);
-with it, and our trigger in a process of its own (`ours`); and with a harvester as one writes it in an afternoon
-(`naive`: one patch as each pod ends, nothing recorded). The first round has a fourth, `watched`: ours, with a watch
-over its loop's callbacks, which costs a fifth of the CPU that it watches. A pod alone costs the API server six writes,
-to release it is the seventh. Between two runs everything of the last one is deleted, and the server comes to rest.
+In each round, the same Job runs three times on one real control plane, in changing order: without the finalizer of the
+provider (`alone`); with the finalizer, and a trigger of the provider in a process of its own (`ours`); and with the
+finalizer, and a minimal harvester that patches each pod when the pod ends and records nothing (`naive`). The first
+round has a fourth run (`watched`): `ours` with a measurement of the callbacks of its event loop, which adds a fifth to
+its CPU time. A pod costs the API server six writes, and the release of the pod is the seventh. Between two runs,
+everything of the earlier run is deleted, and the benchmark waits until the server is at rest.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ GOALS: Final = (
 
 @dataclass
 class _Harvester:
-    """A harvester in a process of its own, which tells in lines of JSON when it is ready and how it went."""
+    """A harvester in a process of its own. It prints a line of JSON when it is ready, and another with its figures."""
 
     process: subprocess.Popen[str]
 
-    def line(self) -> dict[str, Any]:
-        """Its next word. What Airflow logs on the same stream is passed on."""
+    def read_json(self) -> dict[str, Any]:
+        """Return the next line of JSON. Other lines, which Airflow logs, are printed on standard error."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -77,7 +78,7 @@ class _Harvester:
 
 @dataclass
 class _Measured:
-    """What was measured so far: one dict for each run, by round."""
+    """The figures so far: for each round, the figures of its runs by the name of the row."""
 
     rounds: list[dict[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -85,7 +86,7 @@ class _Measured:
         return [one[who] for one in self.rounds if who in one]
 
     def times(self, who: str, what: str) -> list[float]:
-        """`what` of this row over the completion of the Job alone, pair by pair."""
+        """Return the ratio of a time of this row to the completion of the Job alone, for each round that has both."""
         pairs = (one for one in self.rounds if who in one and "alone" in one)
         return [one[who][what] / one["alone"]["complete_s"] for one in pairs]
 
@@ -94,8 +95,11 @@ def main() -> None:
     options = arguments(__doc__, pods=5000, rounds=3, nodes=NODES, minutes=30)
     pods = options.pods or (500 if options.quick else 5000)
     rounds = options.rounds or (1 if options.quick else 3)
-    ends_at = time.monotonic() + 60 * (options.minutes or 30)
-    report = Report("harvest", "the row `alone`: the same Job without finalizer, which the API server's CPU bounds")
+    deadline = time.monotonic() + 60 * (options.minutes or 30)
+    report = Report(
+        "harvest",
+        "the row `alone`: the same Job without the finalizer, whose time depends on the CPU of the API server",
+    )
     measured = _Measured()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -103,11 +107,11 @@ def main() -> None:
             for number in range(rounds):
                 measured.rounds.append({})
                 for who in TURNS[number % len(TURNS)]:
-                    left_s = ends_at - time.monotonic()
-                    measured.rounds[-1][who] = _one(plane, who, pods, min(left_s, RUN_MAX_S))
+                    left_s = deadline - time.monotonic()
+                    measured.rounds[-1][who] = _measure_run(plane, who, pods, min(left_s, RUN_MAX_S))
                     print(number + 1, who, json.dumps(measured.rounds[-1][who]), file=sys.stderr)
     except (TimeoutError, KeyboardInterrupt) as exc:
-        report.notes.append(f"Stopped early ({type(exc).__name__}): what is shown was measured until then.")
+        report.notes.append(f"Stopped early ({type(exc).__name__}). The figures are those measured until then.")
     _summarize(report, measured, pods)
     report.publish(options.out)
 
@@ -131,11 +135,11 @@ def _summarize(report: Report, measured: _Measured, pods: int) -> None:
                     report.notes.append(f"Goal: {what} <= {goal}: {verdict}, {row[name]:.2f}")
 
 
-def _one(plane: ControlPlane, who: str, pods: int, within_s: float) -> dict[str, Any]:
-    """One run, and the rest after it.
+def _measure_run(plane: ControlPlane, who: str, pods: int, within_s: float) -> dict[str, Any]:
+    """Measure one run, and wait until the server is at rest again.
 
     Raises:
-        TimeoutError: it took longer than it may.
+        TimeoutError: the run took longer than `within_s` seconds.
     """
     with tenant_of(plane, f"harvest-{who}") as tenant:
         try:
@@ -151,21 +155,23 @@ async def _run(tenant: Tenant, who: str, pods: int, within_s: float) -> dict[str
         job = await client.create(JOBS, manifest, tenant.namespace)
         with ExitStack() as stack:
             harvester = stack.enter_context(_harvester(tenant, who, pods, job)) if who != "alone" else None
-            result = await _to_the_end(client, tenant, who, pods, job, harvester)
+            result = await _run_to_the_end(client, tenant, who, pods, job, harvester)
         left = await client.list(PODS, tenant.namespace, label_selector=f"gangjobs.airflow/gang={NAME}")
         kept = [pod for pod in left if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]
         assert not kept, f"{len(kept)} pods are still held"
         if who in OURS:
             recorded = await read_ledger(client, GangRef(tenant.namespace, NAME, job["metadata"]["uid"]))
-            assert {one.uid for one in recorded} == {pod["metadata"]["uid"] for pod in left}, "each pod's outcome, once"
+            assert {one.uid for one in recorded} == {pod["metadata"]["uid"] for pod in left}, (
+                "the ledger has each pod once"
+            )
         return result
 
 
-async def _to_the_end(
+async def _run_to_the_end(
     client: Client, tenant: Tenant, who: str, pods: int, job: dict[str, Any], harvester: _Harvester | None
 ) -> dict[str, Any]:
     if harvester is not None:
-        assert (await asyncio.to_thread(harvester.line))["ready"]
+        assert (await asyncio.to_thread(harvester.read_json))["ready"]
     server, began = cpu_s(tenant.plane), time.time()
     await client.patch(JOBS, NAME, tenant.namespace, {"spec": {"suspend": False}})
     async for seen in _watched(client, tenant.namespace, job["metadata"]["resourceVersion"]):
@@ -174,7 +180,7 @@ async def _to_the_end(
     complete_s = time.time() - began
     figures: dict[str, Any] = {"complete_s": complete_s, "released_s": complete_s}
     if harvester is not None:
-        result = await asyncio.to_thread(harvester.line)
+        result = await asyncio.to_thread(harvester.read_json)
         at, status = result["events"][NAME]
         assert status == "succeeded", status
         figures |= {

@@ -1,6 +1,5 @@
 """Hollow nodes, as kubemark calls them: one program writes the pod statuses of many kubelets, and runs no container.
 
-
 A pod that is bound to a hollow node becomes Running, and Succeeded when the benchmark ends it. A pod that is deleted
 ends and is then removed.
 
@@ -25,7 +24,7 @@ from airflow_provider_gangjobs.cluster.client import Client, ResponseFormat
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from benchmarks.api_server import many, running, succeeded
+from benchmarks.api_server import run_all, running, succeeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +45,7 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
 
 
 class _Pod(msgspec.Struct, gc=False):
-    """The few fields of a pod that a hollow node reads, because it shares the cores with what is measured."""
+    """The few fields of a pod that a hollow node reads. The nodes share the cores with the process under test."""
 
     metadata: _Meta
 
@@ -57,13 +56,15 @@ class _Event(msgspec.Struct):
 
 
 class Stage(Enum):
+    """The stages of a pod, in their order."""
+
     RUNNING = auto()
     ENDED = auto()
     DELETED = auto()
 
 
 class _Logs:
-    """The same two lines for every container. The lines begin with times, as a client that asks for times expects."""
+    """Logs that have the same two lines for every container. The lines begin with times, which the clients request."""
 
     async def open(self, namespace: str, pod: str, container: str, **_options: object) -> AsyncIterator[bytes]:
         yield LOG
@@ -71,20 +72,20 @@ class _Logs:
 
 @dataclass
 class HollowNodes:
-    """The kubelets of the nodes `names`."""
+    """The kubelets of the nodes with these names."""
 
     client: Client
     names: list[str]
     lasts_s: float = 0.0
-    """How long a container runs."""
+    """How long each container runs, in seconds."""
     log_port: int | None = None
-    """Where all nodes serve logs."""
+    """The port on which all nodes serve logs; `None` if they serve none."""
     _known: dict[str, Stage] = field(default_factory=dict)
     _work: asyncio.Queue[tuple[_Pod, Stage]] = field(default_factory=asyncio.Queue)
 
     async def join(self) -> None:
-        """The nodes exist, are ready, and have room."""
-        await many((lambda name=name: self._join(name)) for name in self.names)  # type: ignore[misc]
+        """Create the nodes, which are ready and have room."""
+        await run_all((lambda name=name: self._join(name)) for name in self.names)  # type: ignore[misc]
 
     async def _join(self, name: str) -> None:
         await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
@@ -97,7 +98,7 @@ class HollowNodes:
         await self.client.patch(NODES, name, None, {"spec": {"taints": None}})
 
     async def run(self) -> None:
-        """Play until cancelled; never raises for a pod that has gone."""
+        """Write the statuses of the pods until cancelled. Pods that no longer exist are ignored."""
         async with asyncio.TaskGroup() as group:
             for _ in range(WRITERS):
                 group.create_task(self._write())
@@ -118,19 +119,19 @@ class HollowNodes:
                                 continue
                             pod = pods.decode(event.object)
                             version = pod.metadata.resource_version
-                            self._see(pod)
+                            self._handle(pod)
             except ClusterError as error:
-                # A server that cannot keep up ends watches; what was missed is seen in the next.
+                # A busy server ends watches. The next watch shows the changes since then.
                 version = "0" if isinstance(error, Gone) else version
 
-    def _see(self, pod: _Pod) -> None:
+    def _handle(self, pod: _Pod) -> None:
         meta = pod.metadata
         if meta.uid not in self._known:
-            self._put(pod, Stage.RUNNING)
+            self._enqueue(pod, Stage.RUNNING)
         elif meta.deletion_timestamp is not None and self._known[meta.uid] is Stage.ENDED:
-            self._put(pod, Stage.DELETED)
+            self._enqueue(pod, Stage.DELETED)
 
-    def _put(self, pod: _Pod, stage: Stage) -> None:
+    def _enqueue(self, pod: _Pod, stage: Stage) -> None:
         self._known[pod.metadata.uid] = stage
         self._work.put_nowait((pod, stage))
 
@@ -138,23 +139,23 @@ class HollowNodes:
         while True:
             pod, stage = await self._work.get()
             try:
-                await self._play(pod, stage)
+                await self._advance(pod, stage)
             except NotFound:
                 continue
             if stage is Stage.RUNNING:
-                asyncio.get_running_loop().call_later(self.lasts_s, self._put, pod, Stage.ENDED)
+                asyncio.get_running_loop().call_later(self.lasts_s, self._enqueue, pod, Stage.ENDED)
 
-    async def _play(self, pod: _Pod, stage: Stage) -> None:
+    async def _advance(self, pod: _Pod, stage: Stage) -> None:
         meta = pod.metadata
         match stage:
             case Stage.RUNNING:
-                await self._status(meta, running())
+                await self._patch_status(meta, running())
             case Stage.ENDED:
-                await self._status(meta, succeeded(RESULT))
+                await self._patch_status(meta, succeeded(RESULT))
             case Stage.DELETED:
                 await self.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0)
 
-    async def _status(self, meta: _Meta, body: dict[str, Any]) -> None:
+    async def _patch_status(self, meta: _Meta, body: dict[str, Any]) -> None:
         await self.client.patch(
             PODS, meta.name, meta.namespace, body, subresource="status", response_format=ResponseFormat.METADATA
         )
@@ -172,7 +173,7 @@ async def main(kubeconfig: str, count: int, lasts_s: float, *, logs: bool) -> No
 
 
 async def _serve_logs(stack: AsyncExitStack) -> int | None:
-    # Only the benchmarks that read logs load a server.
+    # The import of a server takes time, and only the benchmarks that read logs need one.
     from gangjobs_sandbox.node.config import NodeConfig
     from gangjobs_sandbox.node.log_server import serving_logs
 

@@ -1,4 +1,4 @@
-"""Hollow nodes that serve generated logs, and play no kubelet otherwise.
+"""Nodes that serve generated logs, and do nothing else of a kubelet.
 
 `python -m benchmarks.log_nodes KUBECONFIG BYTES`: the log of a container has BYTES bytes. A log that is followed has a
 new line each second, and never ends.
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 NODES = 10
 LINE = b"step %015d: " + b"x" * 71 + b"\n"
 LINES = 700
-"""How many lines are sent at once: about 64 KiB."""
+"""The number of lines in one piece of a response, which has about 64 KiB."""
 
 
 class GeneratedLogs:
-    """Logs of which no byte is stored."""
+    """Logs that are generated when they are read, so that no disk is measured."""
 
     def __init__(self, size: int) -> None:
         self._size = size

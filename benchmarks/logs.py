@@ -98,7 +98,7 @@ def _wait(tenant: Tenant, *command: str) -> dict[str, Any]:
 
 
 async def _watch_halts(tenant: Tenant, due: dict[str, float]) -> dict[str, float]:
-    """Return when each Job was halted, as a watch tells."""
+    """Return when a watch showed that each Job was halted, by the name of the Job."""
     halted: dict[str, float] = {}
     async with (
         asyncio.timeout(max(due.values()) - time.time() + LATE_MAX_S),

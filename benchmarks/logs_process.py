@@ -1,9 +1,9 @@
 """The process under test of `benchmarks.logs`.
 
 `python -m benchmarks.logs_process store NAMESPACE NAME UID` writes the whole logs of a gang to a storage that discards
-them. `copy` copies them into the log of a task, with the default limit. `wait NAMESPACE STREAMS SECONDS` waits for all
-gangs of a namespace, whose deadlines pass one after the other within these seconds, and prints the deadlines first. The
-process prints one JSON object at the end.
+them. `copy` copies the logs into the log of a task, with the default limit. `wait NAMESPACE STREAMS SECONDS` waits for
+all gangs of a namespace, whose deadlines pass one after the other within these seconds, and prints the deadlines first.
+The process prints one JSON object at the end.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _args(pod: PodView, due: float, *, streams: bool) -> TriggerArgs:
 
 
 def peak_mb() -> float:
-    """Return the most memory that the process has had so far."""
+    """Return the peak of the resident memory of this process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

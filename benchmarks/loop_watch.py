@@ -1,7 +1,7 @@
 """How long callbacks block an event loop: the CPU time of each callback, and the lag of a timer.
 
-CPU time of one callback is the loop's own doing; the lag also has what other processes took of the cores.
-Collections of garbage are kept apart: they walk everything that Airflow has loaded, whoever triggers them.
+The CPU time of a callback does not depend on other processes; the lag of a timer does. Garbage collections are measured
+separately, because they visit all objects that Airflow has loaded, whichever callback triggers them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 
 TICK_S = 0.05
 SAMPLE_S = 0.005
-"""CPU clocks are slow to read, so shorter callbacks are timed by the wall clock; figures are exact to this."""
+"""Callbacks that are shorter than this are timed by the wall clock, because a CPU clock takes long to read. Figures are
+exact to this many seconds."""
 
 
 @dataclass
 class LoopWatch:
-    """Measures from `install` on; `take` gives the figures and begins anew."""
+    """Measures the event loop from `install` on. `take` returns the figures and starts a new measurement."""
 
     longest_ms: float = 0.0
     longest_of: str = ""
@@ -32,7 +33,7 @@ class LoopWatch:
     _sampled_cpu: float = 0.0
 
     def install(self) -> None:
-        """Time every callback of this thread's loop from now on. Costs about a microsecond for each."""
+        """Time every callback of this thread's loop from now on. This costs about a microsecond for each callback."""
         here = threading.get_ident()
         run = asyncio.Handle._run  # noqa: SLF001 - there is no other way to see a callback's time
         watch = self
@@ -66,14 +67,14 @@ class LoopWatch:
         self.longest_gc_ms = max(self.longest_gc_ms, took_ms)
 
     async def tick(self) -> None:
-        """To be run as a task: notes by how much a timer is late."""
+        """Measure by how much a timer is late, until cancelled. Run this method in a task."""
         while True:
             due = time.perf_counter() + TICK_S
             await asyncio.sleep(TICK_S)
             self.lags_ms.append((time.perf_counter() - due) * 1000)
 
     def take(self) -> dict[str, Any]:
-        """The figures since the last call."""
+        """Return the figures since the last call, in milliseconds, and reset them."""
         lags, self.lags_ms = sorted(self.lags_ms) or [0.0], []
         figures = {
             "longest_callback_ms": round(self.longest_ms, 1),

@@ -1,21 +1,17 @@
 """The memory and CPU that the client needs for very large gangs, and how long it blocks the loop.
 
-1. store: one gang of 100,000 pods is listed in pages, ends pod by pod as watch events, and is listed again. No server
-   takes part, so that the figures are those of decoding and keeping alone.
-2. follower: the same gang is followed from its first list to its event, over HTTP, as a triggerer does it: watches,
-   looks, ledger, releases of those that are still held, and the last list. The server is a process of its own.
+1. store: one gang of 100,000 pods is listed in pages, ends pod by pod as watch events, and is listed again. There is no
+   server, so the figures are those of decoding and storing alone.
+2. follower: the same gang is followed over HTTP from its first list to its event, as in a triggerer: watches, the
+   ledger, the release of the pods that are still held, and the last list. The server is a process of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import os
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -31,17 +27,17 @@ from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS
-from benchmarks.harness import ROOT, Report, arguments, with_bytecode
+from benchmarks.harness import Report, arguments, rss_mb, run_module, ticks
 from benchmarks.loop_watch import LoopWatch
 from benchmarks.population import GANG, JOB_UID, NAMESPACE, Population
 from benchmarks.synthetic_api import SyntheticApi, serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
 PAGE: Final = 500
 HELD_EVERY: Final = 10
-"""Every tenth pod is still held when it ends. To release one is a write, which `benchmarks.harvest` measures."""
+"""One pod in so many is still held when it ends. `benchmarks.harvest` measures the release of pods."""
 ENDS_PER_S: Final = 5000
 GOALS: Final = {
     "memory_mb": "200 at 100,000 pods, over an idle process",
@@ -62,20 +58,12 @@ def main() -> None:
     report.notes += [f"Goal for {name}: {goal}" for name, goal in GOALS.items()]
     for part in PARTS:
         for pods in sizes:
-            report.add(who=f"{part}, {pods:,}", **_in_a_process(part, pods))
+            report.add(who=f"{part}, {pods:,}", **run_module("benchmarks.many_pods", part, pods))
     report.publish(options.out)
 
 
-def _in_a_process(part: str, pods: int) -> dict[str, Any]:
-    """A fresh one for each figure: memory that another part has used is not given back."""
-    command = [sys.executable, "-m", "benchmarks.many_pods", part, str(pods)]
-    done = subprocess.run(command, cwd=ROOT, env=with_bytecode(os.environ), check=True, stdout=subprocess.PIPE)
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
-
-
 def _decoding_us() -> float:
-    """CPU of the JSON decoder itself, for a pod that has ended."""
+    """Return the CPU microseconds of the JSON decoder alone, for a pod that has ended."""
     line = b'{"type":"MODIFIED","object":' + Population(1).ended(0, 1) + b"}"
     views, best = ViewDecoder(PodView), float("inf")
     for _ in range(5):
@@ -97,28 +85,28 @@ async def _store(pods: int) -> dict[str, Any]:
     store: Store[PodView] = Store(gang_of, intern=interner_of(PodView))
     subscription = store.subscribe(GANG)
     views = ViewDecoder(PodView)
-    _rss_mb()
-    before_mb = _rss_mb()
+    rss_mb(collect=True)
+    before_mb = rss_mb(collect=True)
     figures: dict[str, Any] = {}
-    figures["list_cpu_s"] = await _listed(store, views, (population.running(i, i) for i in range(pods)))
-    figures["running_mb"] = round(_rss_mb() - before_mb, 1)
-    await _taken(subscription.take_updated)
-    figures["events_cpu_s"] = await _notified(store, views, (population.ended(i, pods + i) for i in range(pods)))
-    figures["memory_mb"] = round(_rss_mb() - before_mb, 1)
+    figures["list_cpu_s"] = await _list_cpu_s(store, views, (population.running(i, i) for i in range(pods)))
+    figures["running_mb"] = round(rss_mb(collect=True) - before_mb, 1)
+    await _take_all(subscription.take_updated)
+    figures["events_cpu_s"] = await _events_cpu_s(store, views, (population.ended(i, pods + i) for i in range(pods)))
+    figures["memory_mb"] = round(rss_mb(collect=True) - before_mb, 1)
     figures["kb_per_pod"] = round(figures["memory_mb"] * 1024 / pods, 2)
-    assert await _taken(subscription.take_updated) == pods
-    figures["relist_cpu_s"] = await _listed(store, views, (population.ended(i, pods + i) for i in range(pods)))
-    figures["after_relist_mb"] = round(_rss_mb() - before_mb, 1)
+    assert await _take_all(subscription.take_updated) == pods
+    figures["relist_cpu_s"] = await _list_cpu_s(store, views, (population.ended(i, pods + i) for i in range(pods)))
+    figures["after_relist_mb"] = round(rss_mb(collect=True) - before_mb, 1)
     assert not subscription.take_updated()
-    figures["all_gone_cpu_s"] = await _listed(store, views, iter(()))
-    assert await _taken(subscription.take_deleted) == pods
+    figures["all_gone_cpu_s"] = await _list_cpu_s(store, views, iter(()))
+    assert await _take_all(subscription.take_deleted) == pods
     figures |= _of_loop(watch)
     ticking.cancel()
     return figures
 
 
-async def _taken(take: Callable[[int], dict[str, PodView]]) -> int:
-    """How many there were, taken in portions as a follower does it."""
+async def _take_all(take: Callable[[int], dict[str, PodView]]) -> int:
+    """Take all pods in batches, as a follower does, and return their number."""
     time_slice, number = TimeSlice(), 0
     while some := take(DEFAULT_LIMITS.batch_pods):
         number += len(some)
@@ -126,13 +114,13 @@ async def _taken(take: Callable[[int], dict[str, PodView]]) -> int:
     return number
 
 
-async def _listed(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
-    """CPU seconds of reading all of them page by page, as the reflector does it."""
+async def _list_cpu_s(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
+    """Put the pods into the store page by page, as the reflector does, and return the CPU seconds."""
     time_slice, cpu = TimeSlice(), 0.0
     relist = store.relist()
     while page := [body for _, body in zip(range(PAGE), pods, strict=False)]:
         body = b'{"metadata":{"resourceVersion":"1"},"items":[' + b",".join(page) + b"]}"
-        await asyncio.sleep(0)  # as at each request: making the page is not what is measured
+        await asyncio.sleep(0)  # As at each request. The making of the page is not measured.
         began = time.process_time()
         for view in views.decode_page(body).items:
             assert isinstance(view, PodView)
@@ -144,12 +132,13 @@ async def _listed(store: Store[PodView], views: ViewDecoder[PodView], pods: Iter
     return round(cpu + time.process_time() - began, 2)
 
 
-async def _notified(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
+async def _events_cpu_s(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
+    """Put the pods into the store as watch events, and return the CPU seconds."""
     time_slice, cpu = TimeSlice(), 0.0
     for number, body in enumerate(pods):
         line = b'{"type":"MODIFIED","object":' + body + b"}"
         if number % 100 == 0:
-            await asyncio.sleep(0)  # making the lines is not what is measured
+            await asyncio.sleep(0)  # The making of the lines is not measured.
         began = time.process_time()
         for event in views.decode_events(line):
             assert isinstance(event.object, PodView)
@@ -166,19 +155,19 @@ async def _follower(pods: int) -> dict[str, Any]:
     watch = LoopWatch()
     watch.install()
     with serving(Population(1, HELD_EVERY)) as api:
-        await _followed(api, 1, seconds=0.1, on_synced=lambda: None)  # what a process loads once
+        await _follow_to_the_end(api, 1, seconds=0.1, on_synced=lambda: None)  # A process loads libraries once.
     watch.take()
     peak = _Peak()
-    ticking = [asyncio.create_task(watch.tick()), asyncio.create_task(peak.watch())]
+    ticking = [asyncio.create_task(watch.tick()), asyncio.create_task(peak.sample())]
     figures: dict[str, Any] = {}
     cpu, began = time.process_time(), time.monotonic()
 
     def synced() -> None:
         figures["list_cpu_s"] = round(time.process_time() - cpu, 2)
-        figures["running_mb"] = round(_rss_mb(collected=False) - peak.before_mb, 1)
+        figures["running_mb"] = round(rss_mb() - peak.before_mb, 1)
 
     with serving(Population(pods, HELD_EVERY)) as api:
-        counted = await _followed(api, pods, seconds=pods / ENDS_PER_S, on_synced=synced)
+        counted = await _follow_to_the_end(api, pods, seconds=pods / ENDS_PER_S, on_synced=synced)
     figures["cpu_s"] = round(time.process_time() - cpu, 2)
     figures["seconds"] = round(time.monotonic() - began, 1)
     figures["memory_mb"] = round(peak.highest_mb - peak.before_mb, 1)
@@ -192,12 +181,14 @@ async def _follower(pods: int) -> dict[str, Any]:
     return figures
 
 
-async def _followed(api: SyntheticApi, pods: int, *, seconds: float, on_synced: Callable[[], None]) -> dict[str, Any]:
-    """Follow the gang while its pods end. Returns what the server has counted."""
+async def _follow_to_the_end(
+    api: SyntheticApi, pods: int, *, seconds: float, on_synced: Callable[[], None]
+) -> dict[str, Any]:
+    """Follow the gang while its pods end, and return the counters of the server."""
     config = ClusterConfig.from_extras("benchmark", {"kube_config": api.kubeconfig()})
     following = asyncio.create_task(_follow(config))
     async with api.control() as control:
-        async for _ in _every(0.1):
+        async for _ in ticks(0.1):
             kept = sum(one.objects for one in informers().statistics().values() if one.synced)
             if kept > pods or following.done():
                 break
@@ -215,30 +206,18 @@ async def _follow(config: ClusterConfig) -> None:
     assert event.status is Status.SUCCEEDED, event
 
 
-async def _every(seconds: float) -> AsyncIterator[None]:
-    while True:
-        yield
-        await asyncio.sleep(seconds)
-
-
 # -- measuring -------------------------------------------------------------------------------------------------
 
 
 class _Peak:
-    """The most memory that was in use at any look."""
+    """The most memory that was in use at any sample, in MiB."""
 
     def __init__(self) -> None:
-        self.before_mb = self.highest_mb = _rss_mb()
+        self.before_mb = self.highest_mb = rss_mb(collect=True)
 
-    async def watch(self) -> None:
-        async for _ in _every(0.05):
-            self.highest_mb = max(self.highest_mb, _rss_mb(collected=False))
-
-
-def _rss_mb(*, collected: bool = True) -> float:
-    if collected:
-        gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    async def sample(self) -> None:
+        async for _ in ticks(0.05):
+            self.highest_mb = max(self.highest_mb, rss_mb())
 
 
 def _of_loop(watch: LoopWatch) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A naive harvester, for comparison: it watches the pods, and releases each pod as soon as the pod has ended.
 
-It records nothing, waits for nobody, and whoever dies with it loses what it knew. What it costs is the yardstick.
-`python -m benchmarks.naive KUBECONFIG NAMESPACE GANG PODS`, in the same transport as ours.
+It records nothing, so what it knows is lost when its process dies. Its cost is what any harvester must spend.
+`python -m benchmarks.naive KUBECONFIG NAMESPACE GANG PODS` uses the same HTTP client as the provider.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.finalizer import PATCHES_IN_FLIGHT_MAX, release_patch
-from benchmarks.waiting import print_json, rss_kb
+from benchmarks.harness import rss_mb
+from benchmarks.waiting import print_json
 
 
 async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
     config = ClusterConfig.from_extras("naive", {"kube_config_path": kubeconfig})
     in_flight = asyncio.Semaphore(PATCHES_IN_FLIGHT_MAX)
-    freed: set[str] = set()
+    released: set[str] = set()
     watches = 0
     async with Client(config) as client, asyncio.TaskGroup() as group:
 
-        async def free(meta: dict[str, Any]) -> None:
+        async def release(meta: dict[str, Any]) -> None:
             async with in_flight:
                 await client.patch(
                     PODS, meta["name"], namespace, release_patch(meta["uid"]), patch_type=PatchType.STRATEGIC
@@ -38,7 +39,7 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
         version = listed["metadata"]["resourceVersion"]
         print_json(ready=True)
         cpu = time.process_time()
-        while len(freed) < pods:
+        while len(released) < pods:
             watches += 1
             watch = client.watch(
                 PODS, namespace, resource_version=version, label_selector=f"gangjobs.airflow/gang={gang}"
@@ -49,17 +50,21 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
                         meta = pod["metadata"]
                         version = meta["resourceVersion"]
                         has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-                        if has_ended and FINALIZER_HARVEST in meta.get("finalizers", ()) and meta["uid"] not in freed:
-                            freed.add(meta["uid"])
-                            group.create_task(free(meta))
-                    if len(freed) == pods:
+                        if (
+                            has_ended
+                            and FINALIZER_HARVEST in meta.get("finalizers", ())
+                            and meta["uid"] not in released
+                        ):
+                            released.add(meta["uid"])
+                            group.create_task(release(meta))
+                    if len(released) == pods:
                         break
     print_json(
         cpu_s=time.process_time() - cpu,
         events={gang: (time.time(), "succeeded")},
         requests=sum(client.statistics().requests.values()),
         watches=watches,
-        rss_mb=round(rss_kb() / 1024, 1),
+        rss_mb=round(rss_mb(collect=True), 1),
     )
 
 

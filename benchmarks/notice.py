@@ -1,7 +1,7 @@
 """The delay of an event: from the API server's answer to the last status write, to the trigger's event.
 
-The pods of each gang end a second before their Job is completed, as with the real Job controller. The event of ours
-comes after the harvest: every outcome is in the ledger and no pod is held.
+The pods of each gang end a second before their Job is completed, as with the real Job controller. The event of the
+provider comes after the harvest: every outcome is in the ledger, and no pod is held.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 WITHIN_S = 10.0
+"""The time over which the ends of the gangs are spread."""
 CONTROLLER_LAG_S = 1.0
 START_LIMIT_S = 120
 END_LIMIT_S = 120
-"""A process that takes longer to begin to wait, or to tell of all ends, is ended."""
+"""How long a process may take until it waits for all gangs, and until it has the events of all gangs."""
 
 
 def main() -> None:
@@ -56,7 +57,10 @@ def main() -> None:
     peers = options.peers if options.peers is not None else 200
     rounds = options.rounds or (1 if options.quick else 3)
     counts = {who: count for who, count in (("nobody", gangs), ("ours", gangs), ("peer", peers)) if count}
-    report = Report("notice", "write_ms: what the API server takes to answer the last write, with `nobody` waiting too")
+    report = Report(
+        "notice",
+        "write_ms: how long the API server takes to answer the last write; in the row `nobody`, no process waits",
+    )
     with api_server() as plane:
         runs: dict[str, list[dict[str, Any]]] = {who: [] for who in counts}
         for number in range(rounds):
@@ -83,7 +87,7 @@ async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
         if who == "nobody":
             server = cpu_s(tenant.plane)
             _, writes_ms = await _end_all(client, tenant.namespace, names)
-            return _of_writes(count, writes_ms, cpu_s(tenant.plane) - server)
+            return _write_figures(count, writes_ms, cpu_s(tenant.plane) - server)
         path = tenant.plane.folder / f"{tenant.namespace}.json"
         path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
         with subprocess.Popen(  # noqa: ASYNC220 - started once, read in a thread
@@ -112,7 +116,7 @@ async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
     delays_ms = [(at - written[name]) * 1000 for name, (at, _) in result["events"].items()]
     statuses = Counter(status for _, status in result["events"].values())
     figures = {
-        **_of_writes(count, writes_ms, server),
+        **_write_figures(count, writes_ms, server),
         "events": len(delays_ms),
         "p50_ms": quantile(delays_ms, 0.5),
         "p99_ms": quantile(delays_ms, 0.99),
@@ -126,7 +130,7 @@ async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
     return figures
 
 
-def _of_writes(count: int, writes_ms: list[float], server_s: float) -> dict[str, Any]:
+def _write_figures(count: int, writes_ms: list[float], server_s: float) -> dict[str, Any]:
     return {
         "gangs": count,
         "write_p50_ms": quantile(writes_ms, 0.5),
@@ -136,7 +140,10 @@ def _of_writes(count: int, writes_ms: list[float], server_s: float) -> dict[str,
 
 
 async def _end_all(client: Client, namespace: str, names: list[str]) -> tuple[dict[str, float], list[float]]:
-    """End all gangs, evenly over the time; when each Job's completion was answered, and what the writes took."""
+    """End all gangs, evenly over `WITHIN_S`.
+
+    Return the time of the response to the completion of each Job, by its name, and the durations of these writes.
+    """
     written: dict[str, float] = {}
     took_ms: list[float] = []
     began = time.monotonic()

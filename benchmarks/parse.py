@@ -1,7 +1,7 @@
-"""The cost of importing the operator in a DAG file, compared with the peer, in fresh processes that take turns.
+"""The cost of importing the operator in a DAG file, compared with the peer, in new processes that run in turns.
 
-Time is CPU time of the import statement after Airflow itself, which every DAG file loads, has been imported.
-Byte code is compiled before, as in any installation.
+The figures are the CPU time of the import statement, after the import of Airflow itself, which every DAG file needs.
+The bytecode is compiled before, as in any installation.
 """
 
 from __future__ import annotations

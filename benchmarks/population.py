@@ -1,8 +1,8 @@
-"""The pods of one very large gang, or of many gangs, as a real API server sends them. Each pod is made
-when it is requested.
+"""The pods of one very large gang, or of many gangs, as a real API server sends them.
 
-Each has its own name, uid, version, node, times and result, and the weight of a real one: managedFields, a spec with
-volumes and tolerations, and what networks write into annotations.
+The JSON of a pod is made when it is requested. Each pod has its own name, uid, version, node, times and result, and is
+as large as a real pod: it has managedFields, a spec with volumes and tolerations, and the annotations of network
+plugins.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def job_uid(gang: int) -> str:
 
 
 def index_of(name: str) -> int:
-    """The number of a pod, from its name."""
+    """Return the number of a pod, from its name."""
     return int(name.rsplit("-", 1)[1])
 
 
 def gang_of_name(name: str) -> int:
-    """The number of a gang, from the name of its Job."""
+    """Return the number of a gang, from the name of its Job."""
     return int(name.split("-")[1], 16)
 
 
@@ -52,7 +52,7 @@ JOB_UID: Final = job_uid(0)
 
 @dataclass(frozen=True)
 class Population:
-    """So many pods in gangs of equal size. The finalizer of the provider still holds every `held_every`-th pod."""
+    """A number of pods in gangs of equal size. One pod in `held_every` still has the finalizer of the provider."""
 
     pods: int
     held_every: int = 1
@@ -73,7 +73,7 @@ class Population:
         return self._filled(_RUNNING, index, version, held=self.is_held(index))
 
     def ended(self, index: int, version: int, *, held: bool | None = None) -> bytes:
-        """A pod that succeeded with a result; released by us if `held` is false."""
+        """Return a pod that succeeded with a result. Without `held`, the pod has no finalizer."""
         return self._filled(_ENDED, index, version, held=self.is_held(index) if held is None else held)
 
     def job(self, gang: int, version: int, *, complete: bool) -> Json:

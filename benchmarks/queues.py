@@ -1,8 +1,8 @@
 """Gangs in a queue of the real Kueue: the time until all ranks have a node, and the cost of gangs that wait there.
 
-*Bound*: by turns a Job is written by hand, and the provider submits the same Job, without a queue and into a queue of
-Kueue that counts a quota, on a control plane with hollow nodes. The time runs from the first request until the last
-pod has a node. `provider, gang` is the same Job as a gang of the Workload API.
+*Bound*: in turns, the benchmark creates a Job itself, and the provider submits the same Job, without a queue and into a
+queue of Kueue with a quota, on a control plane with hollow nodes. The time is from the first request until the last pod
+has a node. `provider, gang` is the same Job as a gang of the Workload API.
 
 *Wait*: as many gangs wait in one queue as wait for room without a queue. A process follows each group as a triggerer
 does.
@@ -38,8 +38,8 @@ from benchmarks.api_server import (
     cpu_s,
     hollow_nodes,
     job_manifest,
-    many,
     requests_of,
+    run_all,
 )
 from benchmarks.harness import ROOT, Report, arguments, line_of, log_progress, median, with_bytecode
 from tests.queues.kueue.manager import running_kueue
@@ -100,7 +100,7 @@ async def _measure_bound(tenant: Tenant, sizes: tuple[int, ...], rounds: int) ->
         }
         for pods in sizes:
             took: dict[str, list[float]] = {who: [] for who in contenders}
-            for number in range(-1, rounds):  # the first round warms up connections and caches, of all alike
+            for number in range(-1, rounds):  # The first round fills connections and caches, for all contenders.
                 for index, (who, submit) in enumerate(contenders.items()):
                     log_progress(f"{pods} pods, {who}, round {number + 1} of {rounds}")
                     run = f"run-{pods}-{number + 1}-{index}"
@@ -205,7 +205,7 @@ async def _remove(admin: Client, namespace: str, run: str) -> None:
         await admin.delete(JOBS, job["metadata"]["name"], namespace)
     async with asyncio.timeout(WITHIN_S):
         while pods := await admin.list(PODS, namespace, label_selector=selector):
-            await many([lambda pod=pod: _release(admin, namespace, pod) for pod in pods])  # type: ignore[misc]
+            await run_all([lambda pod=pod: _release(admin, namespace, pod) for pod in pods])  # type: ignore[misc]
             await asyncio.sleep(0.5)
 
 
@@ -265,7 +265,7 @@ async def _write_waiting(tenant: Tenant, queue: str | None, count: int) -> dict[
             created = await admin.create(JOBS, job, tenant.namespace)
             uids[name] = created["metadata"]["uid"]
 
-        await many([lambda number=number: write(f"gang-{number}") for number in range(count)])  # type: ignore[misc]
+        await run_all([lambda number=number: write(f"gang-{number}") for number in range(count)])  # type: ignore[misc]
     return uids
 
 

@@ -1,27 +1,24 @@
 """The limits of the sandbox: one large gang from its creation to its end, while the sandbox answers other clients.
 
-The gang's pods are created by the Job controller, placed together by the scheduler, written Running and then Succeeded
-over HTTP by a kubelet's stand-in in a process of its own, and counted. Nothing overlaps: each step begins when the one
-before is done for all pods. A second gang, on the sandbox's own nodes, has a real process in each pod.
+The Job controller creates the pods of the gang, the scheduler places them together, a process of its own writes their
+statuses Running and Succeeded over HTTP as kubelets do, and the Job controller counts them. Each step begins when the
+step before is done for all pods. A second gang, on the nodes of the sandbox, has a real process in each pod.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import multiprocessing
-import os
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS as PODS_PATH
-from benchmarks.api_server import many, running, succeeded
-from benchmarks.harness import Report, arguments
+from benchmarks.api_server import run_all, running, succeeded
+from benchmarks.harness import Report, arguments, rss_mb
 from benchmarks.loop_watch import LoopWatch
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig
 from gangjobs_sandbox.gc_freeze import gc_frozen
@@ -46,7 +43,7 @@ def main() -> None:
     processes = options.processes or (100 if options.quick else 500)
     report = Report(
         "sandbox",
-        "one core: the whole cluster is one event loop. What a request costs it at least is `bare request`: "
+        "one core, because the whole cluster is one event loop. The least cost of a request is `bare request`: "
         "a GET of /version, client and server together",
     )
     for pods in sizes:
@@ -57,7 +54,7 @@ def main() -> None:
 
 @dataclass
 class Milestones:
-    """When each step was done for all pods, by the wall and by the CPU of this process."""
+    """When each step was done for all pods, as wall time and as CPU time of this process, in seconds."""
 
     pods: int
     done: dict[str, asyncio.Event] = field(default_factory=lambda: {step: asyncio.Event() for step in STEPS})
@@ -87,7 +84,7 @@ class Milestones:
             self.done[step].set()
 
     def figures(self) -> dict[str, float]:
-        """Pods a second through each step, and what one cost this process."""
+        """Return the pods per second of each step, and the CPU milliseconds of this process for each pod."""
         moments = [self.at["begin"], *(self.at[step] for step in STEPS)]
         rates: dict[str, float] = {}
         costs: dict[str, float] = {}
@@ -104,10 +101,10 @@ async def _hollow(pods: int) -> dict[str, Any]:
             _hollow_node(sandbox, f"hollow-{number}")
         spawn = multiprocessing.get_context("spawn")
         bound = spawn.Event()
-        player = spawn.Process(target=_play, args=(str(sandbox.kubeconfig_path), bound), daemon=True)
-        player.start()
+        kubelets = spawn.Process(target=_kubelets_main, args=(str(sandbox.kubeconfig_path), bound), daemon=True)
+        kubelets.start()
         measuring = asyncio.create_task(_measure(sandbox, pods, {"bind": bound.set}))
-        watching = asyncio.create_task(asyncio.to_thread(_die_with, player))
+        watching = asyncio.create_task(asyncio.to_thread(_fail_when_ended, kubelets))
         try:
             await asyncio.wait([measuring, watching], return_when=asyncio.FIRST_COMPLETED)
             if not measuring.done():
@@ -115,7 +112,7 @@ async def _hollow(pods: int) -> dict[str, Any]:
             return await measuring | {"bare_request_ms": bare_ms}
         finally:
             measuring.cancel()
-            player.terminate()
+            kubelets.terminate()
             await asyncio.gather(watching, return_exceptions=True)
 
 
@@ -130,7 +127,7 @@ async def _measure(sandbox: Sandbox, pods: int, after: Mapping[str, Callable[[],
     watch.install()
     ticking = asyncio.create_task(watch.tick())
     milestones = Milestones(pods)
-    before_mb = _rss_mb()
+    before_mb = rss_mb(collect=True)
     stop = sandbox.registry.observe(milestones.observe)
     figures: dict[str, Any] = {}
     try:
@@ -151,7 +148,7 @@ async def _measure(sandbox: Sandbox, pods: int, after: Mapping[str, Callable[[],
     rows |= {f"{step}_longest_ms": one["longest_callback_ms"] for step, one in figures.items()}
     rows |= {"longest_callback": longest["longest_callback"]}  # type: ignore[dict-item]
     rows |= {name: max(float(one[name]) for one in figures.values()) for name in ("lag_p99_ms", "longest_gc_ms")}
-    return rows | {"memory_kb_a_pod": round((_rss_mb() - before_mb) * 1024 / pods, 1)}
+    return rows | {"memory_kb_a_pod": round((rss_mb(collect=True) - before_mb) * 1024 / pods, 1)}
 
 
 def _create_gang(sandbox: Sandbox, pods: int) -> None:
@@ -167,19 +164,19 @@ def _create_gang(sandbox: Sandbox, pods: int) -> None:
 def _hollow_node(sandbox: Sandbox, name: str) -> None:
     registry = sandbox.registry
     registry.create(NODES, {"metadata": {"name": name}, "spec": {}})
-    room = {"cpu": str(PODS_PER_NODE), "memory": "1Ti", "pods": str(PODS_PER_NODE)}
+    capacity = {"cpu": str(PODS_PER_NODE), "memory": "1Ti", "pods": str(PODS_PER_NODE)}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "hollow"}
-    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+    status = {"capacity": capacity, "allocatable": capacity, "conditions": [ready]}
     registry.patch(NODES, name, None, {"status": status}, subresource="status")
     registry.patch(NODES, name, None, {"spec": {"taints": None}})
 
 
 async def _bare_request_ms(sandbox: Sandbox, *, times: int = 200) -> float:
-    """CPU of one request that does nothing, client and server together, since they share this process."""
+    """Return the CPU milliseconds of a request that does nothing. Client and server share this process."""
     async with Client(_config(str(sandbox.kubeconfig_path))) as client:
         await client.version()
         async with aclosing(client.watch(PODS_PATH, None, resource_version="0", timeout_s=1)) as watch:
-            async for _ in watch:  # loads what streams need, once for the process
+            async for _ in watch:  # The process loads the code for streams.
                 pass
         began = time.process_time()
         for _ in range(times):
@@ -187,17 +184,17 @@ async def _bare_request_ms(sandbox: Sandbox, *, times: int = 200) -> float:
         return round((time.process_time() - began) * 1000 / times, 3)
 
 
-def _play(kubeconfig: str, bound: Flag) -> None:
-    """Body of the other process: once all pods have nodes, write all Running, then all Succeeded."""
-    asyncio.run(_play_nodes(kubeconfig, bound))
+def _kubelets_main(kubeconfig: str, bound: Flag) -> None:
+    """Run the process that writes statuses: when all pods have nodes, first all Running, and then all Succeeded."""
+    asyncio.run(_write_statuses(kubeconfig, bound))
 
 
-async def _play_nodes(kubeconfig: str, bound: Flag) -> None:
+async def _write_statuses(kubeconfig: str, bound: Flag) -> None:
     async with Client(_config(kubeconfig)) as client:
         await asyncio.to_thread(bound.wait)
         names = [pod["metadata"]["name"] for pod in await client.list(PODS_PATH, NAMESPACE)]
         for status in (running(), succeeded()):
-            await many(
+            await run_all(
                 (
                     lambda name=name, status=status: client.patch(
                         PODS_PATH, name, NAMESPACE, status, subresource="status"
@@ -208,10 +205,14 @@ async def _play_nodes(kubeconfig: str, bound: Flag) -> None:
         await asyncio.Event().wait()
 
 
-def _die_with(player: BaseProcess) -> None:
-    """Wait for the other process, which ends only when it is told to or fails."""
-    player.join()
-    raise RuntimeError(f"the process that plays the nodes ended with {player.exitcode}")
+def _fail_when_ended(kubelets: BaseProcess) -> None:
+    """Wait for the end of the process that writes the statuses. It ends early only if it fails.
+
+    Raises:
+        RuntimeError: the process has ended.
+    """
+    kubelets.join()
+    raise RuntimeError(f"the process that writes the statuses ended with exit code {kubelets.exitcode}")
 
 
 def _config(kubeconfig: str) -> ClusterConfig:
@@ -225,11 +226,6 @@ def _became(event: Event, holds: Any) -> bool:
 def _is_complete(job: dict[str, Any]) -> bool:
     conditions = (job.get("status") or {}).get("conditions") or ()
     return any(one["type"] == "Complete" and one["status"] == "True" for one in conditions)
-
-
-def _rss_mb() -> float:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 if __name__ == "__main__":

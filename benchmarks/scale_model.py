@@ -1,8 +1,8 @@
-"""A model of ten triggerers, 100,000 waiting gangs and 1,000,000 pods, from the costs that were measured.
+"""A model of up to ten triggerers, 100,000 waiting gangs and 1,000,000 pods, from measured costs.
 
-A small simulation: gangs arrive, run and end at random, and every design's watches deliver the events. It knows the
-unit costs below, which other benchmarks of this folder and the client comparison measured, and nothing more.
-`docs/scale.md` reads the result.
+A simulation lets gangs arrive, run and end at random, and each design of the watches delivers the events. The unit
+costs below come from the other benchmarks of this folder and from a comparison of clients. `docs/scale.md` has the
+result.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from typing import Any
 from benchmarks.harness import Report, arguments
 
 EVENT_BYTES = {"job": 3_000, "pod": 6_800}
-"""On the wire, with managedFields."""
+"""The size of an event on the wire, with managedFields."""
 DECODE_US = {"job": 6.0, "pod": 8.1}
 METADATA_US = 5.5
 METADATA_BYTES = 3_300
-"""A PartialObjectMetadata is half of its pod, most of it managedFields."""
+"""The size of a PartialObjectMetadata: half of its pod, most of which is managedFields."""
 DELIVER_US = 25.0
-"""Reading the line, finding its subscriber, waking it."""
+"""The CPU time to read the line of an event, find its subscriber, and wake the subscriber."""
 STORE_KB = {"job": 2.2, "pod": 1.4}
 WAIT_KB = 7.0
-"""A waiting gang's tasks and subscriptions, without its objects."""
+"""The memory of the tasks and subscriptions of a waiting gang, without its objects."""
 RELEASE_MS = 0.5
 PODS_PER_MINUTE_OF_A_SERVER = 6_000
-"""On two cores (see the harvest benchmark); a production server has ten times as many and does about ten times more."""
+"""On two cores (see the harvest benchmark). A production server with ten times as many cores manages about ten times
+more."""
 EVENTS_OF_POD = 6
-"""Added, bound, running, ended, released by the Job controller, released by us; deleted later with others."""
+"""Added, bound, running, ended, released by the Job controller, and released by the provider. Pods are deleted
+later."""
 EVENTS_OF_JOB = 8
 ENCODE_US = 40.0
-"""What the API server spends to filter and send one event to one watch."""
+"""The CPU time of the API server to filter one event and send it to one watch."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A steady state."""
+    """A steady state of the cluster."""
 
     gangs: int
     pods_per_gang: int
@@ -47,13 +49,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Design:
-    """How a triggerer learns of its gangs."""
+    """How a triggerer watches its gangs."""
 
     name: str
     sees_share: bool
-    """Each triggerer's watch selects its own gangs only (a label shard), instead of all."""
+    """Whether the watches of a triggerer select only its own gangs, by a label shard, and not all gangs."""
     pods_as_metadata: bool
-    """Pods of running gangs are watched as metadata; the status of one that ends is read with a GET."""
+    """Whether pods of running gangs are watched as metadata. The status of a pod that ends is then read with a GET."""
 
 
 DESIGNS = (
@@ -71,7 +73,7 @@ LOADS = (
 
 @dataclass(frozen=True)
 class Traffic:
-    """Events a minute in the whole cluster: mean, and the busiest second."""
+    """The mean events per minute in the whole cluster, and the events of the busiest second."""
 
     job_events: float
     pod_events: float
@@ -80,26 +82,26 @@ class Traffic:
 
 
 def simulate(load: Load, *, minutes: int, seed: int) -> Traffic:
-    """Let gangs end and others take their place. Durations are exponential, so starts and ends come in clumps."""
-    chance = random.Random(seed)
-    scale = max(1, load.gangs // 5_000)  # a sample is enough, its rates are multiplied
-    ends = [chance.expovariate(1 / load.run_s) for _ in range(load.gangs // scale)]
+    """Simulate a load, in which each gang that ends is replaced. Durations are exponential, so ends are clustered."""
+    rng = random.Random(seed)
+    scale = max(1, load.gangs // 5_000)  # Only a sample is simulated, and its rates are multiplied.
+    ends = [rng.expovariate(1 / load.run_s) for _ in range(load.gangs // scale)]
     heapq.heapify(ends)
     horizon_s = minutes * 60.0
     seconds = [0] * (minutes * 60)
-    turned = 0
+    ended = 0
     while ends[0] < horizon_s:
         at = heapq.heappop(ends)
-        turned += 1
+        ended += 1
         seconds[int(at)] += scale * (EVENTS_OF_JOB + EVENTS_OF_POD * load.pods_per_gang)
-        heapq.heappush(ends, at + chance.expovariate(1 / load.run_s))
-    rate = turned * scale / minutes
+        heapq.heappush(ends, at + rng.expovariate(1 / load.run_s))
+    rate = ended * scale / minutes
     pods = rate * load.pods_per_gang
     return Traffic(rate * EVENTS_OF_JOB, pods * EVENTS_OF_POD, pods, max(seconds))
 
 
 def cost(load: Load, design: Design, traffic: Traffic) -> dict[str, Any]:
-    """Of one triggerer, and of the API server."""
+    """Return the cost of a design for one triggerer and for the API server."""
     share = 1 / load.triggerers if design.sees_share else 1.0
     jobs, pods = traffic.job_events * share, traffic.pod_events * share
     pod_us = METADATA_US if design.pods_as_metadata else DECODE_US["pod"]

@@ -1,7 +1,7 @@
-"""Whether the special paths of the client are worth their code: each run with and without one of them.
+"""Whether the special paths of the client are worth their code: runs with all special paths, and without one of them.
 
-Every figure comes from a fresh process that has loaded what a triggerer loads and follows either 1,000 gangs of 8 or
-one gang of 20,000: from the first list until each gang has its event. The API server is synthetic, in a process of its
+Every figure comes from a new process that has loaded what a triggerer loads and follows either 1,000 gangs of 8 or one
+gang of 20,000: from the first list until each gang has its event. The API server is synthetic, in a process of its
 own, with TLS. The processes run in turns, and the figures are medians. A special path stays if a user would notice
 its absence: at least a fifth of the CPU or memory of a triggerer, or of the time of a run.
 """
@@ -12,13 +12,10 @@ import asyncio
 import gc
 import json
 import logging
-import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import airflow_provider_gangjobs.triggers.gang_job  # noqa: F401 - as in a triggerer, with all of Airflow
@@ -31,24 +28,22 @@ from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.tracking.follow import follow
-from benchmarks.harness import ROOT, Report, arguments, log_progress, median, with_bytecode
+from benchmarks.harness import Report, arguments, log_progress, median, rss_mb, run_module, ticks
 from benchmarks.population import NAMESPACE, Population, gang_name, job_uid
 from benchmarks.synthetic_api import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from benchmarks.synthetic_api import SyntheticApi
 
 ENDS_PER_S: Final = 2000
-REST_S: Final = 0.5
-REST_CPU_S: Final = 0.03
-"""A process that uses less CPU in that time is at rest."""
+IDLE_S: Final = 0.5
+IDLE_CPU_S: Final = 0.03
+"""A process that uses less CPU than this in `IDLE_S` is idle."""
 SAMPLE_S: Final = 0.05
 SHIPPED: Final = "all"
 SPECIAL_PATHS: Final = ("bulk-patches", "interning", "limited-wakeups")
 FIGURES: Final = ("cpu_s", "triggerer_mb", "after_end_s")
-"""What a user may notice."""
+"""The figures that a user may notice."""
 NOTICEABLE: Final = 0.2
 
 
@@ -58,7 +53,7 @@ class Shape:
 
     gangs: int
     pods: int
-    """Of each gang."""
+    """The number of pods of each gang."""
 
     @property
     def title(self) -> str:
@@ -84,7 +79,7 @@ def _compare(report: Report, shape: Shape, without: list[str], rounds: int) -> N
     for number in range(rounds):
         for variant, results in runs.items():
             log_progress(f"{shape.title}, round {number + 1} of {rounds}: {variant}")
-            results.append(_in_a_process(variant, shape))
+            results.append(run_module("benchmarks.special_paths", "run", variant, shape.gangs, shape.pods))
             print(json.dumps(results[-1]), file=sys.stderr, flush=True)
     rows = {
         variant: {name: median(one[name] for one in results) for name in results[0]}
@@ -92,21 +87,14 @@ def _compare(report: Report, shape: Shape, without: list[str], rounds: int) -> N
     }
     for variant, row in rows.items():
         report.add(who=f"{shape.title}: {_title(variant)}", **{name: round(value, 2) for name, value in row.items()})
-        wins = {name: row[name] / rows[SHIPPED][name] for name in FIGURES if variant != SHIPPED}
-        noticed = [f"{name} {factor:.2f} times" for name, factor in wins.items() if factor >= 1 / (1 - NOTICEABLE)]
-        if wins:
-            report.notes.append(f"{shape.title}, {_title(variant)}: {', '.join(noticed) or 'nobody notices'}")
+        factors = {name: row[name] / rows[SHIPPED][name] for name in FIGURES if variant != SHIPPED}
+        noticed = [f"{name} {factor:.2f} times" for name, factor in factors.items() if factor >= 1 / (1 - NOTICEABLE)]
+        if factors:
+            report.notes.append(f"{shape.title}, {_title(variant)}: {', '.join(noticed) or 'no noticeable difference'}")
 
 
 def _title(variant: str) -> str:
     return variant if variant == SHIPPED else f"without {variant}"
-
-
-def _in_a_process(variant: str, shape: Shape) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.special_paths", "run", variant, str(shape.gangs), str(shape.pods)]
-    done = subprocess.run(command, cwd=ROOT, env=with_bytecode(os.environ), check=True, stdout=subprocess.PIPE)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
 
 
 # -- the process under test ------------------------------------------------------------------------------------
@@ -117,12 +105,12 @@ async def _run(variant: str, shape: Shape) -> dict[str, float]:
     if variant != SHIPPED:
         set_loop_local(InformerFactory, _without(variant))
     with serving(Population(1), secure=True) as api:
-        await _followed(api, Shape(1, 1))  # A process loads libraries once.
+        await _follow_all(api, Shape(1, 1))  # A process loads libraries once.
     gc.collect()
-    idle_mb, peak = _rss_mb(), _Peak()
+    idle_mb, peak = rss_mb(), _Peak()
     sampling = asyncio.create_task(peak.sample())
     with serving(Population(shape.gangs * shape.pods, gangs=shape.gangs), secure=True) as api:
-        figures = await _followed(api, shape)
+        figures = await _follow_all(api, shape)
     sampling.cancel()
     return figures | {
         "triggerer_mb": peak.highest_mb,
@@ -131,14 +119,14 @@ async def _run(variant: str, shape: Shape) -> dict[str, float]:
     }
 
 
-async def _followed(api: SyntheticApi, shape: Shape) -> dict[str, float]:
-    """Follow all gangs from their first list to their events."""
+async def _follow_all(api: SyntheticApi, shape: Shape) -> dict[str, float]:
+    """Follow all gangs from their first list to their events, and return the figures."""
     config = ClusterConfig.from_extras("benchmark", {"kube_config": api.kubeconfig()})
     cpu = time.process_time()
     following = [asyncio.create_task(_follow(config, gang)) for gang in range(shape.gangs)]
-    await _rest(shape)
+    await _wait_until_idle(shape)
     start_cpu_s = time.process_time() - cpu
-    running_mb = _rss_mb()
+    running_mb = rss_mb()
     seconds = max(shape.gangs * shape.pods / ENDS_PER_S, 0.1)
     began = time.monotonic()
     async with api.control() as control:
@@ -161,27 +149,25 @@ async def _follow(config: ClusterConfig, gang: int) -> None:
     assert event.status is Status.SUCCEEDED, event
 
 
-async def _rest(shape: Shape) -> None:
-    """Wait until the informers have all objects and nothing is left to do."""
+async def _wait_until_idle(shape: Shape) -> None:
+    """Wait until the informers have all objects and the process uses hardly any CPU."""
     expected = shape.gangs * shape.pods + shape.gangs
-    async for _ in _every(SAMPLE_S):
+    async for _ in ticks(SAMPLE_S):
         if sum(one.objects for one in informers().statistics().values() if one.synced) >= expected:
             break
     cpu = -1.0
-    async for _ in _every(REST_S):
-        if time.process_time() - cpu < REST_CPU_S:
+    async for _ in ticks(IDLE_S):
+        if time.process_time() - cpu < IDLE_CPU_S:
             break
         cpu = time.process_time()
 
 
-async def _every(seconds: float) -> AsyncIterator[None]:
-    while True:
-        yield
-        await asyncio.sleep(seconds)
-
-
 def _without(special_path: str) -> InformerFactory:
-    """The informers and clients of a process that uses every special path but one."""
+    """Return the informers and clients of a process that uses every special path except this one.
+
+    Raises:
+        ValueError: there is no such special path.
+    """
     match special_path:
         case "bulk-patches":
             return InformerFactory(connect=partial(Client, patches_in_bulk=False))
@@ -194,9 +180,9 @@ def _without(special_path: str) -> InformerFactory:
 
 
 class _Peak:
-    """What a sampler sees at most: the resident set, and the CPU time that passes before the loop runs its timer.
+    """The largest resident set, and the longest CPU time until the event loop runs a timer, of all samples.
 
-    Other processes on the machine do not lengthen the CPU time, as they would lengthen a delay.
+    CPU time does not depend on the other processes of the machine, as a delay does.
     """
 
     highest_mb = 0.0
@@ -204,14 +190,10 @@ class _Peak:
 
     async def sample(self) -> None:
         before = time.thread_time()
-        async for _ in _every(SAMPLE_S):
+        async for _ in ticks(SAMPLE_S):
             now = time.thread_time()
             self.longest_cpu_ms, before = max(self.longest_cpu_ms, (now - before) * 1000), now
-            self.highest_mb = max(self.highest_mb, _rss_mb())
-
-
-def _rss_mb() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+            self.highest_mb = max(self.highest_mb, rss_mb())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The cost of a submission beyond its requests: many gangs at full rate from one process, on a real API server.
 
-By turns the provider submits gangs of four, and the same requests are sent bare: the same bodies, rendered and encoded
-beforehand, by the same HTTP library over as many connections. Nothing of them is checked, and no fault is provided for.
+In turns, the provider submits gangs of four, and the same requests are sent bare: the same bodies, rendered and encoded
+beforehand, by the same HTTP library over as many connections, without checks and without the handling of errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import select_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.submit import submit
-from benchmarks.api_server import api_server, many, tenant_of
+from benchmarks.api_server import api_server, run_all, tenant_of
 from benchmarks.harness import Report, arguments, median
 
 if TYPE_CHECKING:
@@ -54,12 +54,13 @@ JOB_UID, WORKLOAD_UID = "00000000-0000-0000-0000-00000000000a", "00000000-0000-0
 
 
 def keys(round_number: int, who: str, gangs: int) -> list[TaskKey]:
+    """Return a key for each gang of a round. All keys of all rounds differ."""
     return [TaskKey("bench", f"{who}-{round_number}-{number}", "train") for number in range(gangs)]
 
 
 @dataclass(frozen=True)
 class Bodies:
-    """All that one bare submission sends, rendered and encoded."""
+    """The bodies of one bare submission, rendered and encoded."""
 
     selector: str
     name: str
@@ -70,6 +71,7 @@ class Bodies:
 
 
 def bodies_of(key: TaskKey, namespace: str, discovered: DiscoveredResources) -> Bodies:
+    """Render what the provider would send for this key."""
     dialect = select_dialect(discovered.resources)
     assert dialect is not None
     decision = PlacementDecision(Placement.GANG, dialect.name)
@@ -87,7 +89,7 @@ def bodies_of(key: TaskKey, namespace: str, discovered: DiscoveredResources) -> 
 
 
 class Bare:
-    """The same requests, and nothing else."""
+    """Sends the requests of a submission, and does nothing else."""
 
     def __init__(self, session: aiohttp.ClientSession, namespace: str, version: str) -> None:
         self._session = session
@@ -133,15 +135,16 @@ class Measured:
     cpu_s: float
 
 
-async def measured(work: Sequence[Callable[[], Awaitable[object]]]) -> Measured:
+async def measure(work: Sequence[Callable[[], Awaitable[object]]]) -> Measured:
+    """Call the functions, `IN_FLIGHT` at a time, and return what they took together."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
-    await many(work, in_flight=IN_FLIGHT)
+    await run_all(work, in_flight=IN_FLIGHT)
     return Measured(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 async def compare(tenant: Tenant, gangs: int, rounds: int) -> tuple[dict[str, list[Measured]], list[int]]:
-    """What each took in each round, and how many requests each of our submissions made."""
+    """Return the figures of each contender by round, and the number of requests of each submission of the provider."""
     took: dict[str, list[Measured]] = {"bare": [], "provider": []}
     requests: list[int] = []
     config = yaml.safe_load(tenant.kubeconfig.read_text())
@@ -161,14 +164,14 @@ async def compare(tenant: Tenant, gangs: int, rounds: int) -> tuple[dict[str, li
             )
             requests.append(submission.requests)
 
-        for number in range(-1, rounds):  # the first round warms up connections and caches, of both alike
+        for number in range(-1, rounds):  # The first round fills connections and caches, for both contenders.
             bodies = [bodies_of(key, tenant.namespace, discovered) for key in keys(number, "bare", gangs)]
             work = {
                 "bare": [lambda one=one: bare.submit(one) for one in bodies],
                 "provider": [lambda key=key: ours(key) for key in keys(number, "provider", gangs)],
             }
             for who in ("bare", "provider") if number % 2 else ("provider", "bare"):
-                result = await measured(work[who])
+                result = await measure(work[who])
                 if number >= 0:
                     took[who].append(result)
     return took, requests

@@ -1,9 +1,9 @@
-"""An API server of one very large gang or of many gangs, to measure their client. The server makes the JSON of a pod
-when the pod is asked for, and keeps two bits for each pod.
+"""An API server with the pods of one very large gang or of many gangs, to measure their client.
 
-`python -m benchmarks.synthetic_api PODS HELD_EVERY GANGS [tls]` prints the address, and serves what a follower asks
-for. After `POST /end` with a number of seconds, all pods end within that time, and each Job after its last pod. The
-server stores the ledgers, and counts requests.
+The server makes the JSON of a pod when a client requests the pod, and stores only whether the pod has ended and was
+released. `python -m benchmarks.synthetic_api PODS HELD_EVERY GANGS [tls]` prints the address, and serves the requests
+of a follower. After `POST /end` with a number of seconds, all pods end within that time, and each Job after its last
+pod. The server stores the ledgers, and counts requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BOOKMARK_S = 30.0
 
 
 class Api:
-    """The gang, its ledger and who watches."""
+    """The gangs, their ledgers, and the open watches."""
 
     def __init__(self, population: Population) -> None:
         self.population = population
@@ -97,7 +97,7 @@ class Api:
         return _json(b'{"kind":"PodList","metadata":' + json.dumps(meta).encode() + b',"items":[' + items + b"]}")
 
     def _selected(self, request: web.Request) -> range:
-        """The pods that the label selector selects: the pods of one gang, or all."""
+        """Return the numbers of the pods that the label selector selects: the pods of one gang, or all."""
         gang = _gang_in_selector(request)
         if gang is None:
             return range(self.population.pods)
@@ -133,11 +133,12 @@ class Api:
         return _json({"metadata": {"resourceVersion": str(self.version)}, "items": items})
 
     async def _end(self, request: web.Request) -> web.StreamResponse:
-        task = asyncio.create_task(self._run_out(float((await request.json())["seconds"])))
+        task = asyncio.create_task(self._end_pods(float((await request.json())["seconds"])))
         self.tasks.add(task)
         return _json({})
 
-    async def _run_out(self, seconds: float) -> None:
+    async def _end_pods(self, seconds: float) -> None:
+        """End all pods, evenly over this time, and each Job after its last pod."""
         loop = asyncio.get_running_loop()
         began, pods, done = loop.time(), self.population.pods, 0
         while done < pods:
@@ -164,24 +165,25 @@ class Api:
         return _json({"metadata": {"resourceVersion": str(self.version)}, "items": items})
 
     async def _create_map(self, request: web.Request) -> web.StreamResponse:
-        made = await request.json()
-        made["metadata"] |= {"uid": f"uid-{made['metadata']['name']}", "resourceVersion": "1"}
-        self.maps[made["metadata"]["name"]] = made
-        return _json(self._shown(request, made))
+        created = await request.json()
+        created["metadata"] |= {"uid": f"uid-{created['metadata']['name']}", "resourceVersion": "1"}
+        self.maps[created["metadata"]["name"]] = created
+        return _json(self._shown(request, created))
 
     async def _map(self, request: web.Request) -> web.StreamResponse:
         found = self.maps.get(request.match_info["name"])
         return _json(found) if found else await self._missing(request)
 
     async def _patch_map(self, request: web.Request) -> web.StreamResponse:
-        patch, there = await request.json(), self.maps[request.match_info["name"]]
-        there.setdefault("data", {}).update(patch["data"])
-        return _json(self._shown(request, there))
+        patch, stored = await request.json(), self.maps[request.match_info["name"]]
+        stored.setdefault("data", {}).update(patch["data"])
+        return _json(self._shown(request, stored))
 
     @staticmethod
-    def _shown(request: web.Request, made: dict[str, Any]) -> dict[str, Any]:
+    def _shown(request: web.Request, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return the object, or only its metadata if the client requests that."""
         wants_metadata = "PartialObjectMetadata" in request.headers.get("Accept", "")
-        return {"metadata": made["metadata"]} if wants_metadata else made
+        return {"metadata": stored["metadata"]} if wants_metadata else stored
 
     # -- watches, and the rest -------------------------------------------------------------------------------
 
@@ -224,7 +226,7 @@ class Api:
 
 
 def _gang_in_selector(request: web.Request) -> str | None:
-    """The gang that the label selector names, if any."""
+    """Return the gang that the label selector names, if any."""
     terms = (term.partition("=") for term in request.query.get("labelSelector", "").split(","))
     return next((value for label, _, value in terms if label == LABEL_GANG and value), None)
 
@@ -244,7 +246,9 @@ async def main(population: Population, *, secure: bool) -> None:
     authority = certificate.certificate.decode() if certificate else None
     url = f"{'https' if secure else 'http'}://{host}:{port}"
     print(json.dumps({"url": url, "authority": authority}), flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started this is gone
+    await asyncio.get_running_loop().run_in_executor(
+        None, sys.stdin.read
+    )  # The pipe closes when the process that started this one ends.
     await runner.cleanup()
 
 
@@ -268,14 +272,14 @@ class SyntheticApi:
         }
 
     def control(self) -> aiohttp.ClientSession:
-        """A client for `/end` and `/figures`."""
+        """Return a client for `/end` and `/figures`."""
         trust = ssl.create_default_context(cadata=self.authority) if self.authority else True
         return aiohttp.ClientSession(self.url, connector=aiohttp.TCPConnector(ssl=trust))
 
 
 @contextmanager
 def serving(population: Population, *, secure: bool = False) -> Iterator[SyntheticApi]:
-    """A server in a process of its own, while the block runs."""
+    """Run a server in a process of its own during the block."""
     numbers = [str(number) for number in (population.pods, population.held_every, population.gangs)]
     command = [sys.executable, "-m", "benchmarks.synthetic_api", *numbers, *(["tls"] if secure else [])]
     with subprocess.Popen(

@@ -1,10 +1,10 @@
-"""What the process of a task costs, in fresh processes: to submit a gang, to adopt one, and to resume at its end.
+"""The cost of the process of a task, in new processes: submit a gang, adopt a gang, and resume at the end of a gang.
 
 A real control plane with nodes runs the gangs: two ranks that print a line and write a result. Each process is measured
-whole, from outside: the CPU time of user and system, and the requests in the audit log of the API server. The process
-itself measures the CPU time of two parts: the parse of the DAG file (the import and the creation of the operator, after
-Airflow was imported), and the step. The trigger runs in the process of the benchmark, which is not measured. The
-contenders run by turns.
+as a whole from outside: the CPU time of user and system, and the requests in the audit log of the API server. The
+process itself measures the CPU time of two parts: the parse of the DAG file (the import and the creation of the
+operator, after Airflow was imported), and the step. The trigger runs in the process of the benchmark, which is not
+measured. The contenders run in turns.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ AUDIT_DELAY_S: Final = 0.3
 
 @dataclass(frozen=True)
 class Measured:
-    """One process."""
+    """The figures of one process."""
 
     process_cpu_s: float
     """The CPU time of the whole process, most of which is the import of Airflow."""
@@ -70,8 +70,8 @@ class Measured:
 
 
 @dataclass
-class World:
-    """Where the processes run, and what they find there."""
+class ProcessRunner:
+    """Runs the processes of tasks, with the same environment variables on the same cluster."""
 
     tenant: Tenant
     environment: dict[str, str]
@@ -79,7 +79,7 @@ class World:
     """A checkout of another commit of the provider."""
 
     def run(self, who: str, step: str, task: dict[str, Any]) -> tuple[Measured, dict[str, Any]]:
-        """Run one process of a task. Returns what it cost, and what it printed."""
+        """Run one process of a task, and return its figures and the JSON that it printed."""
         environment = dict(self.environment)
         if who == "before":
             environment["PYTHONPATH"] = str(self.before)
@@ -114,7 +114,7 @@ class World:
 
 
 def run_trigger(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Run the trigger of a deferral to its event, and return the payload as the resumed task gets it."""
+    """Run the trigger of a deferral until its event, and return the payload as the resumed task gets it."""
     module, name = path.rsplit(".", 1)
     trigger = getattr(importlib.import_module(module), name)(**kwargs)
 
@@ -128,39 +128,39 @@ def run_trigger(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def run_task(world: World, who: str) -> dict[str, Measured]:
-    """Run all processes of one task of its own, from its parse to its end."""
+def run_task(runner: ProcessRunner, who: str) -> dict[str, Measured]:
+    """Run all processes of a new task, from the parse of its DAG file to its end."""
     task: dict[str, Any] = {
         "run_id": uuid4().hex,
         "claim": str(uuid4()),
         "script": SCRIPT,
-        "namespace": world.tenant.namespace,
+        "namespace": runner.tenant.namespace,
     }
     measured: dict[str, Measured] = {}
     trigger: dict[str, Any] = {}
     for step in STEPS[who]:
         if step == "resume":
             task["event"] = run_trigger(**trigger)
-        measured[step], printed = world.run(who, step, task)
+        measured[step], printed = runner.run(who, step, task)
         trigger = printed.get("trigger", trigger)
     return measured
 
 
-def measure(world: World, runs: int) -> dict[str, list[dict[str, Measured]]]:
-    contenders = ["gangjobs", "cncf", *(["before"] if world.before else [])]
+def measure(runner: ProcessRunner, runs: int) -> dict[str, list[dict[str, Measured]]]:
+    contenders = ["gangjobs", "cncf", *(["before"] if runner.before else [])]
     for who in contenders:  # The first processes compile modules.
-        run_task(world, who)
+        run_task(runner, who)
     taken: dict[str, list[dict[str, Measured]]] = {who: [] for who in contenders}
     for run in range(runs):
         for who in contenders:
             log_progress(f"run {run + 1} of {runs}: {who}")
-            taken[who].append(run_task(world, who))
+            taken[who].append(run_task(runner, who))
     return taken
 
 
 def report_of(taken: dict[str, list[dict[str, Measured]]], runs: int) -> Report:
     report = Report(
-        f"task_process: fresh processes of a task on Kubernetes {RELEASE}, gangs of two, {runs} runs by turns",
+        f"task_process: new processes of a task on Kubernetes {RELEASE}, gangs of two, {runs} runs in turns",
         "the process that only parses its DAG file",
     )
     for who, tasks in taken.items():
@@ -188,7 +188,7 @@ def main() -> None:
         allow_all(tenant)
         environment = with_bytecode(os.environ | airflow_environment(tenant))
         os.environ.update(environment)
-        taken = measure(World(tenant, environment, options.before), runs)
+        taken = measure(ProcessRunner(tenant, environment, options.before), runs)
     report_of(taken, runs).publish(options.out)
 
 

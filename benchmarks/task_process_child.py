@@ -1,7 +1,7 @@
-"""One part of one try of a task in a fresh process, as Airflow's task runner calls it.
+"""One part of one try of a task in a new process, as Airflow's task runner calls it.
 
-The arguments are who (`ours` or `peer`), the step, and the task as JSON. The process prints one line of JSON: the
-modules that the step imported, the CPU time, the trigger or the value that it ended with, and the XComs.
+The arguments are the provider (`ours` or `peer`), the step, and the task as JSON. The process prints one line of JSON:
+the modules that the step imported, the CPU time, the trigger or the value with which the step ended, and the XComs.
 `benchmarks.task_process` measures the process from outside.
 """
 
@@ -69,8 +69,8 @@ def context_of(task: dict[str, Any], made: Any, pushed: dict[str, Any]) -> dict[
     return {"ti": ti, "task_instance": ti, "task": made, "run_id": task["run_id"], "dag": made.dag}
 
 
-def act(step: str, made: Any, context: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Run the step, and return what the next one needs."""
+def run_step(step: str, made: Any, context: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """Run the step, and return what the next step needs."""
     if step == "parse":
         return {}
     try:
@@ -78,8 +78,8 @@ def act(step: str, made: Any, context: dict[str, Any], task: dict[str, Any]) -> 
             value = made.execute_complete(context, task["event"])
         else:
             value = made.execute(context)
-    except TaskDeferred as left:
-        path, kwargs = left.trigger.serialize()
+    except TaskDeferred as deferral:
+        path, kwargs = deferral.trigger.serialize()
         return {"trigger": {"path": path, "kwargs": kwargs}}
     for callback in made.on_success_callback or ():
         callback(context)
@@ -102,7 +102,7 @@ def main() -> None:
         made = operator(who, task)
     parsed_s = time.process_time()
     before, pushed = set(sys.modules), {}
-    ended = act(step, made, context_of(task, made, pushed), task)
+    ended = run_step(step, made, context_of(task, made, pushed), task)
     measured = {
         "parse_cpu_s": parsed_s - began_s,
         "step_cpu_s": time.process_time() - parsed_s,

@@ -1,8 +1,8 @@
 """The cost of waiting: deferred gangs in one process that do not change, compared with the peer's trigger.
 
-Both processes run on the same API server, one after the other in each round, so that neither has the better minute.
-`--gangs 10000` takes about five minutes on two idle cores, of which one and a half go into writing the gangs.
-The peer logs two lines a poll in a triggerer; logging is off here, in its favour.
+The processes run on the same API server, one after the other in each round. `--gangs 10000` takes about five minutes on
+two idle cores, one and a half of them to write the gangs. In a triggerer, the peer logs two lines for each poll; here
+logging is off, which favours the peer.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 START_LIMIT_S = 180
-"""Within which all gangs of a process wait; a process that takes longer is ended."""
+"""How long a process may take until it waits for all its gangs."""
 ONE_ROUND_FROM = 2000
-"""Gangs. Differences between rounds are small beside those between many gangs and few."""
+"""With at least this many gangs there is one round, because rounds of many gangs differ little."""
 
 
 def main() -> None:
@@ -50,11 +50,11 @@ def main() -> None:
     rounds = options.rounds or (1 if options.quick or gangs >= ONE_ROUND_FROM else 3)
     seconds = options.seconds or (20 if options.quick else 60)
     counts = {who: count for who, count in (("ours", gangs), ("peer", peers)) if count}
-    report = Report("wait", "no request at all; the API server's own idle CPU is the row `nobody`")
+    report = Report("wait", "no requests; the row `nobody` is the CPU of the idle API server")
     with api_server() as plane, ExitStack() as tenants:
         log_progress("the API server runs")
         report.add(**_idle_server(plane, seconds))
-        written = {who: _written(plane, tenants, who, count) for who, count in counts.items()}
+        written = {who: _write_gangs(plane, tenants, who, count) for who, count in counts.items()}
         runs: dict[str, list[dict[str, Any]]] = {who: [] for who in counts}
         for number in range(rounds):
             for who, gangs_of in written.items():
@@ -83,25 +83,25 @@ def _medians(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Written:
-    """Gangs that stand in a namespace. Nobody changes them, so they serve every round."""
+class _WrittenGangs:
+    """The gangs in a namespace. No process changes them, so all rounds use the same gangs."""
 
     tenant: Tenant
     path: Path
-    """Their namespace and uids, as JSON."""
+    """The file with their namespace and uids, as JSON."""
 
 
-def _written(plane: ControlPlane, tenants: ExitStack, who: str, count: int) -> _Written:
+def _write_gangs(plane: ControlPlane, tenants: ExitStack, who: str, count: int) -> _WrittenGangs:
     tenant = tenants.enter_context(tenant_of(plane, f"wait-{who}"))
     if who == "peer":
         allow_all(tenant)
     uids = asyncio.run(_write(tenant, count))
     path = plane.folder / f"{tenant.namespace}.json"
     path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
-    return _Written(tenant, path)
+    return _WrittenGangs(tenant, path)
 
 
-def _measure(gangs: _Written, who: str, count: int, seconds: int) -> dict[str, Any]:
+def _measure(gangs: _WrittenGangs, who: str, count: int, seconds: int) -> dict[str, Any]:
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.waiting", who, str(gangs.path), "idle", str(seconds), str(START_LIMIT_S)],
         cwd=ROOT,

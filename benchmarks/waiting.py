@@ -1,9 +1,10 @@
 """The process under test: it runs a number of triggers of one provider as a triggerer runs them.
 
-`python -m benchmarks.waiting ours|peer GANGS.json idle|events|cpu SECONDS START_LIMIT`. Prints one JSON object a line:
-`ready` when all wait, and the result at the end. `cpu` is `events` without the watch over the loop, which takes a
-fifth of what it watches. With BENCH_PROFILE set, a profile of the time between goes there.
-Ends itself if it has not begun within its limit, or not finished within the seconds.
+`python -m benchmarks.waiting ours|peer GANGS.json idle|events|cpu SECONDS START_LIMIT`. The process prints one JSON
+object in each line: `ready` when all triggers wait, and the figures at the end. `idle` measures triggers that wait for
+SECONDS, and `events` measures them until all have ended. `cpu` is `events` without the measurement of the event loop,
+which adds a fifth to the CPU time. If BENCH_PROFILE is set, the process writes a profile of the measured time to this
+path. The process ends itself if the triggers do not wait within START_LIMIT seconds, or take longer than SECONDS.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from cProfile import Profile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.harness import rss_mb
 from benchmarks.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from airflow.triggers.base import BaseTrigger
 
@@ -56,86 +59,126 @@ def peer(name: str, uid: str, namespace: str) -> BaseTrigger:
 KINDS: dict[str, Callable[[str, str, str], BaseTrigger]] = {"ours": ours, "peer": peer}
 
 
-async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> None:
-    KINDS[who]("", "", "")  # a triggerer has loaded Airflow, and the trigger's module, before it runs any
-    watch = LoopWatch()
-    if mode != "cpu":
-        watch.install()
-    ticking = asyncio.create_task(watch.tick())
-    events: dict[str, tuple[float, Any]] = {}
-    names = iter(gangs["uids"].items())
+class Waits:
+    """The triggers of one provider that this process runs, and the events that they sent."""
 
-    async def wait(name: str, uid: str) -> None:
-        async for event in KINDS[who](name, uid, gangs["namespace"]).run():
-            events[name] = (time.time(), event.payload["status"])
+    def __init__(self, who: str, namespace: str) -> None:
+        self.who, self.namespace = who, namespace
+        self.tasks: list[asyncio.Task[None]] = []
+        self.events: dict[str, tuple[float, Any]] = {}
+        """By the name of the Job, the Unix time and the status of its event."""
 
-    first = asyncio.create_task(wait(*next(names)))
-    await settled(who)
-    idle_kb = rss_kb()
-    first_of_all = watch.take()
-    await asyncio.sleep(0)
-    watch.take()
+    def start(self, name: str, uid: str) -> None:
+        """Start the trigger of one gang."""
+        self.tasks.append(asyncio.create_task(self._wait(name, uid)))
+
+    async def _wait(self, name: str, uid: str) -> None:
+        async for event in KINDS[self.who](name, uid, self.namespace).run():
+            self.events[name] = (time.time(), event.payload["status"])
+
+    async def stay(self, seconds: float) -> None:
+        """Let the triggers wait for this time. No trigger may end."""
+        await asyncio.sleep(seconds)
+        ended = [task for task in self.tasks if task.done()]
+        assert not ended, f"{len(ended)} triggers ended: {ended[0]}"
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until all triggers have ended.
+
+        Raises:
+            TimeoutError: this takes longer than `seconds`.
+        """
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*self.tasks)
+
+
+async def start_all(waits: Waits, uids: dict[str, str], watch: LoopWatch) -> dict[str, Any]:
+    """Start the trigger of one gang, and then the triggers of the other gangs. Return the figures of both."""
+    names = iter(uids.items())
+    waits.start(*next(names))
+    await wait_until_settled(waits.who)
+    idle_mb = rss_mb(collect=True)
+    first = watch.take()
+    await skip_measurement(watch)
     began, cpu = time.monotonic(), time.process_time()
     full_gcs = gc.get_stats()[2]["collections"]
-    tasks = [first]
     for name, uid in names:
-        await asyncio.sleep(0)  # as a triggerer does before each
-        tasks.append(asyncio.create_task(wait(name, uid)))
-    await settled(who)
+        await asyncio.sleep(0)  # as a triggerer does before it starts a trigger
+        waits.start(name, uid)
+    await wait_until_settled(waits.who)
     start = {
         "start_s": time.monotonic() - began,
         "start_cpu_s": time.process_time() - cpu,
         "full_gcs": gc.get_stats()[2]["collections"] - full_gcs,
         **watch.take(),
     }
-    gang_kb = (rss_kb() - idle_kb) / len(gangs["uids"])
-    print_json(ready=True)
-    signal.alarm(round(seconds) + END_LIMIT_S)
+    kb_per_gang = (rss_mb(collect=True) - idle_mb) * 1024 / len(uids)
+    return {"first": first, "start": start, "kb_per_gang": round(kb_per_gang, 1)}
+
+
+async def skip_measurement(watch: LoopWatch) -> None:
+    """Discard what `watch` has measured in the current callback, such as a garbage collection of the benchmark."""
     await asyncio.sleep(0)
     watch.take()
-    since, cpu, began = datetime.now(UTC), time.process_time(), time.monotonic()
-    profile = Profile() if os.environ.get("BENCH_PROFILE") else None
-    if profile is not None:
-        profile.enable()
-    if mode != "events":
-        ticking.cancel()  # it would cost more than a thousand gangs
-    if mode == "idle":
-        since, cpu, began = datetime.now(UTC), time.process_time(), time.monotonic()
-        await asyncio.sleep(seconds)
-        ended = [task for task in tasks if task.done()]
-        assert not ended, f"{len(ended)} triggers ended: {ended[0]}"
-    else:
-        async with asyncio.timeout(seconds):
-            await asyncio.gather(*tasks)
-    if profile is not None:
+
+
+@contextmanager
+def profiled(path: str | None) -> Iterator[None]:
+    """Profile the block, and write the profile to the path, if there is one."""
+    if path is None:
+        yield
+        return
+    profile = Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
         profile.disable()
-        profile.dump_stats(os.environ["BENCH_PROFILE"])
-    result = {
-        "cpu_s": time.process_time() - cpu,
-        "took_s": time.monotonic() - began,
-        "steady": watch.take(),
-        "first": first_of_all,
-        "since": since.isoformat(),
-        "until": datetime.now(UTC).isoformat(),
-        "kb_per_gang": round(gang_kb, 1),
-        "rss_mb": round(rss_kb() / 1024, 1),
-        "start": start,
-        "events": events,
-        "statistics": statistics(who),
-        "requests": requests(who),
-        "watches": sum(one["watches"] for one in statistics(who).values()),
-    }
-    print_json(**result)
-    ticking.cancel()
-    os._exit(0)  # the triggers wait for ever, and their end is not measured
+        profile.dump_stats(path)
 
 
-async def settled(who: str) -> None:
-    """All triggers have started: little CPU is used for a while. The peer never rests, so it gets two polls."""
+async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> None:
+    """Run the triggers of all gangs, and print the figures. The process ends with this function."""
+    KINDS[who]("", "", "")  # A triggerer has loaded Airflow and the module of the trigger before it runs a trigger.
+    watch = LoopWatch()
+    if mode != "cpu":
+        watch.install()
+    ticking = asyncio.create_task(watch.tick())
+    waits = Waits(who, gangs["namespace"])
+    started = await start_all(waits, gangs["uids"], watch)
+    print_json(ready=True)
+    signal.alarm(round(seconds) + END_LIMIT_S)
+    await skip_measurement(watch)
+    if mode != "events":
+        ticking.cancel()  # The timer costs more CPU than a thousand gangs.
+    with profiled(os.environ.get("BENCH_PROFILE")):
+        since, cpu, began = datetime.now(UTC), time.process_time(), time.monotonic()
+        await (waits.stay(seconds) if mode == "idle" else waits.finish(seconds))
+    print_json(
+        cpu_s=time.process_time() - cpu,
+        took_s=time.monotonic() - began,
+        steady=watch.take(),
+        **started,
+        since=since.isoformat(),
+        until=datetime.now(UTC).isoformat(),
+        rss_mb=round(rss_mb(collect=True), 1),
+        events=waits.events,
+        statistics=statistics(who),
+        requests=requests(who),
+        watches=sum(one["watches"] for one in statistics(who).values()),
+    )
+    os._exit(0)  # The end of the triggers that still wait is not measured.
+
+
+async def wait_until_settled(who: str) -> None:
+    """Wait until all triggers have started, so that the process uses little CPU.
+
+    The peer polls, so it gets two polls.
+    """
     if who == "peer":
         await asyncio.sleep(2 * PEER_POLL_S)
         return
-    quiet = -4  # the first connection takes a moment to begin
+    quiet = -4  # The first connection is not opened at once.
     for _ in range(240):
         cpu = time.process_time()
         await asyncio.sleep(0.5)
@@ -145,6 +188,7 @@ async def settled(who: str) -> None:
 
 
 def statistics(who: str) -> dict[str, Any]:
+    """Return the statistics of the informers by resource. The peer has none."""
     if who == "peer":
         return {}
     from airflow_provider_gangjobs.cluster.informer import informers
@@ -162,7 +206,7 @@ def statistics(who: str) -> dict[str, Any]:
 
 
 def requests(who: str) -> int:
-    """Sent so far, by our own count; the peer has none."""
+    """Return the number of requests that the provider has counted. The peer counts none, so the result is 0."""
     if who == "peer":
         return 0
     from airflow_provider_gangjobs.cluster.informer import informers
@@ -170,12 +214,8 @@ def requests(who: str) -> int:
     return sum(sum(client.requests.values()) for client in informers().client_statistics().values())
 
 
-def rss_kb() -> float:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
-
-
 def print_json(**line: Any) -> None:
+    """Print a line of JSON."""
     print(json.dumps(line), flush=True)
 
 

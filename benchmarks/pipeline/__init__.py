@@ -1,4 +1,4 @@
-"""A whole pipeline of gangs in a real Airflow: what it costs, and how long it takes.
+"""The cost and the duration of a whole pipeline of gangs in a real Airflow.
 
 See `python -m benchmarks.pipeline --help`.
 """

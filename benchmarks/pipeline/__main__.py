@@ -1,10 +1,10 @@
-"""What a pipeline of gangs costs in a real Airflow: mapped gangs of two, beside the peer and tasks that do nothing.
+"""The cost of a pipeline of gangs in a real Airflow: mapped gangs of two, the same with the peer, and empty tasks.
 
 One Airflow with LocalExecutor on PostgreSQL and one real control plane serve all variants, which run in turns. Each
 variant has a DAG file of its own. Before the first round, each variant runs once with two gangs, so that bytecode and
 caches are the same for all. Every figure is the median of the rounds; the ratios are medians of the ratios within a
-round. CPU seconds are complete also for processes that end (`processes.py`), and include everything but the programs
-that stand for nodes and the benchmark itself.
+round. CPU seconds are complete also for processes that end (`processes.py`), and include all processes except for the
+hollow nodes and the benchmark itself.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ TITLES: Final = {
 OURS: Final = (OPERATOR, DECORATOR)
 IDLE_S: Final = 20.0
 GOALS: Final = (("cpu_s", 1 / 4), ("wall_s", 1 / 3))
-"""Figures of ours, at most so many times the figure of the peer."""
+"""The figures of the provider, as fractions of the figures of the peer at most."""
 
 
 @dataclass
 class _Measured:
-    """What was measured so far: the runs of each round, by variant."""
+    """The runs so far: for each round, the runs by variant."""
 
     rounds: list[dict[str, Run]] = field(default_factory=list)
     idle_cpu_s: dict[str, float] = field(default_factory=dict)
-    """CPU seconds a minute by kind of process, while no DAG runs."""
+    """CPU seconds for each minute without a DAG run, by kind of process."""
 
     def of(self, variant: str) -> list[Run]:
         return [runs[variant] for runs in self.rounds if variant in runs]
 
     def ratio(self, variant: str, other: str, figure: str) -> float | None:
-        """The median of the ratios within a round; None if no round has both."""
+        """Return the median of the ratios of two variants within a round; `None` if no round has both."""
         pairs = (runs for runs in self.rounds if variant in runs and other in runs)
         ratios = [runs[variant].figures[figure] / runs[other].figures[figure] for runs in pairs]
         return round(median(ratios), 3) if ratios else None
@@ -74,7 +74,7 @@ def main() -> None:
             _measure(deployment, measured, options.operators, gangs, rounds)
         except (Exception, KeyboardInterrupt) as exc:
             log_progress(f"stopped: {exc!r}")
-            report.notes.append(f"Stopped early ({type(exc).__name__}): what is shown was measured until then.")
+            report.notes.append(f"Stopped early ({type(exc).__name__}). The figures are those measured until then.")
         _summarize(report, measured, gangs)
         report.publish(options.out)
 

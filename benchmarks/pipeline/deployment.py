@@ -46,7 +46,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """What runs while the benchmark runs."""
+    """The processes that run while the benchmark runs."""
 
     home: AirflowHome
     airflow: Airflow
@@ -57,7 +57,7 @@ class Deployment:
     processes: Processes
 
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows of Airflow's database. The REST API would cost the API server CPU that is measured."""
+        """Return rows of Airflow's database. The REST API would cost the API server CPU that is measured."""
         return self.postgres.rows(DATABASE, statement, *values)
 
     @property
@@ -68,7 +68,7 @@ class Deployment:
 
 @contextmanager
 def running(gangs: int, parallelism: int) -> Iterator[Deployment]:
-    """Start everything; stop everything when the block ends."""
+    """Run all processes during the block."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-")))
         plane = stack.enter_context(control_plane(RELEASE))

@@ -30,7 +30,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessStat(NamedTuple):
-    """What /proc/PID/stat says of one process."""
+    """The fields of /proc/PID/stat that the benchmark uses."""
 
     parent: int
     session: int
@@ -40,7 +40,7 @@ class ProcessStat(NamedTuple):
 
 
 def process_stats() -> dict[int, ProcessStat]:
-    """All processes of the machine, by id."""
+    """Return the fields of all processes of the machine, by process id."""
     found = {}
     for pid in _pids():
         with suppress(OSError):
@@ -49,7 +49,7 @@ def process_stats() -> dict[int, ProcessStat]:
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds of everything in the control group of this process, or of the machine if it is in no such group."""
+    """Return the CPU seconds of the control group of this process, or of the machine if the process is in no group."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "cpuacct" and path != "/":
@@ -82,7 +82,7 @@ class Processes:
         return cls(leaders, {**single, os.getpid(): BENCHMARK}, workers)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds that each kind has used so far."""
+        """Return the CPU seconds that each kind of process has used so far."""
         seconds: dict[str, float] = defaultdict(float)
         stats = process_stats()
         for pid, stat in stats.items():
@@ -171,7 +171,7 @@ def _title(pid: int) -> str:
 
 
 def _peak_mb(pid: int) -> float:
-    """The largest resident set so far; 0 for a process that has just ended."""
+    """Return the largest resident set so far, in MiB; 0 for a process that has just ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -87,10 +87,10 @@ def measure(deployment: Deployment, dag_id: str, gangs: int) -> Run:
 
 
 def _wait(deployment: Deployment, dag_id: str, run_id: str) -> float:
-    """Wait for the end of the run; its seconds from the request to the end."""
-    gives_up_at = time.monotonic() + RUN_MAX_S
+    """Wait for the end of the run, and return the seconds from the request to the end."""
+    deadline = time.monotonic() + RUN_MAX_S
     statement = "SELECT state, queued_at, end_date FROM dag_run WHERE dag_id = %s AND run_id = %s"
-    while time.monotonic() < gives_up_at:
+    while time.monotonic() < deadline:
         ((state, queued_at, end_date),) = deployment.rows(statement, dag_id, run_id)
         if state == "success":
             return float((end_date - queued_at).total_seconds())
@@ -101,7 +101,7 @@ def _wait(deployment: Deployment, dag_id: str, run_id: str) -> float:
 
 
 def _failure(home: Path, dag_id: str) -> str:
-    """The end of the log of one failed task."""
+    """Return the end of the log of one failed task."""
     logs = (file.read_text(errors="replace") for file in (home / "logs" / f"dag_id={dag_id}").rglob("*.log"))
     return next((log for log in logs if '"level":"error"' in log), "no log of a task has an error")[-6000:]
 
@@ -126,7 +126,7 @@ def _kubernetes_requests(deployment: Deployment, before: _Mark) -> Counter[str]:
 
 
 def _request(event: Mapping[str, Any]) -> str:
-    """Verb and resource, as in `create jobs` or `get pods/log`."""
+    """Return verb and resource, such as `create jobs` or `get pods/log`."""
     of = event.get("objectRef", {})
     resource = "/".join(
         filter(None, (of.get("resource", event["requestURI"].partition("?")[0]), of.get("subresource")))
@@ -142,7 +142,7 @@ def _airflow_requests(log: Path, from_byte: int) -> Counter[str]:
 
 
 def _without_ids(path: str) -> str:
-    """The path with its first parts alone: the rest is ids and names."""
+    """Return the path without its ids and names."""
     parts = path.partition("/execution/")[2].split("/")
     return "/".join(part for part in parts if not re.search(r"\d", part))[:60]
 
@@ -152,7 +152,7 @@ def _each(counts: Counter[str], gangs: int) -> dict[str, float]:
 
 
 def _latencies(deployment: Deployment, before: _Mark, dag_id: str, run_id: str) -> dict[str, float]:
-    """Seconds from a slot to the created Job, and from the end of the gang to the end of the task."""
+    """Return the seconds from the start of a task to its Job, and from the end of a gang to the end of its task."""
     statement = "SELECT map_index, start_date, end_date FROM task_instance WHERE dag_id = %s AND run_id = %s"
     tasks = {
         index: (start, end)
@@ -174,7 +174,7 @@ def _spread(name: str, values: list[float]) -> Iterator[tuple[str, float]]:
 
 
 def _jobs(deployment: Deployment, before: _Mark) -> tuple[dict[int, datetime], dict[int, datetime]]:
-    """When the API server had created each Job, and when the Job controller had written its status for the last time.
+    """Return when the API server created each Job, and when the Job controller wrote its status for the last time.
 
     The times of the objects themselves have whole seconds, so the times come from the audit log.
     """

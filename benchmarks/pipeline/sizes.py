@@ -15,5 +15,5 @@ TASK_PROCESSES_PER_GANG: Final = 2
 
 
 def sizes(dag_id: str) -> dict[str, int]:
-    """The number of gangs by DAG id: the measured DAG, and a small DAG that fills caches before the first round."""
+    """Return the number of gangs by DAG id: the measured DAG, and a small one that fills caches before round 1."""
     return {dag_id: int(os.environ[GANGS_VARIABLE]), f"{dag_id}_{WARM_UP}": WARM_UP_GANGS}
