@@ -29,7 +29,8 @@ SANDBOX = "sandbox"
 class CommandModule(Protocol):
     """The interface of a command's module."""
 
-    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments, and set `run`: a function from the parsed arguments to the exit code."""
 
 
 @dataclass(frozen=True)

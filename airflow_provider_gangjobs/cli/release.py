@@ -15,13 +15,18 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
     add_cluster_options(parser)
     parser.add_argument("--gang", metavar="JOB", help="only the pods of this Job")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Remove the finalizers and return 0, or 1 if a pod may still have one. Outcomes without a record are lost."""
+    """Remove the finalizers and return 0, or 1 if a pod may still have one. Outcomes that no ledger has are lost.
+
+    Raises:
+        CommandError: the options contradict each other, or the cluster did not answer or refused a request.
+    """
     namespace = selected_namespace(options)
     if options.gang and namespace is None:
         raise CommandError("--gang names a Job of one namespace: set --namespace, not --all-namespaces")

@@ -1,4 +1,4 @@
-"""`gangjobs tidy`: complete or remove incomplete submissions, and release what nobody follows any more.
+"""`gangjobs tidy`: complete or remove incomplete submissions, and end or release the gangs that no task needs any more.
 
 A cron job or a person runs this command.
 """
@@ -25,6 +25,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
     add_cluster_options(parser)
     parser.add_argument(
         "--older-than",
@@ -55,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{ref}: {would}{verdict}, because its submission is incomplete")
     for gang in swept:
         if not gang.error and gang.ref not in tidied.gangs:
-            of = f" of installation {gang.installation}" if gang.installation else ""
-            print(f"{gang.ref}{of}: {would}{gang.decision.action}, because {gang.decision.reason}")
+            installation = f" of installation {gang.installation}" if gang.installation else ""
+            print(f"{gang.ref}{installation}: {would}{gang.decision.action}, because {gang.decision.reason}")
     failures = {str(ref): failure for ref, failure in tidied.failures.items()}
     failures |= {str(gang.ref): gang.error for gang in swept if gang.error}
     for name, failure in failures.items():
@@ -85,6 +86,7 @@ async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[Cleanu
 
 
 def _parse_age(text: str) -> timedelta:
+    """Parse a number with a unit: s, m, h or d."""
     match = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30m, 2h or 1d")

@@ -41,7 +41,7 @@ READ_PERMISSIONS: Final = [
 
 
 def make_app() -> FastAPI:
-    """Return the application, without FastAPI's own documentation pages."""
+    """Build the application, without the documentation pages of FastAPI."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=READ_PERMISSIONS)
     app.state.snapshots = SnapshotCache()
     app.add_api_route(ROUTE, gang_page, response_class=HTMLResponse)
@@ -98,7 +98,7 @@ def parse_map_index(text: str) -> int:
 
 
 def security_headers(nonce: str) -> dict[str, Any]:
-    """Return headers by which only the page's own script and style run, and only Airflow may frame the page."""
+    """Return the headers of the page. Only its own script and style run, and only Airflow may show it in a frame."""
     return {
         "Content-Security-Policy": (
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "

@@ -1,7 +1,7 @@
 """GangPlugin: the tab "Gang" of a task instance in Airflow's UI.
 
-Airflow loads plugins in each of its processes, so this module imports only Airflow's own base class, which is loaded
-by then. The API server imports the application that serves the page at the first request for the page.
+Airflow loads plugins in each of its processes, so this module imports only Airflow's own base class, which Airflow has
+loaded before. The API server imports the application that serves the page at the first request for the page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LazyApp:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        # The import takes half a second of CPU. In a thread it lets the API server answer other requests meanwhile.
+        # The import takes half a second of CPU. In a thread, it does not block other requests to the API server.
         if self._app is None:
             self._app = (await asyncio.to_thread(import_module, self._module)).make_app()
         assert self._app is not None, "the application was made above"

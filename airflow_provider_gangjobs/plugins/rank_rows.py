@@ -157,9 +157,10 @@ def _live_order(pod: PodView) -> tuple[int, int, int]:
 
 
 def _message_order(pod: PodView) -> int:
-    """Return 0 if the pod's message explains why the gang waits, 1 if it is the generic one, 2 without a message.
+    """Return 0 if the pod's message explains why the gang waits, 1 if the message is generic, and 2 without a message.
 
-    Since Kubernetes 1.36 the scheduler reports the cause at few pods; most pods only say that the gang lacks others.
+    Since Kubernetes 1.36, the scheduler reports the cause at few pods. The messages of most pods only say that too few
+    pods of the gang fit.
     """
     message = _wait_message(pod)
     if not message:

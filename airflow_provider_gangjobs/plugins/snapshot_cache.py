@@ -2,7 +2,8 @@
 
 Reading a snapshot takes at most `SNAPSHOT_TIMEOUT_S`, at most `CONCURRENT_SNAPSHOTS_MAX` snapshots are read at the same
 time, and a snapshot serves every request for `SNAPSHOT_TTL_S`. Many open pages of a gang therefore cost the cluster no
-more than one page. The cache keeps idle clients for a while, since an exec plugin may need a second to return a token.
+more than one open page. The cache keeps idle clients for a while, since an exec plugin may need a second to return a
+token.
 
 The page shows an error as a sentence without any detail of the connection. The API server's log has the whole error.
 """

@@ -79,7 +79,7 @@ class DeadlineView:
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """Another gang of the same task."""
+    """The row of another attempt of the same task."""
 
     number: int
     name: str
@@ -102,8 +102,9 @@ class GangView:
     since: datetime | None = None
     """When the phase began."""
     summary: str = ""
-    """A sentence: what the gang waits for, or why it failed."""
+    """A sentence that says what the gang waits for, or why the gang failed."""
     remedy: str = ""
+    """A sentence that says what the user can do; empty if there is nothing to do."""
     details: tuple[tuple[str, str], ...] = ()
     """Pairs of a name and a value."""
     phase_times: tuple[tuple[str, datetime], ...] = ()
@@ -114,6 +115,7 @@ class GangView:
     """Pairs of a state and the number of ranks in that state."""
     rows: tuple[RankRow, ...] = ()
     rows_omitted: int = 0
+    """The number of ranks that have no row."""
     other_attempts: tuple[AttemptRow, ...] = ()
     notes: tuple[str, ...] = ()
     is_final: bool = False
@@ -166,23 +168,24 @@ def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, request
 
 
 def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
+    """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, events=snapshot.events)
     counts = _counts_of_job(job)
     phase = phase_of(job)
-    evidence = WaitInputs(job, PodIndex(job.ref, snapshot.pods), snapshot.podgroup, counts, snapshot.events)
+    inputs = WaitInputs(job, PodIndex(job.ref, snapshot.pods), snapshot.podgroup, counts, snapshot.events)
     verdict = judge(job, job.ref)
     began = {Phase.SUBMITTED: job.created_at, Phase.ASSEMBLING: job.started_at}
     if verdict is not None:
         began[phase] = verdict.at
     known = {phase: at for phase, at in began.items() if at is not None}
-    return Observation(job.ref, phase, known, counts, _wait_of_job(phase, evidence, job), verdict)
+    return Observation(job.ref, phase, known, counts, _wait_of_job(phase, inputs, job), verdict)
 
 
-def _wait_of_job(phase: Phase, evidence: WaitInputs, job: Job) -> Wait:
+def _wait_of_job(phase: Phase, inputs: WaitInputs, job: Job) -> Wait:
     if job.end_is_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
         return explain_suspension(job)
-    return explain_assembly(evidence) if phase is Phase.ASSEMBLING else Wait(WaitCause.RANKS)
+    return explain_assembly(inputs) if phase is Phase.ASSEMBLING else Wait(WaitCause.RANKS)
 
 
 def _counts_of_job(job: Job) -> Counts:
