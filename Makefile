@@ -1,5 +1,5 @@
-# Everything runs in .venv, installed from requirements.lock; uv comes from PATH or is put into .tools.
-# By hand: python3 -m venv .venv; .venv/bin/pip install --require-hashes -r requirements.lock;
+# All targets run in .venv, which is installed from requirements.lock. uv comes from PATH, or is installed into .tools.
+# Without make: python3 -m venv .venv; .venv/bin/pip install --require-hashes -r requirements.lock;
 #          .venv/bin/pip install --no-deps -e . -e gangjobs_sandbox
 PYTHON ?= python3
 VENV   := .venv
@@ -7,11 +7,11 @@ BIN    := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
 PYTEST := $(BIN)/python -m pytest --hypothesis-profile=quick
-# More than there are cores, since most tests wait for the embedded cluster.
+# More workers than cores, because most tests wait for the embedded cluster.
 WORKERS ?= 4
 QUICK  := not slow and (not airflow or representative)
 
-# Tests start hundreds of Python programs, and each would compile Airflow's modules anew.
+# Tests start hundreds of Python programs. Without bytecode files, each of them would compile the modules of Airflow.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(SYNCED) ## Make .venv as requirements.lock says (all other targets do this first)
+setup: $(SYNCED) ## Install requirements.lock into .venv (all other targets do this first)
 
 demo: $(SYNCED) ## Train a model on a gang of four in an embedded cluster, with real Airflow (minutes)
 	@$(BIN)/python -m scripts.demo
@@ -35,10 +35,10 @@ test: $(SYNCED) ## Run the tests for each commit: rules, sandbox, provider on it
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "$(QUICK)" \
 		--ignore=tests/cluster --ignore=tests/kubelet --ignore=tests/launchers --ignore=tests/queues --ignore=tests/airflow/postgres --ignore=tests/airflow/ui
 
-test-all: $(SYNCED) ## Run every test there is, and print a table of the tiers (docs/testing.md)
+test-all: $(SYNCED) ## Run every test, and print a table of the tiers (docs/testing.md)
 	@$(BIN)/python -m tests.tiers all
 
-test-ci: $(SYNCED) ## Run what .ci/run adds to make test: conformance to 1.37, each dialect, one kill on PostgreSQL, the UI tab
+test-ci: $(SYNCED) ## Run the tests that .ci/run adds to make test: conformance to 1.37, each dialect, one kill on PostgreSQL, the UI tab
 	@$(BIN)/python -m tests.tiers ci
 
 test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
@@ -58,7 +58,7 @@ clusters: ## Build the real control planes that are missing, into a cache outsid
 
 BENCHMARKS := parse task_process wait notice harvest submit many_pods logs sandbox scale_model
 
-bench: $(SYNCED) clusters ## Measure the provider beside its peer on a real API server, quickly (some minutes)
+bench: $(SYNCED) clusters ## Compare the cost of the provider and of its peer on a real API server, in quick runs (some minutes)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick --out /dev/null || exit 1; done
 
 check: $(SYNCED) ## Check format, lint, types (also of the tests) and layers
@@ -80,22 +80,22 @@ lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements
 		--all-extras --group dev --no-emit-package airflow-provider-gangjobs --no-emit-package gangjobs-sandbox \
 		pyproject.toml -o requirements.lock
 
-clean: down ## Remove everything that make has made
+clean: down ## Remove all files that make has created
 	rm -rf $(VENV) .tools .demo .airflow .sandbox .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache .coverage* build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .tools/bin/uv:
-	@echo "uv is not on PATH: putting it into .tools"
+	@echo "uv is not on PATH: installing it into .tools"
 	@$(PYTHON) -m venv .tools || { \
-		echo "Cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+		echo "Cannot create a virtual environment. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 $(SYNCED): requirements.lock pyproject.toml gangjobs_sandbox/pyproject.toml | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { \
 		echo "Python 3.11 to 3.14 is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.12 ..." >&2; \
 		exit 1; }
-	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv --without-pip $(VENV); }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv --without-pip $(VENV); }
 	@echo "installing requirements.lock into $(VENV)"
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable gangjobs_sandbox

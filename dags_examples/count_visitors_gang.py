@@ -26,9 +26,8 @@ def count_visitors_gang() -> None:
         image="{{ params.image }}",
         workers=3,
         resources={"cpu": "250m", "memory": "64Mi"},
-        files={
-            "shuffle.py": "include/shuffle.py"
-        },  # The path is relative to this file. The function imports the module.
+        # The function imports this module. The path is relative to this file.
+        files={"shuffle.py": "include/shuffle.py"},
         assemble_timeout=timedelta(minutes=30),
         run_timeout=timedelta(minutes=10),
     )

@@ -1,7 +1,7 @@
 """Estimate pi with a leader that hands out work and workers that do it: a gang whose pods are not all alike.
 
-The leader listens at its address, and each worker asks it for parts until none is left. The leader cannot work without
-its workers, nor they without the leader, so all of them start together. The image needs only Python.
+The leader listens at its address, and each worker asks the leader for parts until none is left. Neither the leader nor
+a worker can work alone, so all pods start together. The image needs only Python.
 """
 
 from __future__ import annotations

@@ -49,7 +49,10 @@ with open(os.environ["GANG_RESULT_PATH"], "w") as result:
 def shared_server_gangs() -> None:
     @task
     def commands(gang: dict) -> list[list[str]]:
-        """Return a command for each part. Rank 0 of a gang has the name of its Job, with its rank, in its Service."""
+        """Return a command for each part.
+
+        The address of rank 0 of a gang is `<name of the Job>-0.<name of the Job>`.
+        """
         server = f"{gang['name']}-0.{gang['name']}"
         return [["python", "/gang/files/read.py", server, part] for part in ("alpha", "beta")]
 

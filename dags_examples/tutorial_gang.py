@@ -1,6 +1,6 @@
 """Estimate pi on a gang of four ranks, and combine what the ranks have found. The DAG of the tutorial.
 
-With the parameter `broken_rank`, this rank fails. With a large `cpu`, the gang does not fit on the nodes.
+The rank that the parameter `broken_rank` names fails. With a large `cpu`, the gang does not fit on the nodes.
 """
 
 from __future__ import annotations

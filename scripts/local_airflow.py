@@ -83,7 +83,7 @@ class Rest:
         self._token, self._renew_at = "", 0.0
 
     def get(self, path: str) -> Any:
-        """Return the response to GET /api/v2<path>; None if the object does not exist or the server is not up yet."""
+        """Return the response to GET /api/v2<path>; `None` if there is no such object or no server yet."""
         try:
             response = self._client.get(f"/api/v2{path}", headers=self._headers())
         except httpx.TransportError:

@@ -5,7 +5,8 @@
 
 `swagger.json` is `api/openapi-spec/swagger.json` of the Kubernetes source, which the published Go module
 `k8s.io/kubernetes` contains. The table contains only the names and types of the fields that the sandbox's resources
-reach: no descriptions, formats or defaults. The newest release is written in full, the others as differences.
+reach: no descriptions, formats or defaults. The newest release is written in full, and the other releases as
+differences.
 
 A type is a scalar, the name of another type, `[]T` (a list that patches replace), `[key]T` (a list that
 strategic merge patches merge by that field), `[=]T` (merged as a set) or `{}T` (a map).
@@ -76,7 +77,7 @@ def merge_key(schema: dict) -> str:
 
 
 def types_of(swagger: dict) -> dict[str, dict[str, str]]:
-    """Return all types that the roots reach, by short name."""
+    """Return the fields of all types that the roots reach, by short name of the type."""
     definitions = swagger["definitions"]
     pending = [name for name in definitions if short(name) in ROOTS]
     types: dict[str, dict[str, str]] = {}

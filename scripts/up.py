@@ -28,7 +28,7 @@ UI_PORT = 8080
 
 
 def start(home: Path) -> int:
-    """Start the process unless it runs. Return 0 once the UI answers."""
+    """Start the process, unless it already runs, and wait for the UI. Return the exit code: 0 if the UI answers."""
     home.mkdir(parents=True, exist_ok=True)
     lock = try_lock(home)
     if lock is None:

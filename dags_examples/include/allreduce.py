@@ -41,9 +41,8 @@ class Gang:
 
     def __init__(self, rank: int, world_size: int, address: str, port: int) -> None:
         self.rank, self.world_size = rank, world_size
-        self._peers: dict[
-            int, socket.socket
-        ] = {}  # Rank 0 has a connection to each other rank. Any other rank has one to rank 0.
+        # Rank 0 has a connection to each other rank. Any other rank has one connection, to rank 0.
+        self._peers: dict[int, socket.socket] = {}
         deadline = time.monotonic() + ASSEMBLE_S
         if world_size > 1:
             if rank == 0:

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 POINTS = 20_000
-"""Points of one part."""
+"""The number of points of one part."""
 
 
 def lead(parts: int) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def count_hits(part: int) -> int:
 
 
 def connect() -> socket.socket:
-    """Connect to the leader, whose name is known a moment after its pod has started."""
+    """Connect to the leader. DNS resolves its name shortly after its pod has started."""
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Solve the Poisson equation on the unit square by conjugate gradients, with one process of MPI for some rows each.
+"""Solve the Poisson equation on the unit square by conjugate gradients. Each process of MPI computes some of the rows.
 
-The right side is chosen so that the solution is u = x (1 - x) y (1 - y), and the process with the rank 0 writes how far
-the computed solution is from it.
+The right side is chosen so that the exact solution is u = x (1 - x) y (1 - y). The process of rank 0 writes the largest
+difference between the computed solution and the exact one.
 """
 
 from __future__ import annotations
