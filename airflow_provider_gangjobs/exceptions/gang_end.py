@@ -45,10 +45,11 @@ class GangFailed(GangEndError):
 
 @dataclass(eq=False, repr=False)
 class AppFailed(GangFailed):
-    """A rank's program exited with an error, and the gang failed."""
+    """A rank's program exited with an error or exceeded a limit of its pod, and the gang failed."""
 
     rank: int | None = None
     exit_code: int | None = None
+    """The exit code; `None` if the kubelet evicted the pod and did not observe the exit code."""
     container: str = ""
     log_tail: str = ""
     """A heading and the last lines of the rank's log or its termination message; empty if neither could be read."""

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.exceptions import (
 )
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
@@ -54,17 +55,22 @@ def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> Gang
             return Preempted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         case RankEnd(outcome=OutcomeKind.EVICTED | OutcomeKind.LOST, node=node) if reason != JOB_DEADLINE:
             return Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
-        case RankEnd(outcome=OutcomeKind.FAILED, exit_code=code) as first if code:
-            evidence = _evidence(first, log_tail)
+        # The exit code of a pod that was evicted because of a limit of its own may be unknown.
+        case RankEnd(outcome=OutcomeKind.FAILED, exit_code=code) as first if code or first.reason == REASON_EVICTED:
+            evidence = _evidence(first, log_tail, message)
             return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, evidence)
     return GangFailed(ref, reason, ranks, message)
 
 
-def _evidence(rank: RankEnd, log_tail: str) -> str:
-    """Return the last lines of the rank's log or, without a log, its termination message, with a heading."""
+def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
+    """Return the last lines of the rank's log or, without a log, its termination message, with a heading.
+
+    :param message: What happened. If the program left no message, that of the rank is the kubelet's, which is in here.
+    """
     if log_tail:
         return f"Last lines of {rank.label}:\n{log_tail}"
-    return f"Termination message of {rank.label}:\n{rank.message}" if rank.message else ""
+    has_own = rank.message and rank.message.strip(" .") not in message
+    return f"Termination message of {rank.label}:\n{rank.message}" if has_own else ""
 
 
 def _message_with_remedy(event: GangEvent) -> str:

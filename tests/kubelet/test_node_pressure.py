@@ -60,6 +60,11 @@ def test_node_that_is_low_on_disk_space_evicts_a_pod_as_a_disruption(pods: Pods,
     condition = condition_of({"status": status}, "DisruptionTarget")
     assert condition is not None
     assert condition["reason"] == "TerminationByKubelet"
+    # The kubelet removes a container of an evicted pod as soon as the container has ended. If that is before the
+    # kubelet reads the exit code, the last status of the pod has 137 with the reason ContainerStatusUnknown.
+    terminated = pods.wait_terminated()
+    assert terminated["exitCode"] == 137
+    assert terminated["reason"] in {"Error", "ContainerStatusUnknown"}
 
 
 @STAYS_UNDER_PRESSURE
@@ -118,4 +123,7 @@ def test_gang_above_a_limit_of_its_own_fails_and_is_not_submitted_again(
     with pytest.raises(AppFailed, match=expected) as raised:
         task(script, max_disruptions=1, **{**ON_A_VOLUME, **limit}).execute()
     assert raised.value.reason == "OverLimit"
+    assert raised.value.rank == 1
+    # The exit code is unknown if the kubelet has removed the container before it read the exit code.
+    assert raised.value.exit_code in {137, None}
     assert len(namespace.list_objects("jobs")) == 1

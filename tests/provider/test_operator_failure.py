@@ -84,6 +84,30 @@ def test_app_failure_carries_what_a_policy_matches() -> None:
     assert error.retryable
 
 
+OVER_LIMIT = {
+    "reason": "OverLimit",
+    "message": "rank 1 was evicted: it used more storage than its own limit (v is full)",
+}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "message", "evidence"),
+    [
+        pytest.param(None, "v is full. ", "", id="container removed"),
+        pytest.param(137, "v is full. ", "", id="no message of the program"),
+        pytest.param(137, "step 3", "Termination message of rank 1:\nstep 3", id="message of the program"),
+    ],
+)
+def test_eviction_above_a_limit_of_its_own_is_a_failure_of_the_program(
+    exit_code: int | None, message: str, evidence: str
+) -> None:
+    evicted = rank(1, OutcomeKind.FAILED, exit_code=exit_code, reason="Evicted", message=message)
+    error = error_from_event(event(Status.FAILED, evicted, SIBLING, **OVER_LIMIT))
+
+    assert isinstance(error, AppFailed)
+    assert (error.rank, error.exit_code, error.log_tail) == (1, exit_code, evidence)
+
+
 def test_message_has_evidence_remedy_and_last_lines_once() -> None:
     failed = event(
         Status.FAILED, OOM, reason="OOMKilled", message="rank 3 ran out of memory", remedy="Raise resources.memory."

@@ -171,6 +171,20 @@ class PodBuilder:
     ) -> Self:
         return self._ended("Failed", exit_code, when, reason, message, started)
 
+    def container_removed(self, *, is_marked: bool = False) -> Self:
+        """The kubelet removed the container before it read its end, as it does with evicted pods.
+
+        :param is_marked: True for the last status, which the kubelet writes when it has unmounted the volumes.
+        """
+        where = "deleted.  The container used to be Running" if not is_marked else "terminated"
+        message = f"The container could not be located when the pod was {where}"
+        code = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}
+        unknown = {"terminated": {**code, "startedAt": None, "finishedAt": None}}
+        state = unknown if is_marked else {"waiting": {"reason": "ContainerCreating"}}
+        self._container(state)
+        self.obj["status"]["containerStatuses"][0] |= {"lastState": unknown, "restartCount": 1}
+        return self
+
     def phase(self, phase: str, reason: str = "", message: str = "") -> Self:
         self.obj["status"] |= {"phase": phase, "reason": reason, "message": message}
         return self

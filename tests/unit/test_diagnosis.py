@@ -65,6 +65,10 @@ OUTCOMES = {
         _rank().failed(143).phase("Failed", "Evicted", 'Usage of "v" exceeds "1Mi". '),
         "OverLimit",
     ),
+    "rank 3 was evicted: it used more storage than its own limit (exceeds the limit) on node-b": (
+        _rank().container_removed().phase("Failed", "Evicted", "exceeds the limit"),
+        "OverLimit",
+    ),
     "rank 3 was lost: its end was not observed on node-b": (
         _rank().phase("Failed", "NodeLost"),
         "NodeLost",

@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     result_outcomes,
     root_cause,
 )
-from tests.unit.builders import at, pod
+from tests.unit.builders import PodBuilder, at, pod
 
 
 def _outcome(rank: int, ending: OutcomeKind, caused: float | None = None, **fields: object) -> Outcome:
@@ -82,6 +82,23 @@ ENDINGS = {
     "refused by a node that shuts down": (pod().on("n").phase("Failed", "NodeShutdown"), OutcomeKind.EVICTED),
     "lost with its node": (pod().on("n").phase("Failed").disrupted("DeletionByPodGC", 60), OutcomeKind.LOST),
     "its node never said how it ended": (pod().on("n").failed(137, reason="ContainerStatusUnknown"), OutcomeKind.LOST),
+    "evicted for what it used itself, and its container was removed": (
+        pod().on("n").container_removed().phase("Failed", "Evicted", "exceeds the limit"),
+        OutcomeKind.FAILED,
+    ),
+    "evicted for what it used itself, and deleted while it ended": (
+        pod().on("n").failed(137, when=62).phase("Failed", "Evicted", "exceeds the limit").deleted(asked=61),
+        OutcomeKind.FAILED,
+    ),
+    "evicted for what it used itself, and deleted later": (
+        pod().on("n").failed(137, when=62).phase("Failed", "Evicted", "exceeds the limit").deleted(asked=99, grace=0),
+        OutcomeKind.FAILED,
+    ),
+    "evicted for the node's sake, and its container was removed": (
+        pod().on("n").container_removed().phase("Failed", "Evicted").disrupted("TerminationByKubelet", 60),
+        OutcomeKind.EVICTED,
+    ),
+    "its container was removed, nobody says why": (pod().on("n").container_removed().phase("Failed"), OutcomeKind.LOST),
     "refused by its kubelet, deleted later": (
         pod().on("n").phase("Failed", "OutOfcpu").deleted(asked=99),
         OutcomeKind.FAILED,
@@ -126,6 +143,39 @@ def test_refused_pod_was_caused_when_it_was_refused():
     cause = root_cause(outcome_of(each.view()) for each in (peer, refused))
     assert cause is not None
     assert (cause.rank, cause.caused) == (1, at(50))
+
+
+def _evicted_and_removed(rank: int, when: float = 50, **marks: bool) -> PodBuilder:
+    evicted = pod(f"p{rank}").rank(rank).on("n").container_removed(**marks)
+    return evicted.phase("Failed", "Evicted", "exceeds the limit").condition("Ready", False, when, "PodFailed")
+
+
+@pytest.mark.parametrize("is_marked", [False, True], ids=["first status", "last status"])
+def test_exit_code_of_a_removed_container_is_unknown(is_marked):
+    outcome = outcome_of(_evicted_and_removed(1, is_marked=is_marked).view())
+    assert (outcome.exit_code, outcome.signal, outcome.finished) == (None, None, None)
+    assert (outcome.reason, outcome.message, outcome.caused) == ("Evicted", "exceeds the limit", at(50))
+
+
+PEERS = {
+    "deleted by the Job controller": pod("p0").rank(0).on("n").failed(143, when=51).deleted(asked=50),
+    "failed in the same second": pod("p0").rank(0).on("n").failed(1, when=50),
+    "failed later": pod("p0").rank(0).on("n").failed(1, when=51),
+}
+
+
+@pytest.mark.parametrize("peer", PEERS.values(), ids=PEERS)
+def test_evicted_pod_whose_container_was_removed_is_the_cause(peer):
+    cause = root_cause(outcome_of(each.view()) for each in (peer, _evicted_and_removed(1)))
+    assert cause is not None
+    assert cause.rank == 1
+
+
+def test_failure_before_an_eviction_is_the_cause():
+    failed = pod("p0").rank(0).on("n").failed(1, when=49)
+    cause = root_cause(outcome_of(each.view()) for each in (failed, _evicted_and_removed(1)))
+    assert cause is not None
+    assert cause.rank == 0
 
 
 def test_message_of_the_kubelet_is_kept_beside_that_of_the_program():

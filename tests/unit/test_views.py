@@ -101,6 +101,11 @@ def test_pod_condition_is_kept_if_it_is_relevant(given: tuple[str, bool], kept: 
     assert kinds == ([given[0]] if kept else [])
 
 
+def test_failed_pod_keeps_the_time_at_which_it_became_unready() -> None:
+    obj = pod("a").phase("Failed", "Evicted").condition("Ready", False, 50).condition("Initialized", True, 1).obj
+    assert [item.type for item in view(PodView, obj).status.conditions] == ["Ready"]
+
+
 def test_all_conditions_of_a_job_are_kept() -> None:
     assert [item.type for item in job().complete(9).view().status.conditions] == ["SuccessCriteriaMet", "Complete"]
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
-    REASON_EVICTED,
     REASONS_NODE_SHUTDOWN,
     SIGKILL,
     SIGTERM,
@@ -21,6 +20,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     root_cause,
 )
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 

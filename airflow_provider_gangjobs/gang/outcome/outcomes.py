@@ -16,6 +16,7 @@ import msgspec
 
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
 from airflow_provider_gangjobs.gang.state import pods as podutil
+from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.kube.text import cut_end
 from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated, condition
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
 STATUS_CHARACTERS_MAX: Final = 256
-REASON_EVICTED: Final = "Evicted"
-"""Reason of a pod that the kubelet evicted or refused."""
 SIGNAL_EXIT_CODE_BASE: Final = 128
 """Shells and container runtimes report an end by signal n as exit code 128 + n."""
 SIGKILL: Final = 9
@@ -74,8 +73,6 @@ _BY_POD_REASON: Final = {
 # Part of the message of a pod that the kubelet refused because its node lacks resources (`nodeConditionMessageFmt` in
 # pkg/kubelet/eviction/helpers.go). Such a pod has the reason `Evicted` and no condition DisruptionTarget.
 _REFUSED_UNDER_PRESSURE: Final = "The node had condition: "
-# Reason of a container whose end the kubelet did not observe.
-_CONTAINER_LOST: Final = "ContainerStatusUnknown"
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -96,6 +93,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     container: str = ""
     """Name of the container that determined the outcome; empty if it is the main container."""
     exit_code: int | None = None
+    """Exit code of the container; `None` if the kubelet did not observe the end of the container."""
     signal: int | None = None
     reason: str = ""
     message: str = ""
@@ -175,11 +173,12 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     container, terminated = _deciding_container(pod)
     disruption = condition(pod.status.conditions, "DisruptionTarget")
     kind = _kind_of(pod, terminated, disruption) if ended else OutcomeKind.UNKNOWN
+    observed = None if podutil.is_lost(terminated) else terminated
     finished = caused = podutil.finished_at(pod)
     role = pod.metadata.labels.gang_role or ""
-    message = (terminated.message if terminated else "") or pod.status.message
+    message = (observed.message if observed else "") or pod.status.message
     if kind is not OutcomeKind.SUCCEEDED:
-        caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished or _refused_at(pod)
+        caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished or _reported_at(pod)
     return Outcome(
         uid=pod.metadata.uid,
         pod=pod.metadata.name,
@@ -191,8 +190,8 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         node=pod.spec.node_name,
         phase=pod.status.phase,
         container=container,
-        exit_code=terminated.exit_code if terminated else None,
-        signal=_signal(terminated),
+        exit_code=observed.exit_code if observed else None,
+        signal=_signal(observed),
         reason=_reason(pod, terminated),
         message=_cut(message),
         message_cut=len(message.encode()) >= _message_bytes_max(pod),
@@ -229,7 +228,7 @@ def _kind_of(pod: PodView, terminated: Terminated | None, disruption: Condition 
         return _BY_POD_REASON[pod.status.reason]
     if pod.status.reason == REASON_EVICTED and _REFUSED_UNDER_PRESSURE in pod.status.message:
         return OutcomeKind.EVICTED
-    if terminated is not None and terminated.reason == _CONTAINER_LOST:
+    if podutil.is_lost(terminated) and not pod.status.reason:
         return OutcomeKind.LOST
     if pod.status.phase != "Failed" or _was_deleted_first(pod, terminated):
         return OutcomeKind.DELETED
@@ -238,11 +237,11 @@ def _kind_of(pod: PodView, terminated: Terminated | None, disruption: Condition 
 
 def _was_deleted_first(pod: PodView, terminated: Terminated | None) -> bool:
     requested = podutil.deletion_requested_at(pod.metadata)
-    if requested is None:
+    # A pod has a reason of its own if the kubelet refused the pod, or ended the pod for another reason than a deletion.
+    if requested is None or pod.status.reason:
         return False
     if terminated is None or terminated.finished_at is None:
-        # The container did not run. If the kubelet refused the pod, the pod has a reason.
-        return not pod.status.reason
+        return True
     if terminated.finished_at > requested:
         return True
     # Times have whole seconds. If both times are equal, only the signal that the kubelet sends shows that the deletion
@@ -260,13 +259,17 @@ def _caused_at(pod: PodView, kind: OutcomeKind, disruption: Condition | None) ->
     return min(requested, finished) if requested and finished else requested
 
 
-def _refused_at(pod: PodView) -> datetime | None:
-    """Return the time at which the kubelet refused the pod; `None` if the pod has containers.
+def _reported_at(pod: PodView) -> datetime | None:
+    """Return the time at which the kubelet refused the pod, or saw that the pod had ended; `None` if it is unknown.
 
-    A refused pod has no containers. The kubelet sets its start time when it refuses the pod.
+    A refused pod has no containers, and its start time is the time of the refusal. A pod whose containers were removed
+    before the kubelet had read their end has no time of an end. The kubelet then declares the pod not ready at the same
+    moment as failed. If the rank was not ready before, the time is earlier than the end.
     """
-    has_containers = pod.status.container_statuses or pod.status.init_container_statuses
-    return None if has_containers else pod.status.start_time
+    if not pod.status.container_statuses and not pod.status.init_container_statuses:
+        return pod.status.start_time
+    unready = (item.last_transition_time for item in pod.status.conditions if item.type == "Ready")
+    return next(unready, None)
 
 
 def _failed_at(pod: PodView, kind: OutcomeKind, message: str) -> datetime | None:
@@ -324,9 +327,9 @@ def _was_lost_with_node(outcome: Outcome) -> bool:
     return outcome.disruption in _DETECTED_LATE and outcome.exit_code is None
 
 
-# Among outcomes of the same second, the outcome that can cause others comes first: a disruption before the failures of
-# its peers, and a failure before the deletions by which the Job controller reacts to it. Only a failed program can
-# report fractions of a second, because the times of the cluster have none.
+# Among outcomes of the same second, the outcome that can cause others comes first: a disruption or an eviction before
+# the failures of its peers, and a failure before the deletions by which the Job controller reacts to it. Only a failed
+# program can report fractions of a second, because the times of the cluster have none.
 _ORDER: Final = {
     OutcomeKind.PREEMPTED: 0,
     OutcomeKind.EVICTED: 0,
@@ -364,7 +367,8 @@ def _created(outcome: Outcome) -> str:
 def _causal_order(outcome: Outcome) -> _CausalOrder:
     second, fraction = divmod(outcome.caused.timestamp(), 1) if outcome.caused else (0.0, 0.0)
     rank = -1 if outcome.rank is None else outcome.rank
-    return not _was_lost_with_node(outcome), outcome.caused is None, second, _ORDER[outcome.outcome], fraction, rank
+    order = 0 if outcome.reason == REASON_EVICTED else _ORDER[outcome.outcome]
+    return not _was_lost_with_node(outcome), outcome.caused is None, second, order, fraction, rank
 
 
 def failures_first(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:

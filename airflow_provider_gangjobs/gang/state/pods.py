@@ -30,6 +30,13 @@ IMAGE_REASONS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
 CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+REASON_EVICTED: Final = "Evicted"
+"""Reason of a pod that the kubelet evicted or refused."""
+# Reason of a container whose end the kubelet did not observe. The kubelet writes exit code 137, a message of its own,
+# and no times for such a container. This is common for evicted pods: the kubelet removes a container of an evicted pod
+# as soon as the container has ended, and sometimes before it has read the exit code (`ShouldPodContentBeRemoved` in
+# pkg/kubelet/pod_workers.go).
+_REASON_CONTAINER_LOST: Final = "ContainerStatusUnknown"
 _TROUBLE_REASONS: Final = IMAGE_REASONS | CONFIG_REASONS
 
 # A container that never started has the zero time of its runtime as its start.
@@ -178,6 +185,11 @@ def finished_at(pod: PodView) -> datetime | None:
 def ended_state(status: ContainerStatus) -> Terminated | None:
     """Return how a container ended, now or before its last restart; `None` if it has not ended."""
     return status.state.terminated or status.last_state.terminated
+
+
+def is_lost(terminated: Terminated | None) -> bool:
+    """Return whether the kubelet did not observe how a container ended. Its exit code and its times are unknown."""
+    return terminated is not None and terminated.reason == _REASON_CONTAINER_LOST
 
 
 def has_container_trouble(pod: PodView) -> bool:
