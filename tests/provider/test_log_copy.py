@@ -212,6 +212,39 @@ async def test_message_of_a_kubelet_that_has_removed_a_log_is_not_copied_as_the_
     assert [line for line in lines if "(" not in line] == ["[rank 0] second"]
 
 
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. "}
+LOST = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+REMOVED = "the kubelet removes the containers of a pod that it evicts, with their logs (GET "
+
+
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param({"waiting": {"reason": "ContainerCreating"}}, id="first status"), pytest.param(LOST, id="last")],
+)
+@in_virtual_time
+async def test_log_that_was_removed_with_an_evicted_pod_is_missing_with_the_reason(plane, state):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    main = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 1}
+    name = _set_status(plane, {**EVICTED, "containerStatuses": [{**main, "state": state, "lastState": LOST}]})
+    lines: list[str] = []
+    (copied,) = await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend)
+    assert lines[0] == f"[rank 0] (log of pod {name}, container main)"
+    assert lines[1].startswith(f"[rank 0] (no log: {REMOVED}")
+    assert (len(lines), copied.problem.startswith(REMOVED)) == (2, True)
+
+
+@in_virtual_time
+async def test_rest_of_a_streamed_log_that_was_removed_with_an_evicted_pod_is_missing_with_the_reason(plane):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    name = _set_status(plane, EVICTED)
+    position = {f"{name}/main": str(LogPosition(0, 2, "2020-01-01T00:00:00.000000000Z"))}
+    lines: list[str] = []
+    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend, positions=position)
+    assert lines[1].startswith(f"[rank 0] (left out here: what was not streamed could not be read: {REMOVED}")
+
+
 # -- after a stream ----------------------------------------------------------------------------------------
 
 

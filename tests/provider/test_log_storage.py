@@ -8,6 +8,8 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.tracking.logs.store import store_logs
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import PODS
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -83,3 +85,61 @@ async def test_storage_that_fails_later_is_reported_and_the_other_logs_are_store
         "[rank 1] (the whole log is stored at storage/train/rank-00001.log)",
         "[rank 2] (the log is not stored completely as train/rank-00002.log: OSError: no space left)",
     ]
+
+
+class FolderStorage:
+    """A storage that has room for everything, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def address(self, name: str) -> str:
+        return f"storage/{name}"
+
+    def open(self, name: str) -> BinaryIO:
+        return (self._folder / name.replace("/", "_")).open("wb")
+
+
+EVICTED = {"phase": "Failed", "reason": "Evicted"}
+REMOVED = "the kubelet removes the containers of a pod that it evicts, with their logs (GET "
+
+
+@in_virtual_time
+async def test_object_of_a_log_that_was_removed_says_why_it_has_no_lines(plane, tmp_path):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    name = plane.pod("train", 0)["metadata"]["name"]
+    plane.registry.patch(PODS, name, "default", {"status": EVICTED}, PatchKind.MERGE, subresource="status")
+    lines: list[str] = []
+    assert await store_logs(plane.client, ref, FolderStorage(tmp_path), (), lines.extend) == {}
+    stored = (tmp_path / "train_rank-00000.log").read_text()
+    assert stored.startswith(f"[rank 0] (left out here: the rest of the log could not be read: {REMOVED}")
+    assert lines[0].startswith(f"[rank 0] (the log is not stored completely as train/rank-00000.log: {REMOVED}")
+
+
+@in_virtual_time
+async def test_object_has_the_lines_that_were_read_before_the_log_was_lost(plane, tmp_path):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    plane.logs[plane.pod("train", 0)["metadata"]["name"]] = "one\ntw" + "o" * 100_000
+    plane.arm("drop-after", method="GET", path="/log", chunks=1)
+    plane.arm("status", method="GET", path="/log", code=403)
+    await store_logs(plane.client, ref, FolderStorage(tmp_path), (), lambda lines: None)
+    one, two, note = (tmp_path / "train_rank-00000.log").read_text().splitlines()
+    assert (one, two.strip("o")) == ("one", "tw")
+    assert note.startswith("[rank 0] (left out here: the rest of the log could not be read: GET ")
+
+
+@in_virtual_time
+async def test_log_before_a_restart_that_is_gone_does_not_hide_the_log_after_it(plane, tmp_path):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    name = plane.pod("train", 0)["metadata"]["name"]
+    main = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 1, "state": {"running": {}}}
+    status = {"containerStatuses": [main]}
+    plane.registry.patch(PODS, name, "default", {"status": status}, PatchKind.MERGE, subresource="status")
+    plane.logs[name] = "second\n"
+    await store_logs(plane.client, ref, FolderStorage(tmp_path), (), lambda lines: None)
+    note, line = (tmp_path / "train_rank-00000.log").read_text().splitlines()
+    assert note.startswith("[rank 0] (left out here: the log before the last restart could not be read: ")
+    assert line == "second"

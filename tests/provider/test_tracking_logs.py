@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.errors import BadRequest, Forbidden
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.tracking.read.logs import LIMIT_BYTES, RANKS_MAX, RankLog, read_logs, select_pods
+from airflow_provider_gangjobs.tracking.read.logs import (
+    LIMIT_BYTES,
+    RANKS_MAX,
+    RankLog,
+    explain_problem,
+    read_logs,
+    removal_of,
+    select_pods,
+)
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from tests.provider.follower import Follower
 from tests.provider.virtual_time import in_virtual_time
@@ -125,6 +134,33 @@ def test_lines_carry_their_rank():
 def test_pod_that_never_started_has_no_log():
     pods = [pod("a").rank(0).view(), pod("b").rank(1).on("n").running().view()]
     assert [one.metadata.name for one in select_pods(pods, Logs.ALL)] == ["b"]
+
+
+def test_pod_whose_container_was_removed_has_a_log_that_is_missing():
+    evicted = pod("a").rank(1).on("n").container_removed().phase("Failed", "Evicted")
+    assert [one.metadata.name for one in select_pods([evicted.view()], Logs.RANK0_AND_FAILED)] == ["a"]
+
+
+MISSING = BadRequest(400, request="GET /log", message="container main is waiting to start")
+REMOVALS = {
+    "an evicted pod": (pod("a").container_removed().phase("Failed", "Evicted"), "of a pod that it evicts, with their"),
+    "a deleted pod": (pod("a").failed(143).deleted(asked=50), "of a deleted pod, with their logs"),
+    "a lost container": (pod("a").container_removed().phase("Failed"), "has lost the container, with its log"),
+    "any other pod": (pod("a").failed(1), "GET /log: 400"),
+}
+
+
+@pytest.mark.parametrize(("builder", "reason"), REMOVALS.values(), ids=REMOVALS)
+def test_reason_why_a_log_is_gone_comes_from_the_pod(builder, reason):
+    explained = explain_problem(MISSING, removal_of(builder.view()))
+    assert reason in explained
+    assert "waiting to start" in explained
+
+
+def test_fault_of_a_server_is_not_explained_by_the_pod():
+    assert explain_problem(Forbidden(403, request="GET /log"), "the kubelet removes") == str(
+        Forbidden(403, request="GET /log")
+    )
 
 
 def test_failed_ranks_come_before_others_when_there_are_many():

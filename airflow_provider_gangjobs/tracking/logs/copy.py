@@ -20,7 +20,8 @@ from airflow_provider_gangjobs.kube.text import keep_end
 from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, text_of
 from airflow_provider_gangjobs.tracking.logs.head_and_end import LAST_PARTS, HeadAndEnd
 from airflow_provider_gangjobs.tracking.logs.sources import select_sources
-from airflow_provider_gangjobs.tracking.logs.whole import LogShortened, read_chunks, read_rest
+from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_chunks, read_rest
+from airflow_provider_gangjobs.tracking.read.logs import explain_problem
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
@@ -117,15 +118,17 @@ class LogCopier:
                 async for chunk in chunks:
                     log.feed(chunk)
             except ClusterError as error:
-                problem = str(error)
+                problem = explain_problem(error, source.removal)
             except LogShortened:
-                problem = "the kubelet has rotated the log while it was read"
+                problem = LOG_SHORTENED
         log.end()
         if not problem:
             after = " after the stream" if source.key in self._positions else ""
             lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes{after}")
         elif log.bytes:
             lines.note(f"left out here: the rest of the log could not be read: {problem}; {where}")
+        elif source.key in self._positions:
+            lines.note(f"left out here: what was not streamed could not be read: {problem}")
         else:
             lines.note(f"no log: {problem}")
         last = text_of(log.last_parts)

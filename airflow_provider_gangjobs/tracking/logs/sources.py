@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.log_options import ALL_CONTAINERS
-from airflow_provider_gangjobs.gang.state.pods import main_container, name_rank, rank_of, role_rank_of
-from airflow_provider_gangjobs.tracking.read.logs import select_pods
+from airflow_provider_gangjobs.gang.state.pods import is_lost, main_container, name_rank, rank_of, role_rank_of
+from airflow_provider_gangjobs.tracking.read.logs import removal_of, select_pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +31,8 @@ class LogSource(Struct, frozen=True):
     pod_succeeded: bool = False
     role: str = ""
     role_rank: int | None = None
+    removal: str = ""
+    """Why the kubelet may have removed the log; empty if no reason is known."""
 
     @property
     def label(self) -> str:
@@ -77,10 +79,12 @@ def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSour
                 status.name,
                 rank_of(pod),
                 is_main,
-                status.restart_count,
+                # The kubelet counts a container that it has lost as restarted, and has no log of an earlier run.
+                0 if is_lost(status.last_state.terminated) else status.restart_count,
                 pod.status.phase == "Succeeded",
                 metadata.labels.gang_role or "",
                 role_rank_of(pod),
+                removal_of(pod),
             )
 
 

@@ -10,7 +10,8 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.tracking.logs.format import format_note
 from airflow_provider_gangjobs.tracking.logs.sources import sources_of
-from airflow_provider_gangjobs.tracking.logs.whole import LogShortened, read_chunks
+from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_chunks
+from airflow_provider_gangjobs.tracking.read.logs import explain_problem
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
@@ -85,25 +86,35 @@ async def _store(client: Client, source: LogSource, storage: ObjectStorage, name
     try:
         file = await asyncio.to_thread(storage.open, name)
         try:
-            if source.restarts:
-                await _write_run(client, source, file, LogQuery(previous=True))
-            await _write_run(client, source, file, LogQuery())
+            before = await _write_run(client, source, file, LogQuery(previous=True)) if source.restarts else ""
+            return await _write_run(client, source, file, LogQuery()) or before
         finally:
             await asyncio.to_thread(file.close)
-    except LogShortened:
-        return "the kubelet has rotated the log while it was read"
     except Exception as error:  # a storage may raise anything
         return f"{type(error).__name__}: {error}"
-    return ""
 
 
-async def _write_run(client: Client, source: LogSource, file: BinaryIO, query: LogQuery) -> None:
+async def _write_run(client: Client, source: LogSource, file: BinaryIO, query: LogQuery) -> str:
+    """Write the log of one run of a container. If it cannot be read to its end, write why, and return that."""
     buffer = bytearray()
+    is_in_line = False
+    problem = ""
     chunks = read_chunks(client, source, query)
     async with aclosing(chunks):
-        async for chunk in chunks:
-            buffer += chunk
-            if len(buffer) >= WRITE_BYTES:
-                await asyncio.to_thread(file.write, bytes(buffer))
-                buffer.clear()
+        try:
+            async for chunk in chunks:
+                buffer += chunk
+                is_in_line = not buffer.endswith(b"\n")
+                if len(buffer) >= WRITE_BYTES:
+                    await asyncio.to_thread(file.write, bytes(buffer))
+                    buffer.clear()
+        except ClusterError as error:
+            problem = explain_problem(error, source.removal)
+        except LogShortened:
+            problem = LOG_SHORTENED
+    if problem:
+        run = "the log before the last restart" if query.previous else "the rest of the log"
+        note = format_note(source.label, f"left out here: {run} could not be read: {problem}")
+        buffer += (b"\n" if is_in_line else b"") + note.encode() + b"\n"
     await asyncio.to_thread(file.write, bytes(buffer))
+    return problem

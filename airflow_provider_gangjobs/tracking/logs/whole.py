@@ -26,6 +26,10 @@ BACKOFF_BASE_S: Final = 0.5
 BACKOFF_CAP_S: Final = 10.0
 
 
+LOG_SHORTENED: Final = "the kubelet has rotated the log while it was read"
+"""What `LogShortened` means, for people."""
+
+
 class LogShortened(Exception):  # noqa: N818 - a state of the log
     """The log is shorter than it was, because the kubelet has rotated its file."""
 

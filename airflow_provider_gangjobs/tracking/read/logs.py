@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, NotFound
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import (
+    REASON_EVICTED,
+    ended_state,
     has_ended,
     has_started,
+    is_lost,
     main_container,
     name_rank,
     rank_of,
@@ -99,13 +102,31 @@ async def read_logs(
     return list(await asyncio.gather(*map(read, selected)))
 
 
+def removal_of(pod: PodView) -> str:
+    """Return why the kubelet may have removed the logs of the pod; an empty text if no reason is known."""
+    if pod.status.reason == REASON_EVICTED:
+        return "the kubelet removes the containers of a pod that it evicts, with their logs"
+    if pod.metadata.deletion_timestamp is not None:
+        return "the kubelet removes the containers of a deleted pod, with their logs"
+    return "the kubelet has lost the container, with its log" if _has_lost_container(pod) else ""
+
+
+def explain_problem(error: ClusterError, removal: str) -> str:
+    """Return why a log could not be read.
+
+    :param removal: Why the kubelet may have removed the log (`removal_of`). The server says only that it has no log.
+    """
+    is_removed = removal and isinstance(error, BadRequest | NotFound)
+    return f"{removal} ({error})" if is_removed else str(error)
+
+
 def select_pods(
     pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = (), *, ranks_max: int = RANKS_MAX
 ) -> list[PodView]:
     """Return the pods whose logs the policy selects, ordered by rank."""
     if policy is Logs.NONE:
         return []
-    started = [pod for pod in pods if has_started(pod)]
+    started = [pod for pod in pods if has_started(pod) or _has_lost_container(pod)]
     failed = _failed(started, outcomes)
     if policy is Logs.RANK0_AND_FAILED:
         zero = [pod for pod in started if rank_of(pod) == 0] or started[:1]
@@ -114,6 +135,12 @@ def select_pods(
         selected = [*failed, *sorted(started, key=_by_rank)]
     unique = list({pod.metadata.uid: pod for pod in selected}.values())
     return sorted(unique[:ranks_max], key=_by_rank)
+
+
+def _has_lost_container(pod: PodView) -> bool:
+    """Return whether the kubelet does not know when the program of the rank started and ended."""
+    main = main_container(pod)
+    return main is not None and is_lost(ended_state(main))
 
 
 def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodView]:
@@ -141,7 +168,7 @@ async def _read(client: Client, pod: PodView, *, tail_lines: int, limit_bytes: i
     try:
         tail = await client.log_tail(name, namespace, container=container, tail_lines=tail_lines, bytes_max=limit_bytes)
     except ClusterError as exc:
-        return _rank_log(pod, problem=str(exc))
+        return _rank_log(pod, problem=explain_problem(exc, removal_of(pod)))
     missing = _missing(tail)
     command = f"kubectl logs -n {namespace} {name}{f' -c {container}' if container else ''}"
     left_out = f"{missing}; `{command}` shows all lines while the pod is there" if missing else ""
