@@ -44,7 +44,13 @@ async def follow(
 
 
 _tracking: Any = None
-"""The module `tracking.follow`, once its import is complete."""
+"""The module `tracking.follow`, once the imports are complete."""
+_TRACKING = "airflow_provider_gangjobs.tracking.follow"
+_IMPORTED_LATER = (
+    "airflow_provider_gangjobs.cluster.http.aiohttp_transport",
+    "airflow_provider_gangjobs.cluster.http.bulk_patch",
+)
+"""What the client imports when it opens its first connection. The import of aiohttp reads the CAs of the system."""
 
 
 async def _import_tracking() -> Any:
@@ -55,7 +61,9 @@ async def _import_tracking() -> Any:
     system makes other threads wait until the import is complete.
     """
     global _tracking
-    _tracking = await asyncio.to_thread(import_module, "airflow_provider_gangjobs.tracking.follow")
+    for name in _IMPORTED_LATER:
+        await asyncio.to_thread(import_module, name)
+    _tracking = await asyncio.to_thread(import_module, _TRACKING)
     return _tracking
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,8 @@ class TriggerArgs:
     @property
     def hook(self) -> GangJobHook:
         """A new hook for the connection."""
+        from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+
         return GangJobHook(self.kubernetes_conn_id, must_exist=self.must_exist)
 
     def to_kwargs(self) -> dict[str, Any]:

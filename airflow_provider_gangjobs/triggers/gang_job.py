@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.imports import CLIENT, import_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from airflow_provider_gangjobs.tracking.follow import Until
+
+NEEDED_TO_RUN: Final = tuple(
+    f"airflow_provider_gangjobs.triggers.{name}" for name in ("metrics", "resume_delay", "sweeping", "wait")
+)
 
 
 class _GangTrigger(BaseTrigger):
@@ -42,6 +47,7 @@ class _GangTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
+        await import_in_thread(*CLIENT, *NEEDED_TO_RUN)
         from airflow_provider_gangjobs.triggers.metrics import report_metrics
         from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
         from airflow_provider_gangjobs.triggers.sweeping import following
@@ -112,6 +118,7 @@ class PreviousGangTrigger(_GangTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the pods, and yield one event."""
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.triggers.wait_previous")
         from airflow_provider_gangjobs.triggers.wait_previous import wait_for_previous_pods
 
         yield TriggerEvent(await wait_for_previous_pods(self.args, self.log))  # type: ignore[no-untyped-call]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_gangjobs.triggers.imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
 from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
 from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs, wait_for_selected
@@ -35,6 +36,7 @@ class GangSelectionTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gangs, and yield one event."""
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.selection_watch")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from tests.timeouts import TIMEOUT_S
 
 FOLLOW_TOGETHER = """
 import asyncio, sys
@@ -34,6 +43,30 @@ UNREACHABLE_CLUSTER = """{
   "users": [{"name": "u", "user": {"token": "t"}}]
 }"""
 
+NOTE_IMPORTS = """
+import asyncio, importlib, json, os, sys, threading
+
+path, kwargs = json.loads(sys.argv[1])
+module, name = path.rsplit(".", 1)
+trigger = getattr(importlib.import_module(module), name)(**kwargs)
+imported_on_loop = []
+
+def note(event, args):
+    if event == "import" and threading.current_thread() is threading.main_thread():
+        imported_on_loop.append(args[0])
+
+async def wait():
+    return [event.payload async for event in trigger.run()]
+
+async def main():
+    sys.addaudithook(note)
+    payloads = await wait()
+    print(json.dumps([payloads, imported_on_loop]), flush=True)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
 
 def test_gangs_that_begin_while_the_tracking_is_imported_wait_for_the_import() -> None:
     """A module is in `sys.modules` before its import is complete, and must not be used then."""
@@ -48,3 +81,22 @@ def test_gangs_that_begin_while_the_tracking_is_imported_wait_for_the_import() -
     begun, waiting = map(int, done.stdout.split())
     assert begun > 1
     assert waiting == begun, done.stderr
+
+
+@pytest.mark.parametrize("trigger", ["gang_job.GangJobTrigger", "sensor.GangSelectionTrigger"])
+def test_first_trigger_imports_client_libraries_in_threads(trigger: str, connection: str) -> None:
+    spec = GangSpec(image="i", command=["true"], workers=2, resources={"cpu": "100m"})
+    ref = GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "t"), claim="c").ref
+    kwargs = {"kubernetes_conn_id": connection, "namespace": ref.namespace}
+    kwargs |= {"name": ref.name, "uid": ref.uid} if "gang_job" in trigger else {"names": {ref.name: ref.uid}}
+    done = subprocess.run(
+        [sys.executable, "-c", NOTE_IMPORTS, json.dumps([f"airflow_provider_gangjobs.triggers.{trigger}", kwargs])],
+        capture_output=True,
+        text=True,
+        timeout=5 * TIMEOUT_S,
+        check=True,
+    )
+
+    payloads, imported_on_loop = json.loads(done.stdout.splitlines()[-1])
+    assert len(payloads) == 1, payloads
+    assert [name for name in imported_on_loop if name.startswith(("aiohttp", "airflow_provider_gangjobs"))] == []
