@@ -22,7 +22,7 @@ Kueue or a gang scheduler."""
 
 
 _FRAGMENTATION = "tests/queues/test_fragmentation.py"
-"""Each of these tests plays many gangs at once, and their deadlines pass if two of these tests run side by side."""
+"""Each of these tests plays many gangs at once, which loads both cores."""
 _YUNIKORN = "yunikorn"
 """YuniKorn always listens on the same port, so all of its tests are one group."""
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
@@ -22,9 +24,10 @@ from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.endings.fake_kubelets import FakeKubelets, started_at
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.submission.submit import Submission
     from tests.cluster.tenant import Tenant
 
 LABEL: Final = "example.org/layout"
@@ -32,7 +35,10 @@ TAINT: Final = {"key": "example.org/reserved", "value": "yes", "effect": "NoSche
 TOLERATION: Final = {"key": "example.org/reserved", "operator": "Exists", "effect": "NoSchedule"}
 MILLICORES: Final = (300, 500, 700, 1000, 1300, 2000)
 WAITS_S: Final = 25.0
-"""After this time, the provider ends a gang that waits. Longer than the settling time of every scheduler."""
+"""When no pod of a layout has changed for this time, the provider ends gangs that wait, see `Watchdog`. Longer than the
+settling time of every scheduler."""
+NOW: Final = Deadlines(queue_s=1.0, assemble_s=1.0)
+"""Deadlines that have passed for every gang that waits."""
 LOOK_AGAIN_S: Final = 0.5
 
 
@@ -66,6 +72,15 @@ class Layout:
     def name(self) -> str:
         """The name of the layout, which is the label of its nodes."""
         return f"layout-{self.seed}"
+
+    def ended_first(self, waiting: Collection[int]) -> list[int]:
+        """Which of the gangs with these indexes are ended when none of them can go on.
+
+        Gangs that wait may keep each other from the nodes: YuniKorn reserves places for several gangs in part. So the
+        gangs that the nodes cannot hold are ended first, and then one gang after the other, the last to arrive first.
+        """
+        never = [index for index in waiting if not self.can_hold(self.gangs[index])]
+        return never or sorted(waiting, key=lambda index: (self.gangs[index].arrives_s, index))[-1:]
 
     def can_hold(self, gang: DrawnGang) -> bool:
         """Whether the gang fits onto the empty nodes that it tolerates, before a node leaves."""
@@ -105,6 +120,56 @@ class Played:
         return f"{self.job}, {self.gang} of {self.layout}: {self.event}"
 
 
+@dataclass
+class Watchdog:
+    """Ends gangs of a layout that wait, when no pod of the layout has changed for `WAITS_S`.
+
+    The time does not count from the submission of a gang, so that a slow machine ends no gang that could go on. A
+    layout that can hold a gang runs one, unless a node leaves.
+    """
+
+    layout: Layout
+    limits: dict[int, asyncio.Event] = field(default_factory=dict)
+    """Of each gang that is followed, by its index: set when the gang is to be ended."""
+    _pods: frozenset[tuple[str | bool | None, ...]] = frozenset()
+    _changed_at: float = 0.0
+
+    def look(self, pods: Iterable[Mapping[str, Any]], now_s: float) -> None:
+        """Compare the pods of the layout with those of the last look, and decide which gangs are ended."""
+        seen = frozenset(map(_state, filter(self._has, pods)))
+        if seen != self._pods:
+            self._pods, self._changed_at = seen, now_s
+        elif now_s - self._changed_at > WAITS_S:
+            self._changed_at = now_s
+            for index in self.layout.ended_first(self.limits):
+                self.limits.pop(index).set()
+
+    def _has(self, pod: Mapping[str, Any]) -> bool:
+        return (pod["spec"].get("nodeSelector") or {}).get(LABEL) == self.layout.name
+
+    async def follow(self, index: int, tenant: Tenant, submission: Submission) -> GangEvent:
+        """Follow a gang until it has ended by itself, or until it is ended by its deadline."""
+        limit = self.limits[index] = asyncio.Event()
+        self._changed_at = time.monotonic()
+        following = asyncio.create_task(follow_gang(tenant, submission))
+        limited = asyncio.create_task(limit.wait())
+        try:
+            await asyncio.wait((following, limited), return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                return await following
+        finally:
+            self.limits.pop(index, None)
+            following.cancel()
+            limited.cancel()
+            await asyncio.gather(following, limited, return_exceptions=True)
+        return await follow_gang(tenant, submission, NOW)
+
+
+def _state(pod: Mapping[str, Any]) -> tuple[str | bool | None, ...]:
+    metadata, spec, status = pod["metadata"], pod["spec"], pod["status"]
+    return metadata["uid"], spec.get("nodeName"), status.get("phase"), "deletionTimestamp" in metadata
+
+
 async def play_layouts(
     tenant: Tenant, seeds: range, parameters_of: Callable[[Layout], Mapping[str, Any]]
 ) -> list[Played]:
@@ -116,20 +181,24 @@ async def play_layouts(
     config = ClusterConfig.from_extras("admin", {"kube_config_path": str(admin_file)})
     async with Client(config) as admin, GangService.connect(tenant.config) as gangs:
         kubelets = FakeKubelets(admin)
-        async with kubelets.playing(), _ending_pods(kubelets, tenant.namespace):
+        watchdogs = [Watchdog(draw(seed)) for seed in seeds]
+        async with kubelets.playing(), asyncio.TaskGroup() as tasks:
+            ending = tasks.create_task(_end_pods(kubelets, tenant.namespace, watchdogs))
             played = await asyncio.gather(
-                *(_play(draw(seed), gangs, tenant, kubelets, parameters_of) for seed in seeds)
+                *(_play(watchdog, gangs, tenant, kubelets, parameters_of) for watchdog in watchdogs)
             )
+            ending.cancel()
     return [one for layout in played for one in layout]
 
 
 async def _play(
-    layout: Layout,
+    watchdog: Watchdog,
     gangs: GangService,
     tenant: Tenant,
     kubelets: FakeKubelets,
     parameters_of: Callable[[Layout], Mapping[str, Any]],
 ) -> list[Played]:
+    layout = watchdog.layout
     names = [f"{layout.name}-{index}" for index in range(len(layout.nodes))]
     for index, (name, cpu) in enumerate(zip(names, layout.nodes, strict=True)):
         await kubelets.join(name, cpu=cpu, labels={LABEL: layout.name})
@@ -139,7 +208,7 @@ async def _play(
     leaving = asyncio.create_task(_leave(layout, names, kubelets))
     try:
         return await asyncio.gather(
-            *(_run(layout, number, gangs, tenant, parameters) for number in range(len(layout.gangs)))
+            *(_run(watchdog, number, gangs, tenant, parameters) for number in range(len(layout.gangs)))
         )
     finally:
         leaving.cancel()
@@ -172,8 +241,9 @@ def _is_at_work(pod: Mapping[str, Any]) -> bool:
 
 
 async def _run(
-    layout: Layout, number: int, gangs: GangService, tenant: Tenant, parameters: Mapping[str, Any]
+    watchdog: Watchdog, number: int, gangs: GangService, tenant: Tenant, parameters: Mapping[str, Any]
 ) -> Played:
+    layout = watchdog.layout
     gang = layout.gangs[number]
     await asyncio.sleep(gang.arrives_s)
     spec = gang_spec(
@@ -186,29 +256,23 @@ async def _run(
         **parameters,
     )
     submission = await submit_gang(gangs, spec, f"{layout.name}-{number}")
-    event = await follow_gang(tenant, submission, Deadlines(queue_s=WAITS_S, assemble_s=WAITS_S))
+    event = await watchdog.follow(number, tenant, submission)
     return Played(layout, gang, submission.ref.name, event)
 
 
-@asynccontextmanager
-async def _ending_pods(kubelets: FakeKubelets, namespace: str) -> AsyncIterator[None]:
-    """End the program of each rank after the time that its gang has drawn, while the block runs."""
-    task = asyncio.create_task(_end_pods(kubelets, namespace))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _end_pods(kubelets: FakeKubelets, namespace: str) -> None:
+async def _end_pods(kubelets: FakeKubelets, namespace: str, watchdogs: Collection[Watchdog]) -> None:
+    """End the ranks after the time that their gang has drawn, and gangs that wait."""
     while True:
         await asyncio.sleep(LOOK_AGAIN_S)
-        for pod in await kubelets.admin.list(PODS, namespace):
+        pods = await kubelets.admin.list(PODS, namespace)
+        for watchdog in watchdogs:
+            watchdog.look(pods, time.monotonic())
+        for pod in pods:
             runs_s = (pod["metadata"].get("annotations") or {}).get(LABEL)
             started = started_at(pod)
             is_going = "deletionTimestamp" in pod["metadata"]
             if runs_s is None or started is None or is_going or pod["spec"]["nodeName"] not in kubelets.alive:
                 continue
             if (datetime.now(UTC) - started).total_seconds() > float(runs_s):
-                await kubelets.end(pod)
+                with suppress(NotFound, Conflict):  # the pod has been deleted since
+                    await kubelets.end(pod)

@@ -2,7 +2,8 @@
 
 The layouts are drawn: nodes, taints, a node that leaves, and gangs with their sizes and their order of arrival. Every
 gang that ends by itself was bound as a whole, and a gang that times out held no node. When a gang that fits gets its
-turn is the scheduler's decision, and no part of the property. The history comes from a watch beside the test.
+turn is the scheduler's decision, and no part of the property. A gang times out when it can no longer go on, which does
+not depend on the speed of the machine (`Watchdog`). The history comes from a watch beside the test.
 
 `GANGJOBS_LAYOUTS=300` plays more layouts than the tier does. With `-s`, each test prints the longest time for which a
 gang was bound in part.
