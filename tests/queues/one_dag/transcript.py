@@ -2,7 +2,8 @@
 
 `GANGJOBS_WRITE_DOCS=1` makes the test of the page write it. What differs from run to run is left out or replaced:
 times, the digest in the name of a gang, the name of the namespace, and lines that depend on how fast the log is read.
-The end of a short gang may be logged before the lines that its rank 0 has printed, so the kinds of lines have an order.
+The lines are in the order of the log, with one exception: the end of a short gang may be logged before lines that its
+rank 0 has printed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.queues.one_dag.clusters import CLUSTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.airflow.airflow_home import DagTestResult
     from tests.queues.one_dag.clusters import TeamCluster
@@ -28,8 +29,10 @@ TASKS: Final = ("fits", "total", "never_fits")
 _LINE: Final = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\dT\S+Z) \[\w+ +\] (?P<text>.*?) +\[[\w.]*airflow_provider_gangjobs[\w.]*\]"
 )
-_SHOWN: Final = ("Created gang ", "[rank 0] rank ", "succeeded: ")
-"""The beginnings of the lines that are shown, in the order in which they are shown."""
+_PRINTED: Final = "[rank 0] rank "
+_END: Final = "succeeded: "
+_SHOWN: Final = ("Created gang ", _PRINTED, _END)
+"""The beginnings of the lines that are shown."""
 _ERROR: Final = re.compile(r"^airflow_provider_gangjobs\.exceptions\.(?P<text>\w+: .*)$", re.MULTILINE)
 _RUNNING: Final = re.compile(r"\[DAG TEST\] starting task_id=(\w+)")
 
@@ -45,13 +48,19 @@ def excerpt(cluster: TeamCluster, result: DagTestResult) -> str:
 
 def _task(task_id: str, found: dict[str, Any], log: str, cluster: TeamCluster) -> Iterator[str]:
     yield f"{task_id}: {found['state']}"
-    logged = [match["text"] for match in _LINE.finditer(log)]
-    for beginning in _SHOWN:
-        yield from (f"    {_normalized(text, cluster)}" for text in logged if text.startswith(beginning))
+    shown = [match["text"] for match in _LINE.finditer(log) if match["text"].startswith(_SHOWN)]
+    yield from (f"    {_normalized(text, cluster)}" for text in _with_printed_before_end(shown))
     for match in _ERROR.finditer(log):
         yield f"    {_normalized(match['text'], cluster)}"
     if found["value"] is not None:
         yield f"    returns {found['value']}"
+
+
+def _with_printed_before_end(logged: Sequence[str]) -> list[str]:
+    """The lines in their order, but lines that rank 0 has printed come before the end of its gang."""
+    end = next((number for number, line in enumerate(logged) if line.startswith(_END)), len(logged))
+    late = [line for line in logged[end:] if line.startswith(_PRINTED)]
+    return [*logged[:end], *late, *(line for line in logged[end:] if not line.startswith(_PRINTED))]
 
 
 def _normalized(text: str, cluster: TeamCluster) -> str:
