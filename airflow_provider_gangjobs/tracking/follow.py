@@ -34,10 +34,11 @@ from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarves
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
 from airflow_provider_gangjobs.tracking.job_requests import JobRequests
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
-from airflow_provider_gangjobs.tracking.read.job_events import job_events, queue_events
+from airflow_provider_gangjobs.tracking.read.job_events import job_events
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from airflow_provider_gangjobs.tracking.requeue import Requeue
 from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
+from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.kube.views import EventView
     from airflow_provider_gangjobs.tracking.gang_observer import ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
@@ -70,11 +70,6 @@ RESULTS_GONE: Final = (
     "The Job was deleted after its end, and the recorded outcomes of its ranks with it. A task that wants results "
     "fails. Set a longer ttl_after_finished."
 )
-EVENTS_AFTER_S: Final = 20.0
-"""Pods that are missing for this long were refused, or the Job controller is busy."""
-QUEUE_EVENTS_AFTER_S: Final = 3.0
-QUEUE_EVENTS_EVERY_S: Final = 300.0
-"""Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
 
 
 async def follow(
@@ -159,11 +154,7 @@ class _Follower:
         self.harvest = HarvestTask(client, ref, clock, watch.wake)
         self.limits = limits
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=limits)
-        self.events: tuple[EventView, ...] = ()
-        self.has_read_events = False
-        self.queue_events: tuple[EventView, ...] = ()
-        self.queue_events_due = clock.monotonic() + QUEUE_EVENTS_AFTER_S
-        self.refusal = ""
+        self.evidence = WaitEvidence(client, ref, watch, clock)
 
     @property
     def harvester(self) -> Harvester:
@@ -216,15 +207,16 @@ class _Follower:
             await self.watch.find_queue(self.client)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
-        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, **self._evidence())
-        if observation.refusal or observation.phase is not Phase.ASSEMBLING:
-            self.refusal = observation.refusal
+        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, **self.evidence.inputs())
+        self.evidence.keep(observation)
         self.watch.watch_position(self.client, job.queue if job and observation.wait.cause is WaitCause.QUEUE else None)
         halted = read_deadline_halt(job)
         is_halted = job is not None and job.end_is_by_halt
         if observation.verdict is not None and not is_halted:
             return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
-        report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events) or says_why(workload))
+        report_in_s = self.reporter.report(
+            observation, self.now(), has_events=self.evidence.has_events or says_why(workload)
+        )
         if job is not None and job.parts and (is_halted or job.failure_target is not None):
             await self.jobs.end_parts(job)
         if is_halted:
@@ -253,31 +245,13 @@ class _Follower:
         rest_s = STALE_S if due is None else (due - self.now()).total_seconds()
         if look_in_s is not None:
             rest_s = min(rest_s, look_in_s)
-        if observation.wait.cause is WaitCause.PODS_MISSING and not self.has_read_events:
-            events_in_s = EVENTS_AFTER_S - self._age_s(observation)
-            if events_in_s <= 0:
-                self.has_read_events = True
-                self.events = await job_events(self.client, self.ref)
-                return _AT_ONCE
-            rest_s = min(rest_s, events_in_s)
-        if observation.wait.cause in _QUEUE_CAUSES and not self.watch.shows_queue:
-            events_in_s = self.queue_events_due - self.clock.monotonic()
-            if events_in_s <= 0:
-                self.queue_events_due = self.clock.monotonic() + QUEUE_EVENTS_EVERY_S
-                self.queue_events = await queue_events(self.client, self.ref)
-                return _AT_ONCE
+        events_in_s = await self.evidence.read_due(observation, self._age_s(observation))
+        if events_in_s == 0.0:
+            return _Rest(0.0, 0.0)
+        if events_in_s is not None:
             rest_s = min(rest_s, events_in_s)
         collect_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
         return _Rest(min(max(rest_s, 0.0), STALE_S), collect_s)
-
-    def _evidence(self, events: tuple[EventView, ...] = ()) -> dict[str, Any]:
-        """Return what may explain why the gang waits, in addition to its Job, its pods, and its PodGroup."""
-        return {
-            "events": (*self.events, *self.queue_events, *events),
-            "queue_workload": self.watch.queue_workload,
-            "queue_position": self.watch.queue_position,
-            "earlier_refusal": self.refusal,
-        }
 
     async def _collect_changes(self, for_s: float) -> None:
         """Collect changes of pods for one look. Pods are harvested meanwhile, and the end of the Job ends the wait."""
@@ -349,12 +323,13 @@ class _Follower:
 
     async def _time_out(self) -> GangEvent | _Rest:
         """Halt the gang if its deadline has passed also by what the server says now, because a watch may lag."""
+        await self.evidence.read_refusal()
         job, pods, events = await gather_or_cancel(
             self.jobs.read(),
             self.jobs.answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             job_events(self.client, self.ref),
         )
-        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, **self._evidence(events))
+        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, **self.evidence.inputs(events))
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return _LOOK_AGAIN
@@ -425,8 +400,6 @@ class _Follower:
         )
 
 
-_QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
-_AT_ONCE: Final = _Rest(0.0, 0.0)
 _LOOK_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
 
 

@@ -61,14 +61,24 @@ def refuse(plane: VirtualControlPlane, *messages: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "evidence"), [(NO_ROOM, "Insufficient cpu on 2 of 2 nodes"), (REJECTED, NO_CAUSE_NAMED)]
+    ("first", "event_message", "evidence"),
+    [
+        (NO_ROOM, None, "Insufficient cpu on 2 of 2 nodes"),
+        (REJECTED, NO_ROOM, "Insufficient cpu on 2 of 2 nodes"),
+        (REJECTED, REJECTED, NO_CAUSE_NAMED),
+    ],
+    ids=["named by a pod before", "named by an Event", "never named"],
 )
 @in_virtual_time
-async def test_gang_whose_scheduler_has_overwritten_the_cause_times_out_as_unschedulable(first, evidence):
+async def test_gang_whose_scheduler_has_overwritten_the_cause_times_out_as_unschedulable(
+    first, event_message, evidence
+):
     async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2, gang=False, pod={"schedulerName": "scheduler-plugins-scheduler"})
         follower = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
         await plane.until(lambda: len(plane.pods()) == 2)
+        if event_message:
+            plane.registry.record_event(plane.pod("train", 1), "Warning", "FailedScheduling", event_message, "plugins")
         refuse(plane, REJECTED, first)
         await asyncio.sleep(20)
         refuse(plane, REJECTED, REJECTED)

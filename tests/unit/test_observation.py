@@ -4,7 +4,12 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause, summarize_scheduler_message
+from airflow_provider_gangjobs.gang.state.waiting import (
+    NO_CAUSE_NAMED,
+    WaitCause,
+    find_named_refusal,
+    summarize_scheduler_message,
+)
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -372,6 +377,20 @@ def test_the_cause_that_was_named_before_explains_a_rejection_that_has_overwritt
     pods = ranks(4, lambda one: one.unschedulable(message))
     seen = _observe(job().resumed(1), pods, earlier_refusal="Insufficient cpu on 2 of 2 nodes")
     assert seen.waiting_for == text
+
+
+@pytest.mark.parametrize(
+    ("messages", "cause"),
+    [
+        ((REJECTED, FIT_FAILED, REJECTED_LATER), "Insufficient cpu on 2 of 2 nodes"),
+        ((FIT_FAILED, "0/3 nodes are available: 3 Insufficient memory."), "Insufficient memory on 3 of 3 nodes"),
+        ((REJECTED, TOO_FEW), ""),
+        ((), ""),
+    ],
+)
+def test_the_latest_event_that_names_a_cause_is_heard(messages, cause):
+    events = [event("FailedScheduling", message, when=when) for when, message in enumerate(messages)]
+    assert find_named_refusal(events) == cause
 
 
 def test_a_placed_gang_has_no_earlier_refusal():

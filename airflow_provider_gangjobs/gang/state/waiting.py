@@ -209,6 +209,15 @@ def _find_refusal(inputs: WaitInputs) -> str | None:
     return None
 
 
+def find_named_refusal(events: Iterable[EventView]) -> str:
+    """Return the cause that the latest of a scheduler's Events names about pods; empty if none names a cause."""
+    named = [event for event in events if names_cause(event.message) and _NODES.search(event.message)]
+    if not named:
+        return ""
+    last = max(named, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
+    return summarize_scheduler_message(last.message)
+
+
 def _group_reason(inputs: WaitInputs) -> str:
     if inputs.podgroup is None:
         return ""

@@ -1,8 +1,9 @@
 """Job events: the Kubernetes Events of a Job, read when a gang makes no progress and no object says why.
 
 Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Where Kueue's
-Workloads cannot be read, their Events say why a gang waits in its queue. Reading is best effort: a gang is followed
-also where the service account may not list Events.
+Workloads cannot be read, their Events say why a gang waits in its queue. A scheduler may overwrite in a pod why it
+could not place the pod, and the Events of the pod still say it. Reading is best effort: a gang is followed also where
+the service account may not list Events.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.kube.views import EventView, view
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -32,6 +35,20 @@ async def queue_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
     except (ClusterError, msgspec.ValidationError):
         return ()
     return tuple(event for event in events if event.involved_object.name.startswith(f"job-{ref.name}-"))
+
+
+async def refusal_events(client: Client, ref: GangRef, pods: AbstractSet[str]) -> tuple[EventView, ...]:
+    """Return the Events with which a scheduler says that it could not place these pods, or none if they are not read.
+
+    :param pods: The uids of the pods.
+    """
+    selector = "involvedObject.kind=Pod,reason=FailedScheduling"
+    try:
+        found = await client.list(EVENTS, ref.namespace, field_selector=selector)
+        events = [view(EventView, event) for event in found]
+    except (ClusterError, msgspec.ValidationError):
+        return ()
+    return tuple(event for event in events if event.involved_object.uid in pods)
 
 
 async def job_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:

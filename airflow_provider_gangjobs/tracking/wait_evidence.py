@@ -1,0 +1,105 @@
+"""Wait evidence: what explains why a gang waits, in addition to its Job, its pods, and its groups.
+
+The follower asks what is due after each look. Each kind of Events is read only when no object says why the gang waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause, find_named_refusal
+from airflow_provider_gangjobs.tracking.read.job_events import job_events, queue_events, refusal_events
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.kube.views import EventView
+    from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
+
+EVENTS_AFTER_S: Final = 20.0
+"""Pods that are missing for this long were refused, or the Job controller is busy."""
+QUEUE_EVENTS_AFTER_S: Final = 3.0
+QUEUE_EVENTS_EVERY_S: Final = 300.0
+"""Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
+REFUSAL_EVENTS_AFTER_S: Final = 2.0
+"""How long the scheduler may take to name the cause in a pod before the Events of the pods are read."""
+_QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
+
+
+class WaitEvidence:
+    """The evidence that one follower has collected. Only the follower calls it."""
+
+    def __init__(self, client: Client, ref: GangRef, watch: GangWatch, clock: Clock) -> None:
+        self._client = client
+        self._ref = ref
+        self._watch = watch
+        self._clock = clock
+        self._events: tuple[EventView, ...] = ()
+        self._has_read_events = False
+        self._queue_events: tuple[EventView, ...] = ()
+        self._queue_events_due = clock.monotonic() + QUEUE_EVENTS_AFTER_S
+        self._refusal = ""
+        self._has_read_refusal = False
+
+    @property
+    def has_events(self) -> bool:
+        """The Events of the Job were read, and there are some."""
+        return bool(self._events)
+
+    def inputs(self, events: tuple[EventView, ...] = ()) -> dict[str, Any]:
+        """Return the arguments of `observe`.
+
+        :param events: Further Events.
+        """
+        return {
+            "events": (*self._events, *self._queue_events, *events),
+            "queue_workload": self._watch.queue_workload,
+            "queue_position": self._watch.queue_position,
+            "earlier_refusal": self._refusal,
+        }
+
+    def keep(self, observation: Observation) -> None:
+        """Keep why the scheduler cannot place the gang, because it may overwrite the message that says so."""
+        if observation.phase is not Phase.ASSEMBLING:
+            self._has_read_refusal = False
+            self._refusal = ""
+        elif observation.refusal:
+            self._refusal = observation.refusal
+
+    async def read_due(self, observation: Observation, age_s: float) -> float | None:
+        """Read the Events that are due, and return in how many seconds the next are due.
+
+        :param age_s: For how long the gang has been in its phase.
+        :return: Zero if Events were read, so that the gang is observed again; `None` if no Events are of use.
+        """
+        cause = observation.wait.cause
+        if cause is WaitCause.PODS_MISSING and not self._has_read_events:
+            if age_s < EVENTS_AFTER_S:
+                return EVENTS_AFTER_S - age_s
+            self._has_read_events = True
+            self._events = await job_events(self._client, self._ref)
+            return 0.0
+        if self._refusal == NO_CAUSE_NAMED and not self._has_read_refusal:
+            if age_s < REFUSAL_EVENTS_AFTER_S:
+                return REFUSAL_EVENTS_AFTER_S - age_s
+            await self.read_refusal()
+            return 0.0
+        if cause in _QUEUE_CAUSES and not self._watch.shows_queue:
+            due_s = self._queue_events_due - self._clock.monotonic()
+            if due_s > 0:
+                return due_s
+            self._queue_events_due = self._clock.monotonic() + QUEUE_EVENTS_EVERY_S
+            self._queue_events = await queue_events(self._client, self._ref)
+            return 0.0
+        return None
+
+    async def read_refusal(self) -> None:
+        """Read the cause from the Events of the pods, if the scheduler has overwritten it in the pods."""
+        if self._refusal != NO_CAUSE_NAMED:
+            return
+        self._has_read_refusal = True
+        events = await refusal_events(self._client, self._ref, frozenset(self._watch.pods_by_uid))
+        self._refusal = find_named_refusal(events) or self._refusal
