@@ -106,7 +106,8 @@ async def test_a_gang_is_bound_as_a_whole_or_not_at_all(
 
     played = await play_layouts(tenant, seeds, parameters_of)
     longest = {one.job: history.longest_partial_s(one.job, one.gang.ranks) for one in played}
-    print(f"{placing.name}: {len(played)} gangs, bound in part for at most {max(longest.values()):.2f} s")
+    ran = sum(one.event.status is Status.SUCCEEDED for one in played)
+    print(f"{placing.name}: {ran} of {len(played)} gangs ran, bound in part for at most {max(longest.values()):.2f} s")
     for one in played:
         assert longest[one.job] < SETTLED_S, str(one)
         most = history.most_bound(one.job)
@@ -115,4 +116,4 @@ async def test_a_gang_is_bound_as_a_whole_or_not_at_all(
             assert most == one.gang.ranks, str(one)
         if not one.layout.can_hold(one.gang):
             assert (one.event.status, most) == (Status.TIMEOUT, 0), str(one)
-    assert sum(one.event.status is Status.SUCCEEDED for one in played) > len(played) // 4
+    assert ran > len(played) // 4

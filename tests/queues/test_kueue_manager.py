@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
@@ -14,28 +16,35 @@ from tests.queues.following import following, until
 from tests.queues.test_kueue_gangs import pods_of
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
-AWAY_S: Final = 20.0
-"""Longer than a submission repeats a request after any other failure."""
+SUBMITTING_S: Final = 20.0
+"""How long before the end of its absence the submission begins. Longer than a submission repeats a request after any
+other failure."""
+SHORT: Final = "import time; time.sleep(6)"
 
 
-async def test_submission_repeats_its_requests_and_a_waiting_gang_goes_on(
-    kueue: Kueue, tenant: Tenant, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "away_s", [SUBMITTING_S, pytest.param(60.0, marks=pytest.mark.slow)], ids=["20 seconds", "a minute"]
+)
+async def test_submission_repeats_its_requests_and_other_gangs_go_on(
+    kueue: Kueue, tenant: Tenant, caplog: pytest.LogCaptureFixture, away_s: float
 ) -> None:
     kueue.create_queue(tenant.namespace)
     caplog.set_level(logging.WARNING, "airflow_provider_gangjobs")
     async with GangService.connect(tenant.config) as gangs:
         first = await submit_gang(gangs, gang_spec(queue_name="team", cpu="2"), "waits")
-        async with following(tenant, first) as waiting:
+        second = await submit_gang(gangs, gang_spec(queue_name="team", code=SHORT), "runs")
+        async with following(tenant, first) as waiting, following(tenant, second) as running:
             await waiting.line("maximum capacity (4)")
+            await running.line("running: 3/3")
             await asyncio.to_thread(kueue.stop)
             try:
+                await asyncio.sleep(away_s - SUBMITTING_S)
                 submitting = asyncio.create_task(submit_gang(gangs, gang_spec(queue_name="team"), "submitted"))
-                await asyncio.sleep(AWAY_S)
+                await asyncio.sleep(SUBMITTING_S)
+                assert (await running.event()).status is Status.SUCCEEDED
             finally:
                 await asyncio.to_thread(kueue.start)
             async with following(tenant, await submitting) as submitted:
