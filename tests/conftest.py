@@ -1,8 +1,7 @@
-"""What all tests need: an Airflow home that is nobody's own, signals as on a terminal, and no luck.
+"""Set-up for all tests: a temporary AIRFLOW_HOME, the profiles of hypothesis, and the event loops of coroutine tests.
 
-Properties are searched at random where somebody sits before the screen, and over the same examples each time where a
-change is judged: in CI, in `make test-all`, and in `make test`, which tries a quarter of the examples. CONTRIBUTING.md
-says how to search longer.
+pytest draws the examples of properties at random by default. Runs that judge a change use the same examples each time:
+CI, `make test-all`, and `make test`, which tries a quarter of the examples. CONTRIBUTING.md says how to try more.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.provider.virtual_time import VirtualTimeLoop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# How long an example takes says how busy the machine is, and nothing else.
+# The time that an example takes depends on how busy the machine is, so examples have no deadline.
 _UNTIMED = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", _UNTIMED)
 settings.register_profile("repeatable", _UNTIMED, derandomize=True)
@@ -32,15 +31,15 @@ settings.register_profile("quick", _UNTIMED, derandomize=True, max_examples=25)
 settings.load_profile("repeatable" if "CI" in os.environ else "random")
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    # Workers inherit the home that the process that started them has made, and removes.
+    # The parent process has created the home that its workers inherit, and removes it.
     os.environ["AIRFLOW_HOME"] = os.path.join(os.environ["AIRFLOW_HOME"], worker)
 elif "AIRFLOW_HOME" not in os.environ:
-    # Importing airflow writes its configuration file there, so the variable is set before.
+    # The import of Airflow writes a configuration file to AIRFLOW_HOME, so the variable is set before the import.
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-home-")
     atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what it runs in the background so, and the programs that tests interrupt would inherit it.
+    # A shell lets background processes ignore SIGINT. The programs that tests interrupt would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

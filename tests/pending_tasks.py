@@ -1,4 +1,4 @@
-"""Where a task waits, for the message of a test in which something never ends."""
+"""The coroutines in which a task waits, for the message of a test that times out."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SIMPLE_AUTH = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.Simp
 
 @dataclass(frozen=True)
 class DagTestResult:
-    """What came of one `dag.test()`."""
+    """The result of one `dag.test()`."""
 
     state: str
     tasks: dict[str, dict[str, Any]]
@@ -47,7 +47,7 @@ class DagTestResult:
 
 @dataclass
 class AirflowHome:
-    """One Airflow installation's state: home folder, database, DAGs, and the environment that says so."""
+    """An Airflow installation: home folder, database, DAGs, and the environment variables of its processes."""
 
     path: Path
     environment: dict[str, str] = field(repr=False)
@@ -87,9 +87,9 @@ class AirflowHome:
             "DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{path}/airflow.db?timeout={AIRFLOW_TIMEOUT_S:.0f}",
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
-            # Five seconds are Airflow's own: too few for the first answers of an API server on a busy machine.
+            # Airflow's default of five seconds is too short for the first responses of an API server on a busy machine.
             "WORKERS__EXECUTION_API_TIMEOUT": "60",
-            # So are the half minute for a DAG file's imports, and the time that SQLite waits for another's lock.
+            # So are the defaults for the imports of a DAG file (30 s), and for the lock of SQLite.
             "CORE__DAGBAG_IMPORT_TIMEOUT": str(AIRFLOW_TIMEOUT_S),
             "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": f"{AIRFLOW_TIMEOUT_S:.0f}",
             **more,
@@ -113,7 +113,7 @@ class AirflowHome:
         return self.environment["AIRFLOW__API__BASE_URL"]
 
     def add_cluster(self, conn_id: str, kubeconfig: str | Path, **extras: str) -> None:
-        """Make a cluster known to every process that starts from now on, with further extras of its connection."""
+        """Add a connection to a cluster for every process that starts later, with further extras."""
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig), **extras}}
         self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
 
@@ -139,13 +139,13 @@ class AirflowHome:
         }
 
     def trigger_log(self, dag_id: str) -> str:
-        """What the triggers of a DAG's tasks have logged."""
+        """Return what the triggers of the tasks of a DAG have logged."""
         files = (self.path / "logs" / f"dag_id={dag_id}").glob("**/*.trigger.*")
         return "".join(file.read_text() for file in files)
 
     @contextmanager
     def running(self, *, triggerers: int = 1) -> Iterator[Airflow]:
-        """Scheduler, triggerers, dag-processor and API server, until the block ends."""
+        """Run scheduler, triggerers, dag-processor and API server while the block runs."""
         processes = {process.name: process for process in self._processes(triggerers)}
         airflow = Airflow(Api(self.api_url, self.admin), processes)
         with stopped_at_the_end(processes):
@@ -167,5 +167,5 @@ class AirflowHome:
             yield self.process("triggerer", f"-{number}", **own)
 
     def process(self, program: str, suffix: str = "", **environment: str) -> Process:
-        """One of Airflow's programs, not started yet."""
+        """Return one of Airflow's programs, which is not started yet."""
         return Process(program + suffix, ("airflow", program), self.path, self.environment | environment)

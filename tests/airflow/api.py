@@ -1,4 +1,4 @@
-"""The few calls of Airflow's REST API that tests make."""
+"""A client for the calls of Airflow's REST API that tests need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINISHED = ("success", "failed")
 
 
 class Api:
-    """Airflow's REST API, as an admin."""
+    """A client of Airflow's REST API with the rights of an admin."""
 
     def __init__(self, url: str, admin: tuple[str, str] | None = None) -> None:
         self._url = url
@@ -37,7 +37,7 @@ class Api:
         return all(health[name]["status"] == "healthy" for name in ("scheduler", "triggerer", "dag_processor"))
 
     def log_in(self) -> None:
-        """With name and password, if there are any; else everybody is an admin."""
+        """Log in by name and password, if there are any. Without them, Airflow treats every user as an admin."""
         if self._admin is None:
             self._token = self.call("GET", "/auth/token")["access_token"]
         else:
@@ -45,7 +45,7 @@ class Api:
             self._token = self.call("POST", "/auth/token", body)["access_token"]
 
     def trigger(self, dag_id: str, run_id: str | None = None, **conf: Any) -> DagRun:
-        """Unpause the DAG, once it is parsed, and start a run."""
+        """Wait until the DAG is parsed, unpause the DAG, and start a run."""
         wait_for(f"DAG {dag_id}", lambda: self.call("GET", f"/api/v2/dags/{dag_id}"))
         self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
         wanted = {"logical_date": None, "conf": conf} | ({"dag_run_id": run_id} if run_id else {})
@@ -72,7 +72,7 @@ class DagRun:
         return found
 
     def mapped(self, task_id: str) -> list[dict[str, Any]]:
-        """All instances of a mapped task, by their index."""
+        """Return all instances of a mapped task, in the order of their index."""
         found = self.api.call("GET", f"{self._path}/taskInstances/{task_id}/listMapped?limit=100")
         return sorted(found["task_instances"], key=lambda ti: int(ti["map_index"]))
 
@@ -80,7 +80,7 @@ class DagRun:
         self.api.call("PATCH", f"{self._path}/taskInstances/{task_id}", {"new_state": state})
 
     def clear(self, task_id: str) -> None:
-        """Let the task run again."""
+        """Clear the task, so that it runs again."""
         wanted = {"dry_run": False, "task_ids": [task_id], "dag_run_id": self.run_id, "only_failed": False}
         self.api.call("POST", f"/api/v2/dags/{self.dag_id}/clearTaskInstances", wanted)
 
@@ -89,7 +89,7 @@ class DagRun:
         return self.api.call("GET", f"{entry}?deserialize=true&map_index={map_index}")["value"]
 
     def wait(self, timeout_s: float = AIRFLOW_TIMEOUT_S) -> str:
-        """The final state."""
+        """Wait until the run has ended, and return its final state."""
         return wait_for(
             f"end of {self.run_id}", lambda: state if (state := self.state) in FINISHED else None, timeout_s
         )

@@ -1,4 +1,4 @@
-"""Asks Airflow's API server about ids of task instances, each with the token of the worker of that id.
+"""Ask Airflow's API server about ids of task instances, each with the token of the worker of that id.
 
 `python ask_as_try.py ID...` prints the status of each answer, as JSON: the request is that of `hooks.task_state`.
 """

@@ -1,4 +1,4 @@
-"""One Airflow home and one cluster for all tests here."""
+"""Fixtures: one Airflow home and one embedded cluster for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def cluster() -> Iterator[SandboxThread]:
 
 @pytest.fixture(scope="session")
 def connected(home: AirflowHome, cluster: SandboxThread) -> AirflowHome:
-    """The home, with the cluster as `kubernetes_default`."""
+    """The home, with a connection `kubernetes_default` to the cluster."""
     home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
     return home

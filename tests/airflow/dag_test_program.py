@@ -28,7 +28,7 @@ def main(report: str, *dag_ids: str) -> None:
 
 
 def tasks(run: Any) -> dict[str, Any]:
-    """State and returned value of each task, by its id."""
+    """Return state and returned value of each task, by the id of the task."""
     with create_session() as session:
         returned = select(XComModel).where(
             XComModel.run_id == run.run_id, XComModel.dag_id == run.dag_id, XComModel.key == "return_value"

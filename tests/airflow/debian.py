@@ -1,4 +1,7 @@
-"""Programs that a tier of the tests needs, from Debian's packages. Standard library alone: any Python can run this."""
+"""Install programs that a tier of the tests needs, from Debian's packages.
+
+The module uses only the standard library, so that any Python can run it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import subprocess
 
 
 def install(what: str, *packages: str) -> None:
-    """Install Debian's, if this is a Debian and we may."""
+    """Install packages, if this machine has apt-get and the process is root."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         return
     command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]

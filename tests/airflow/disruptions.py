@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def evict_one_of(cluster: SandboxThread, ranks: int) -> None:
-    """As a drain does it, once a gang of so many ranks runs."""
+    """Evict a pod, as a drain does, as soon as a gang of this many ranks runs."""
     victim = _running(cluster, ranks)
     cluster.call(lambda it: it.registry.evict(victim, "default"))
 
 
 def lose_a_node_of(cluster: SandboxThread, ranks: int) -> None:
-    """Once a gang of so many ranks runs, one of its nodes goes silent and is removed from the cluster."""
+    """As soon as a gang of this many ranks runs, stop one of its nodes, and remove the node from the cluster."""
     victim = _running(cluster, ranks)
 
     def lose(it: Sandbox) -> None:
@@ -34,7 +34,7 @@ def lose_a_node_of(cluster: SandboxThread, ranks: int) -> None:
 
 
 def _running(cluster: SandboxThread, ranks: int) -> str:
-    """The name of a rank, once all run."""
+    """Return the name of a rank as soon as all ranks run."""
 
     def look(it: Sandbox) -> str | None:
         pods = it.registry.list(PODS, label_selector=LABEL_GANG)

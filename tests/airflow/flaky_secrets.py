@@ -9,7 +9,7 @@ from airflow.secrets.base_secrets import BaseSecretsBackend
 
 
 class FlakySecrets(BaseSecretsBackend):
-    """Connections by id, which only this backend has. Airflow reports a failed read as "not found".
+    """A backend with connections that no other backend has. Airflow reports a failed read as "not found".
 
     :param connections: The values of the connections, as JSON or URI.
     """

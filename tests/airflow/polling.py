@@ -18,7 +18,7 @@ T = TypeVar("T")
 def wait_for(
     what: str, look: Callable[[], T | None], timeout_s: float = AIRFLOW_TIMEOUT_S, *, poll_s: float = POLL_S
 ) -> T:
-    """What `look` returns once it is neither `None` nor false; connection errors count as not yet."""
+    """Call `look` until it returns a true value, and return that value. Errors of connections are ignored."""
     deadline = time.monotonic() + timeout_s
     last: object = None
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Airflow's programs as processes of their own: started, stopped, killed and started again."""
+"""Airflow's programs as separate processes, which a test can start, stop, kill and start again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOP_TIMEOUT_S = 15.0
 
 @dataclass
 class Process:
-    """One program, and all it starts: they share a session, as they would share a container."""
+    """One program and all processes that it starts. They share a session, as they would share a container."""
 
     name: str
     command: tuple[str, ...]
@@ -31,7 +31,7 @@ class Process:
     _leader: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Start it; output is added to that of its former lives."""
+        """Start the program. Its output is added to that of earlier runs."""
         with (self.folder / f"{self.name}.log").open("a") as log:
             self._leader = subprocess.Popen(
                 self.command,
@@ -53,28 +53,28 @@ class Process:
 
     @property
     def output(self) -> str:
-        """What it has said in all its lives."""
+        """The output of all runs of the program."""
         return (self.folder / f"{self.name}.log").read_text(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to each process of it, at once."""
+        """Send a signal to all processes of the program."""
         for pid in pids_of_session(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """As a lost machine: everything is gone at once, and nothing was said."""
+        """Kill all processes at once, as the loss of a machine does."""
         self.signal(signal.SIGKILL)
         self._wait(None)
 
     def terminate(self, timeout_s: float = 60.0) -> None:
-        """As a deployment: it is asked to end, and ends by itself."""
+        """Ask the program to end, as a deployment does, and wait until it has ended."""
         assert self._leader is not None
         self._leader.terminate()
         self._wait(timeout_s)
 
     def stop(self) -> None:
-        """End it, gently if that works; tasks have groups, but no sessions, of their own."""
+        """End all processes, gracefully if possible. Tasks have their own process groups, but share the session."""
         if self._leader is None:
             return
         try:
@@ -97,7 +97,7 @@ class Airflow:
     processes: dict[str, Process]
 
     def revive(self) -> None:
-        """Start again whatever has ended, as systemd or Kubernetes would."""
+        """Start all processes again that have ended, as systemd or Kubernetes would."""
         for process in self.processes.values():
             if not process.is_alive:
                 process.start()
@@ -113,7 +113,7 @@ def stopped_at_the_end(processes: Mapping[str, Process]) -> Iterator[None]:
 
 
 def pids_of_session(session: int) -> list[int]:
-    """Processes of a session, also those whose parents are gone."""
+    """Return the processes of a session, including processes whose parents have ended."""
     found = []
     for pid in psutil.pids():
         with suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
 """The history of the states of all tasks, which a trigger of PostgreSQL writes with each change.
 
-A test that asks Airflow's API for states misses those that last for less than a moment. The trigger misses nothing, and
-its times are those of the database.
+A test that polls Airflow's API misses states that last only a moment. The trigger misses no state, and its times are
+those of the database.
 """
 
 from __future__ import annotations

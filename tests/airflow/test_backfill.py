@@ -36,7 +36,7 @@ PRIORITY = "of-the-backfill"
 
 @pytest.fixture
 def cluster() -> Iterator[SandboxThread]:
-    """A cluster that only this backfill uses."""
+    """An embedded cluster for this backfill only."""
     with running(SandboxConfig(nodes=2)) as sandbox:
         low = {"metadata": {"name": PRIORITY}, "value": -10}
         sandbox.call(lambda it: it.registry.create(PRIORITYCLASSES, low))

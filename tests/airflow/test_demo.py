@@ -1,4 +1,4 @@
-"""The demonstration, as a user runs it: it reaches its accuracy, and leaves nothing behind however it ends."""
+"""The demo as a user runs it: the model reaches its accuracy, and no process remains after any end."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def start(home):
-    """Start the demo in its own session, without a terminal; it ends with the test."""
+    """Start the demo in its own session and without a terminal. The demo ends with the test."""
     running = []
 
     def start():
@@ -44,7 +44,7 @@ def start(home):
 
 
 def family(root):
-    """A process and all below it."""
+    """Return a process and all of its descendants."""
     try:
         above = psutil.Process(root)
         return [above, *above.children(recursive=True)]
@@ -53,7 +53,7 @@ def family(root):
 
 
 def mentioning(home):
-    """Living processes whose command line or environment names the folder."""
+    """Return the living processes whose command line or environment contains the path of the folder."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -88,15 +88,15 @@ def test_model_is_trained_by_a_gang(start, home):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
-def test_nothing_is_left_of_a_demo_stopped_half_way(start, home, number):
+def test_demo_that_is_killed_or_interrupted_leaves_no_process(start, home, number):
     demo = start()
-    # Only the scheduler's and the triggerer's grandchildren make it this many.
+    # There are this many processes only when the scheduler and the triggerer have started theirs.
     processes = wait_until(lambda: found if len(found := family(demo.pid)) >= 12 else None, "Airflow's processes")
     os.kill(demo.pid, number)
     code = demo.wait(AIRFLOW_TIMEOUT_S)
     assert code == {signal.SIGKILL: -9}.get(number, 130)
     wait_until(lambda: not any(map(is_alive, processes)), "the end of all processes")
-    wait_until(lambda: not mentioning(home), "the end of those that had just been started")
+    wait_until(lambda: not mentioning(home), "the end of processes that had just been started")
 
 
 def test_second_demo_in_one_folder_is_refused(start, home):

@@ -102,7 +102,7 @@ def test_function_on_every_rank_counts_what_one_process_counts(examples: Airflow
 
 
 def visitors_of(site: str) -> int:
-    """Who came in a week, counted in one go."""
+    """Return the visitors of a week, counted in one process."""
     draws = [random.Random(f"{site} 2026-01-0{day}") for day in range(1, 8)]
     return len({draw.randrange(1000) for draw in draws for _ in range(500)})
 

@@ -1,4 +1,4 @@
-"""`make up` and `make down`: Airflow with a cluster in the background, found again, and removed afterwards."""
+"""`make up` runs Airflow with a cluster in the background and can be repeated, and `make down` removes both."""
 
 import json
 import os
@@ -51,18 +51,18 @@ def test_ui_answers_without_a_password_and_knows_the_examples(home):
         time.sleep(0.2)
 
 
-def test_second_start_finds_the_first(home):
+def test_second_make_up_finds_the_first(home):
     first = json.loads((home / "up.json").read_text())
     assert up("start", home).startswith(f"already up: {first['url']}")
 
 
-def test_stop_leaves_nothing_and_can_be_repeated(home):
+def test_make_down_leaves_nothing_and_can_be_repeated(home):
     assert up("stop", home) == "stopped\n"
     wait_until(lambda: not mentioning(home), "the end of all processes")
     assert up("stop", home) == "not running\n"
 
 
-def test_killed_up_leaves_nothing_and_starts_again(home):
+def test_make_up_starts_again_after_it_was_killed(home):
     up("start", home)
     os.kill(json.loads((home / "up.json").read_text())["pid"], signal.SIGKILL)
     wait_until(lambda: not mentioning(home), "the end of all processes")

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 @pytest.fixture(scope="module")
 def shaky(home: AirflowHome) -> Iterator[SandboxThread]:
-    """A cluster of its own for a test that takes a node away."""
+    """A separate cluster for the test that removes a node."""
     with running(SandboxConfig(nodes=2)) as sandbox:
         home.add_cluster("kubernetes_shaky", sandbox.kubeconfig_path)
         yield sandbox
@@ -98,7 +98,7 @@ def test_airflow_says_whether_a_try_runs_and_forgets_the_id_of_the_try_before(ap
 def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: AirflowHome, cluster: SandboxThread) -> None:
     run = api.trigger("endless")
     run.wait_for_task("gang", "deferred")
-    # Before a triggerer has taken the trigger up, a kill reaches nobody.
+    # A kill has no effect before a triggerer has started the trigger.
     wait_for("the trigger's report", lambda: "running: 3/3 ranks" in connected.trigger_log("endless"))
 
     run.set_task_state("gang", "failed")

@@ -41,7 +41,7 @@ def api(cluster: SandboxThread, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def orphan_of(run: DagRun, task: str, cluster: SandboxThread, *, installation: str = INSTALLATION) -> GangRef:
-    """A gang whose trigger is gone, as Airflow leaves it when nobody has taken the trigger up."""
+    """Submit a gang that no trigger follows, as Airflow leaves a gang whose trigger no triggerer has started."""
     config = ClusterConfig.from_extras("test", {"kube_config_path": str(cluster.kubeconfig_path)})
     key = TaskKey(run.dag_id, run.run_id, task, installation=installation)
 
@@ -53,7 +53,7 @@ def orphan_of(run: DagRun, task: str, cluster: SandboxThread, *, installation: s
 
 
 def installations(cluster: SandboxThread) -> dict[str, str]:
-    """The installation of each Job that has one, by uid. Jobs that other tests have left have none."""
+    """Return the installation of each Job by its UID. Jobs that other tests have left have no installation."""
     jobs = [job["metadata"] for job in cluster.call(lambda it: it.registry.list(JOBS))]
     return {job["uid"]: job["labels"][LABEL_INSTALLATION] for job in jobs if LABEL_INSTALLATION in job["labels"]}
 

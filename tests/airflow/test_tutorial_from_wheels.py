@@ -1,4 +1,4 @@
-"""The tutorial, from the built wheels: its commands in an environment that has no source tree of the provider.
+"""The commands of the tutorial, in an environment that has the built wheels and no source tree of the provider.
 
 Airflow comes from the environment of the tests, because the tests load no packages from an index. Everything that this
 repository builds comes from the wheels.
@@ -53,10 +53,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shell(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Runs commands in an empty folder, with the settings that the tutorial exports."""
+    """Run commands in an empty folder, with the settings that the tutorial exports."""
     folder = tmp_path_factory.mktemp("gangs")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
-    # The time limits of Airflow are for machines that do nothing else.
+    # The default time limits of Airflow are too short for a busy machine.
     patient = {"AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(AIRFLOW_TIMEOUT_S)}
     path = os.pathsep.join([str(environment / "bin"), os.environ["PATH"]])
     exports = "\n".join(re.findall(r"^export .*$", PAGE, flags=re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Gangs of three ranks, one DAG for each way that a task can go."""
+"""Gangs of three ranks: one DAG for each result of a task."""
 
 from __future__ import annotations
 

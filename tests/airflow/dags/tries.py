@@ -1,4 +1,4 @@
-"""A task that returns the id of its try, and whether Airflow says that the try runs."""
+"""A DAG whose task returns the id of its try, and whether Airflow says that the try runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests ask of the history of the embedded cluster, which its registry tells as the API server stores it."""
+"""Questions about the history of an embedded cluster, which its registry reports as it stores each change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Obj = dict[str, Any]
 
 @dataclass
 class ClusterHistory:
-    """The history of a cluster, from when it was called in."""
+    """The history of a cluster since `of` was called."""
 
     cluster: SandboxThread
     history: History = field(default_factory=History)
@@ -40,15 +40,15 @@ class ClusterHistory:
         assert not found, "\n".join(map(str, found))
 
     def jobs_created(self, key: TaskKey) -> list[Obj]:
-        """All Jobs that the task ever had, as they were created."""
+        """Return all Jobs that the task has ever had, as they were created."""
         return [change.obj for change in self.history.of(JOBS, task=key.digest) if change.type is ChangeType.ADDED]
 
     def jobs(self, key: TaskKey) -> list[Obj]:
-        """Those that are there, and are not being deleted."""
+        """Return the Jobs of the task that exist and are not being deleted."""
         return [job for job in self._existing(JOBS, key) if "deletionTimestamp" not in job["metadata"]]
 
     def live_at_once(self, key: TaskKey) -> int:
-        """How many Jobs of the task were live at the same time, at most."""
+        """Return the largest number of Jobs of the task that were live at the same time."""
         states: dict[str, JobState | None] = {}
         most = 0
         for change in self.history.of(JOBS, task=key.digest):
@@ -60,11 +60,11 @@ class ClusterHistory:
         return self._existing(PODS, key)
 
     def pod_uids(self, key: TaskKey) -> set[str]:
-        """Of all pods that the task ever had."""
+        """Return the UIDs of all pods that the task has ever had."""
         return {change.uid for change in self.history.of(PODS, task=key.digest)}
 
     def deliveries(self, key: TaskKey) -> int:
-        """How often a Job of the task was marked as delivered."""
+        """Return how often a Job of the task was marked as delivered."""
         return len(
             [
                 change
@@ -76,7 +76,7 @@ class ClusterHistory:
         )
 
     def recorded(self, key: TaskKey) -> dict[str, set[str]]:
-        """Each outcome that was ever recorded for a pod of the task, by the pod's uid."""
+        """Return all versions of the ledger entry of each pod of the task, by the UID of the pod."""
         gangs = {job["metadata"]["name"] for job in self.jobs_created(key)}
         found: dict[str, set[str]] = {}
         for change in self.history.of(CONFIGMAPS):

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from tests.airflow.processes import Airflow
 
 TRIGGERERS = 2
-SOON = {
-    # How long until Airflow takes a silent process for dead, in seconds: half a minute and five minutes by default.
-    # Not much less, or a busy machine makes living ones pass for dead; the scheduler's own is left as it is, since one
-    # that finds itself dead starts all its tasks again.
+SHORT_TIMEOUTS = {
+    # After so many seconds without a heartbeat, Airflow considers a triggerer or a task dead. The defaults are 30 s and
+    # 300 s. Much shorter times would fail on a busy machine. The time of the scheduler stays at its default, because a
+    # scheduler that considers itself dead starts all of its tasks again.
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
     "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-    # How often a worker's supervisor looks at its process; triggers wait that long before they tell (airflow#72716).
+    # How often the supervisor of a worker looks at its process. Triggers delay their event that long (airflow#72716).
     "WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
-    # Some workers are kept waiting, and only wait.
+    # Some tests stop a worker, which then occupies a slot.
     "CORE__PARALLELISM": "6",
 }
 
@@ -43,7 +43,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the ranks of gangs look into."""
+    """A folder in which the ranks of gangs wait for a file."""
     return tmp_path_factory.mktemp("gates")
 
 
@@ -52,7 +52,7 @@ def home(postgres: Postgres, gates: Path, tmp_path_factory: pytest.TempPathFacto
     """An Airflow home whose database is PostgreSQL."""
     path = tmp_path_factory.mktemp("airflow") / "home"
     url = postgres.create_database("airflow")
-    home = AirflowHome.make(path, database=url, dags=Path(__file__).parent / "dags", **SOON)
+    home = AirflowHome.make(path, database=url, dags=Path(__file__).parent / "dags", **SHORT_TIMEOUTS)
     home.environment["GANGJOBS_TEST_GATES"] = str(gates)
     return home
 
@@ -85,6 +85,6 @@ def deployment(
 
 @pytest.fixture(autouse=True)
 def everything_runs_again(deployment: AirflowDeployment) -> Iterator[None]:
-    """What a test has killed is started before the next one."""
+    """Start what a test has stopped or killed before the next test."""
     yield
     deployment.airflow.revive()

@@ -1,4 +1,4 @@
-"""A client of the fault injection of the cluster: it waits for a request, and holds the response back."""
+"""A client of the fault injection of the cluster. A fault can delay a request or its response, and reports its hits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOREVER_S = 3600.0
 
 @dataclass(frozen=True)
 class FaultClient:
-    """Arms faults. Each is used up by the first request that it matches."""
+    """Arms faults. Each fault applies to the first request that it matches."""
 
     http: httpx.Client
 
@@ -39,22 +39,22 @@ class FaultClient:
             yield cls(http)
 
     def hold_before(self, method: str, path: str) -> int:
-        """The next such request waits, and is not carried out. Returns the fault's number."""
+        """Let the next such request wait, and never execute it. Return the number of the fault."""
         return self.arm(kind="delay", delay_s=FOREVER_S, method=method, path=path)
 
     def hold_after(self, method: str, path: str) -> int:
-        """The next such request is carried out, and its answer never arrives. Returns the fault's number."""
+        """Execute the next such request, and never send its response. Return the number of the fault."""
         return self.arm(kind="half-open", method=method, path=path)
 
     def note(self, *, query: str) -> int:
-        """Write down all such requests, and let them pass. Returns what to ask for them by."""
+        """Record all such requests without any fault. Return the number by which `hits` finds them."""
         return self.arm(kind="delay", query=query, times=None)
 
     def arm(self, **fault: Any) -> int:
         return int(self.http.post(FAULTS, json=fault).raise_for_status().json()["id"])
 
     def hits(self, number: int) -> list[dict[str, Any]]:
-        """The requests that the fault has hit."""
+        """Return the requests that the fault has hit."""
         history = self.http.get(FAULTS).raise_for_status().json()["history"]
         return [hit for hit in history if hit["fault"] == number]
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 RANKS = 2
 FOLLOWED = f"running: {RANKS}/{RANKS} ranks"
-"""What a trigger tells once it sees all ranks run."""
+"""The line that a trigger logs when it sees all ranks run."""
 
 
 @dataclass(frozen=True)
 class AirflowDeployment:
-    """Where the tests play: one Airflow, and one cluster that tells everything."""
+    """One Airflow and one cluster, with the history of the cluster and its fault injection."""
 
     home: AirflowHome = field(repr=False)
     airflow: Airflow = field(repr=False)
@@ -37,7 +37,7 @@ class AirflowDeployment:
     _runs: list[HeldRun] = field(default_factory=list, repr=False)
 
     def plan(self, dag_id: str = "held") -> HeldRun:
-        """A run whose names are known, and that is not started yet."""
+        """Return a run whose names are known, and that is not started yet."""
         name = secrets.token_hex(4)
         run = HeldRun(self, DagRun(self.airflow.api, dag_id, f"run-{name}"), self.gates / name)
         self._runs.append(run)
@@ -55,14 +55,14 @@ class AirflowDeployment:
         return [process for name, process in self.airflow.processes.items() if name.startswith("triggerer")]
 
     def clear_up(self) -> None:
-        """Let everything run again, and what a failed test has left behind end."""
+        """Start all processes that have ended, and let the gangs that a failed test has left end."""
         self.faults.disarm()
         self.airflow.revive()
         for run in self._runs:
             run.open()
 
     def let_another_pass(self) -> None:
-        """A gang from its start to its end: by then Airflow has acted on whatever happened before."""
+        """Run another gang to its end. By then Airflow has reacted to everything that happened before."""
         other = self.start()
         other.open()
         other.succeeded_exactly_once()
@@ -89,18 +89,18 @@ class HeldRun:
 
     @property
     def name_of_job(self) -> str:
-        """Of the first attempt, as the submission derives it."""
+        """The name of the Job of the first attempt, as the submission computes it."""
         key = self.key()
         return job_name(key.slug, key.digest, 0)
 
     @property
     def path_of_job(self) -> str:
-        """In the cluster's API, as a regular expression."""
+        """The path of the Job in the API of the cluster, as a regular expression."""
         return f"/namespaces/default/jobs/{self.name_of_job}$"
 
     @property
     def path_of_log(self) -> str:
-        """In the cluster's API, of any rank, as a regular expression."""
+        """The path of the log of any rank in the API of the cluster, as a regular expression."""
         return f"/namespaces/default/pods/{self.name_of_job}-.*/log$"
 
     @property
@@ -108,23 +108,23 @@ class HeldRun:
         return self.run.task("gang")
 
     def ranks(self, phase: str, map_index: int = -1) -> int:
-        """How many pods are in this phase; those that have ended stay until their outcome is recorded."""
+        """Return how many pods are in this phase. Pods that have ended stay until their outcome is recorded."""
         return sum(
             pod["status"].get("phase") == phase for pod in self.deployment.cluster_history.pods(self.key(map_index))
         )
 
     def log(self, pattern: str = "attempt=*.log") -> str:
-        """What the task's tries have logged; with the pattern of other files, what its triggers have."""
+        """Return the log files of the task that match the pattern: those of its tries, or of its triggers."""
         folder = self.deployment.home.path / "logs" / f"dag_id={self.run.dag_id}" / f"run_id={self.run.run_id}"
         return "".join(file.read_text() for file in sorted(folder.glob(f"task_id=gang/{pattern}")))
 
     @property
     def trigger_log(self) -> str:
-        """What the triggers of all tries have logged, in whatever triggerer."""
+        """The log of the triggers of all tries, in any triggerer."""
         return self.log("attempt=*.trigger.*")
 
     def kill_worker(self, *, supervisor: bool = False) -> None:
-        """Kill the process that runs the task now, and on demand Airflow's process that looks after it, too."""
+        """Kill the process that runs the task, and also the supervisor of that process if `supervisor` is true."""
         process = psutil.Process(self.task["pid"])
         above = process.parent()
         if supervisor and above is not None:
@@ -134,7 +134,7 @@ class HeldRun:
     # -- conditions --------------------------------------------------------------------------------------------
 
     def wait_until_followed(self, *, but_not_by: Process | None = None) -> Process:
-        """Until all ranks run and a living triggerer has seen it; which one."""
+        """Wait until a living triggerer has seen all ranks run, and return that triggerer."""
 
         def follower() -> Process | None:
             job = self.task["triggerer_job"]
@@ -146,14 +146,14 @@ class HeldRun:
         return wait_for("a triggerer that follows the gang", follower)
 
     def wait_until_gone(self, map_index: int = -1) -> None:
-        """Until nothing of the gang is left in the cluster, which is some time after the task's success."""
+        """Wait until the cluster has no Job and no pod of the gang. This is some time after the success of the task."""
         key, cluster_history = self.key(map_index), self.deployment.cluster_history
         wait_for("deletion of the gang", lambda: not cluster_history.jobs(key) and not cluster_history.pods(key))
 
     # -- what must hold at the end -----------------------------------------------------------------------------
 
     def succeeded_exactly_once(self, *, tries: int = 1) -> None:
-        """One gang was ever made, each rank's outcome was recorded once, and the results were delivered once."""
+        """Check that the task had one gang, one outcome for each rank, and one delivery of the results."""
         assert self.run.wait() == "success"
         assert self.task["try_number"] == tries
         self.wait_until_gone()
@@ -164,7 +164,7 @@ class HeldRun:
 
 
 def ran_once(cluster_history: ClusterHistory, key: TaskKey) -> None:
-    """The server's history shows one Job, one outcome for each of its pods, and one delivery."""
+    """Check that the history of the cluster has one Job, one outcome for each of its pods, and one delivery."""
     assert [job["metadata"]["name"][-2:] for job in cluster_history.jobs_created(key)] == ["-0"]
     pods = cluster_history.pod_uids(key)
     assert len(pods) == RANKS

@@ -1,8 +1,8 @@
-"""PostgreSQL's server programs: `python -m tests.airflow.postgres.programs` makes sure that there are some.
+"""Find PostgreSQL's server programs. `python -m tests.airflow.postgres.programs` installs them if they are missing.
 
-They are the machine's own, of any release that Airflow supports: from `GANGJOBS_POSTGRES` (a folder), PATH, or where
-Debian, Fedora and Homebrew put them. As root on Debian or Ubuntu a missing one is installed. Only the standard
-library is used, so that any Python can run this.
+Any release that Airflow supports is used: from the folder `GANGJOBS_POSTGRES`, from PATH, or from where Debian, Fedora
+and Homebrew install PostgreSQL. The command can install it as root on Debian or Ubuntu. The module uses only the
+standard library, so that any Python can run it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ or name the folder of initdb and postgres: GANGJOBS_POSTGRES=/path/to/bin make t
 
 
 def find() -> Path | None:
-    """The folder of `initdb` and `postgres`, of the newest release that is supported; None if there is none."""
+    """Return the folder of `initdb` and `postgres` of the newest supported release, or None."""
     found = {folder: release_in(folder) for folder in candidates()}
     usable = {folder: release for folder, release in found.items() if release in RELEASES}
     return max(usable, key=lambda folder: usable[folder] or 0, default=None)
@@ -46,7 +46,7 @@ def candidates() -> list[Path]:
 
 
 def release_in(folder: Path) -> int | None:
-    """The major release of a folder's server, None if it holds none that runs."""
+    """Return the major release of the server in a folder, or None if the folder has no server that runs."""
     if not (folder / "initdb").exists():
         return None
     try:

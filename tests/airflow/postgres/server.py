@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, in a temporary folder, on a socket there: nothing listens on a port."""
+"""A PostgreSQL server in a temporary folder. It listens on a socket in this folder, and on no port."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ UNPRIVILEGED = ("postgres", "nobody")
 """Whom root starts the server as, which refuses to run as root; the first that exists."""
 SETTINGS = {
     "listen_addresses": "",
-    "max_connections": "200",  # each process of Airflow keeps up to fifteen
-    "fsync": "off",  # the data need not outlive the machine
+    "max_connections": "200",  # each process of Airflow keeps up to 15 connections
+    "fsync": "off",  # the data may be lost in a crash of the machine
 }
 
 
 @dataclass
 class Postgres:
-    """One server; it can be stopped and started again, and keeps its data."""
+    """A server that can be stopped and started again, and that keeps its data."""
 
     programs: Path
     folder: Path
@@ -46,7 +46,7 @@ class Postgres:
     def running(cls) -> Iterator[Postgres]:
         programs = find()
         assert programs is not None, ADVICE.format(releases=f"{RELEASES[0]} to {RELEASES[-1]}")
-        folder = Path(tempfile.mkdtemp(prefix="gangjobs-postgres-"))  # not pytest's, which only its owner may enter
+        folder = Path(tempfile.mkdtemp(prefix="gangjobs-postgres-"))  # only its owner may enter the folder of pytest
         server = cls(programs, folder, unprivileged(folder))
         try:
             server._make()
@@ -57,14 +57,14 @@ class Postgres:
             shutil.rmtree(folder)
 
     def _make(self) -> None:
-        """A cluster of databases, in PostgreSQL's sense."""
+        """Create a database cluster."""
         options = ["--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
         command = [self.programs / "initdb", "--pgdata", self.folder / "data", *options]
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, **self.account)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         settings = {**SETTINGS, "unix_socket_directories": str(self.folder)}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "server.log").open("a") as log:
@@ -79,20 +79,20 @@ class Postgres:
         wait_for("the database", self._answers)
 
     def stop(self) -> None:
-        """Stop it at once, as by a crash: connections break in the middle of whatever they do."""
+        """Stop the server at once, as a crash does. All connections break, also in the middle of a transaction."""
         if self._server is not None and self._server.poll() is None:
             self._server.send_signal(signal.SIGQUIT)
             self._server.wait()
 
     def create_database(self, name: str) -> str:
-        """A new database; its URL for Airflow."""
+        """Create a database, and return its URL for Airflow."""
         with closing(self.connect("postgres")) as connection:
-            connection.autocommit = True  # it cannot be created within a transaction
+            connection.autocommit = True  # a transaction cannot create a database
             connection.cursor().execute(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg2://{USER}@/{name}?host={self.folder}"
 
     def rows(self, database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         with closing(self.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(statement, values)
             return list(cursor.fetchall())
@@ -118,7 +118,7 @@ class Postgres:
 
 
 def unprivileged(folder: Path) -> dict[str, Any]:
-    """Nothing, unless we are root; then somebody else, who gets the folder."""
+    """Return options that run a program as a user other than root, who then owns the folder; none if not root."""
     if os.geteuid() != 0:
         return {}
     known = {entry.pw_name: entry for entry in pwd.getpwall()}

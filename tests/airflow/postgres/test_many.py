@@ -1,4 +1,4 @@
-"""Many gangs at once, and a triggerer lost among them."""
+"""Many gangs at once, one of whose triggerers is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WATCH_LASTS_S = 240
 """At least; then it is opened again."""
 
 
-def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(deployment: AirflowDeployment) -> None:
+def test_each_of_thirty_gangs_runs_once_when_a_triggerer_is_killed(deployment: AirflowDeployment) -> None:
     watching, since = deployment.faults.note(query="(?=.*watch=)(?=.*gangjobs)"), time.monotonic()
     many = deployment.start("many")
     wait_for("half of the gangs", lambda: holders(many).total() >= MANY // 2, poll_s=LOOK_S)
@@ -44,13 +44,13 @@ def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(deployment: Air
         results = many.run.xcom("gang", map_index=index)
         assert results == [{"rank": rank, "number": str(index)} for rank in range(RANKS)]
 
-    # However many gangs there are, a triggerer has one watch of a kind at a time.
+    # A triggerer has one watch of each kind at a time, however many gangs it follows.
     opened = Counter(hit["path"] for hit in deployment.faults.hits(watching))
     at_most = len(deployment.triggerers) * (1 + (time.monotonic() - since) // WATCH_LASTS_S)
     assert max(opened.values(), default=0) <= at_most, opened
 
 
 def holders(many: HeldRun) -> Counter[str]:
-    """How many gangs each triggerer has."""
+    """Return how many gangs each triggerer has."""
     waiting = [ti for ti in many.run.mapped("gang") if ti["state"] == "deferred" and ti["triggerer_job"] is not None]
     return Counter(ti["triggerer_job"]["hostname"] for ti in waiting)

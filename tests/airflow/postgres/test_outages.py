@@ -26,7 +26,7 @@ def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
 
 @pytest.fixture
 def held(gangs: Iterator[HeldRun]) -> HeldRun:
-    """A gang that runs or is about to; they are started at once, to save time."""
+    """A gang for each test that runs, or will run soon. All gangs are started at once to save time."""
     return next(gangs)
 
 
@@ -48,7 +48,7 @@ def test_gang_outlives_an_outage_of_the_database(
 
     postgres.stop()
     try:
-        # All of Airflow but its API server ends when it has no database; whoever runs it starts it again.
+        # All processes of Airflow except the API server end when the database is away. A deployment starts them again.
         for process in deployment.airflow.processes.values():
             if process.name != "api-server":
                 wait_for(f"the end of {process.name}", lambda one=process: not one.is_alive)

@@ -30,7 +30,7 @@ ACCEPT = "DROP TRIGGER refuse_success ON task_instance; DROP FUNCTION refuse_suc
 
 @contextmanager
 def refused(postgres: Postgres, held: HeldRun) -> Iterator[None]:
-    """The database refuses that the first try of this run succeeds, so the API server answers with an error."""
+    """Let the database refuse the success of the first try of this run, so that the API server returns an error."""
     with closing(postgres.connect("airflow")) as connection:
         connection.autocommit = True
         connection.cursor().execute(REFUSE.format(run_id=held.run.run_id))

@@ -45,7 +45,7 @@ def stopped(process: Process) -> Iterator[None]:
 
 
 def set_state(postgres: Postgres, held: HeldRun, state: str) -> None:
-    """Set the state of the task, whose trigger ends with that, and which begins anew when it is scheduled."""
+    """Set the state of the task. Airflow then ends the trigger, and starts the task again if the state is scheduled."""
     with closing(postgres.connect("airflow")) as connection:
         connection.autocommit = True
         statement = (

@@ -1,6 +1,6 @@
-"""Two triggerers: after any end of one of them, each gang is followed to its end by one, and has one event.
+"""Two triggerers, of which one ends in several ways: each gang is followed to its end, and has one event.
 
-All gangs are started at once, so that each also lives through what happens to the ones before it.
+All gangs are started at once, so that each gang also goes through the tests before its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
 
 @pytest.fixture
 def held(gangs: Iterator[HeldRun]) -> HeldRun:
-    """A gang for each test, which runs or is about to."""
+    """A gang for each test that runs, or will run soon."""
     return next(gangs)
 
 
@@ -42,7 +42,7 @@ def test_gang_runs_through_the_whole_stack(held: HeldRun) -> None:
 
 
 @pytest.mark.representative
-def test_other_triggerer_takes_the_gang_of_a_killed_one_over(held: HeldRun) -> None:
+def test_other_triggerer_follows_the_gang_of_a_killed_triggerer(held: HeldRun) -> None:
     follower = held.wait_until_followed()
 
     follower.kill()
@@ -62,9 +62,9 @@ def test_triggerer_that_is_asked_to_stop_leaves_its_gangs_alone(held: HeldRun) -
     held.succeeded_exactly_once()
 
 
-def test_triggerer_that_was_out_for_a_while_leaves_the_gangs_alone_that_it_lost(held: HeldRun) -> None:
-    # It still runs its trigger when it comes back, and is told to cancel it as if a user had killed the task:
-    # airflow#73454.
+def test_triggerer_that_was_stopped_for_a_while_leaves_the_gangs_alone_that_it_lost(held: HeldRun) -> None:
+    # The triggerer still runs its trigger when it continues. Airflow then cancels the trigger as if a user had killed
+    # the task (airflow#73454).
     follower = held.wait_until_followed()
 
     follower.signal(signal.SIGSTOP)
@@ -72,7 +72,7 @@ def test_triggerer_that_was_out_for_a_while_leaves_the_gangs_alone_that_it_lost(
         held.wait_until_followed(but_not_by=follower)
     finally:
         follower.signal(signal.SIGCONT)
-    # The trigger's own log is closed if that takes long.
+    # The log of the trigger is closed if the cancellation takes long.
     spared = f"another triggerer waits for gang default/{held.name_of_job}"
     wait_for("the answer to on_kill", lambda: spared in held.trigger_log + follower.output)
 

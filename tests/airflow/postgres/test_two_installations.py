@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_INSTALLATION
 from tests.airflow.airflow_home import AirflowHome
 from tests.airflow.polling import wait_for
-from tests.airflow.postgres.conftest import SOON
+from tests.airflow.postgres.conftest import SHORT_TIMEOUTS
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def installations(
     homes = {}
     for name in NAMES:
         path = tmp_path_factory.mktemp(name) / "home"
-        options = {**SOON, "GANGJOBS__INSTALLATION_ID": name, "GANGJOBS__SWEEP_GRACE": "5"}
+        options = {**SHORT_TIMEOUTS, "GANGJOBS__INSTALLATION_ID": name, "GANGJOBS__SWEEP_GRACE": "5"}
         database = postgres.create_database(name)
         homes[name] = AirflowHome.make(path, database=database, dags=Path(__file__).parent / "dags", **options)
         homes[name].environment["GANGJOBS_TEST_GATES"] = str(gates)
@@ -74,5 +74,5 @@ def test_installations_have_a_gang_each_and_end_only_their_own(
 
 
 def running(cluster_history: ClusterHistory, key: TaskKey) -> int:
-    """How many ranks of the task run."""
+    """Return how many ranks of the task run."""
     return sum(pod["status"].get("phase") == "Running" for pod in cluster_history.pods(key))

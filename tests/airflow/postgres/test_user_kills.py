@@ -32,8 +32,8 @@ def test_gang_of_a_task_marked_failed_or_successful_is_deleted(deployment: Airfl
 
 
 def test_cleared_task_ends_with_one_gang(deployment: AirflowDeployment) -> None:
-    # Airflow does not say which comes first: the end of the old trigger, which deletes the gang, or the next try,
-    # which adopts it if it is still there.
+    # The order is not defined: the end of the old trigger deletes the gang, and the next try adopts the gang if it is
+    # still there.
     held = deployment.start()
     held.wait_until_followed()
 

@@ -1,6 +1,6 @@
 """Workers are killed at critical moments: the next try continues with the same gang, and the gang runs once.
 
-The cluster keeps an answer back, or a request, so that the worker is there to be killed.
+The cluster delays a request or a response, so that the test can kill the worker at that moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JOBS = r"/namespaces/default/jobs$"
 
 
 def start_and_kill(deployment: AirflowDeployment, *, supervisor: bool = False) -> HeldRun:
-    """A gang whose worker was killed when the cluster had let the gang run, and before the worker knew."""
+    """Start a gang, and kill its worker after the gang was allowed to run, and before the worker has the response."""
     held = deployment.plan()
     let_run = deployment.faults.hold_after("PATCH", held.path_of_job)
     held.start()
@@ -35,7 +35,7 @@ def start_and_kill(deployment: AirflowDeployment, *, supervisor: bool = False) -
 
 @pytest.fixture(scope="module", autouse=True)
 def lost(deployment: AirflowDeployment) -> HeldRun:
-    """A gang whose worker was lost with all that looked after it; Airflow takes a minute to notice."""
+    """A gang whose worker was killed with its supervisor. Airflow notices this after a minute."""
     return start_and_kill(deployment, supervisor=True)
 
 
@@ -46,7 +46,7 @@ def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
 
 @pytest.fixture
 def held(gangs: Iterator[HeldRun]) -> HeldRun:
-    """A gang that runs or is about to; they are started at once, to save time."""
+    """A gang for each test that runs, or will run soon. All gangs are started at once to save time."""
     return next(gangs)
 
 
@@ -80,8 +80,8 @@ def test_worker_killed_while_it_fetches_the_results(deployment: AirflowDeploymen
     held.succeeded_exactly_once(tries=2)
 
 
-def test_worker_killed_when_airflow_has_noted_the_success(deployment: AirflowDeployment, held: HeldRun) -> None:
-    # Only then is the gang marked as delivered and deleted, so now it is kept; it does not run again.
+def test_worker_killed_after_airflow_has_stored_the_success(deployment: AirflowDeployment, held: HeldRun) -> None:
+    # The gang is marked as delivered and deleted only after that, so here the gang stays. It does not run again.
     held.wait_until_followed()
     marking = deployment.faults.hold_before("PATCH", held.path_of_job)
     held.open()
@@ -109,7 +109,7 @@ def test_worker_killed_after_it_marked_the_gang_as_delivered(deployment: Airflow
 
 
 def test_worker_lost_with_its_supervisor(lost: HeldRun) -> None:
-    # Nobody is left to tell Airflow, which finds that the heartbeats have stopped.
+    # No process reports the loss to Airflow, which finds that the heartbeats have stopped.
     lost.wait_until_followed()
     lost.open()
     lost.succeeded_exactly_once(tries=2)

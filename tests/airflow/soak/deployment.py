@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from tests.airflow.airflow_home import AirflowHome
-from tests.airflow.postgres.conftest import SOON, TRIGGERERS
+from tests.airflow.postgres.conftest import SHORT_TIMEOUTS, TRIGGERERS
 from tests.airflow.postgres.server import Postgres
 from tests.airflow.task_states import TaskStates
 from tests.cluster.control_plane import running_plane
@@ -47,7 +47,7 @@ class Deployment:
 
 @contextmanager
 def deployed(folder: Path, *, gangs: int, run_s_max: int, seed: int, parallelism: int) -> Iterator[Deployment]:
-    """Run everything while the block runs, under the documented Role, with a secrets backend that often fails."""
+    """Run everything while the block runs, under the documented Role, with a secrets backend that fails often."""
     with ExitStack() as stack:
         postgres = stack.enter_context(Postgres.running())
         plane = stack.enter_context(running_plane(RELEASE, folder / "plane"))
@@ -59,7 +59,7 @@ def deployed(folder: Path, *, gangs: int, run_s_max: int, seed: int, parallelism
             folder / "airflow",
             database=postgres.create_database(DATABASE),
             dags=Path(__file__).parent / "dags",
-            **SOON,
+            **SHORT_TIMEOUTS,
             SECRETS__BACKEND=FLAKY,
             SECRETS__BACKEND_KWARGS=json.dumps({CONN_ID: connection}),
             WORKERS__SECRETS_BACKEND=FLAKY,
@@ -67,7 +67,7 @@ def deployed(folder: Path, *, gangs: int, run_s_max: int, seed: int, parallelism
         )
         home.environment |= {
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
-            "AIRFLOW__GANGJOBS__INSTALLATION_ID": "soak",  # none is derived from the URL of a local host
+            "AIRFLOW__GANGJOBS__INSTALLATION_ID": "soak",  # Airflow derives no id from the URL of a local host
             "GANGJOBS_SOAK_GANGS": str(gangs),
             "GANGJOBS_SOAK_RUN_S_MAX": str(run_s_max),
             "GANGJOBS_SOAK_SEED": str(seed),

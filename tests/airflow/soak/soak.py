@@ -91,7 +91,7 @@ class Disturber:
     _stopped: list[threading.Timer] = field(default_factory=list)
 
     def disturb(self) -> None:
-        """Do one thing."""
+        """Disturb the run once."""
         choices: dict[Callable[[], bool], float] = {
             self.kill_worker: 4,
             self.clear: 4,
@@ -119,7 +119,7 @@ class Disturber:
         """Kill a triggerer, and start it again at once."""
         triggerer = self.rng.choice(self.deployment.triggerers)
         if any(timer.is_alive() for timer in self._stopped):
-            return False  # one triggerer stays at work
+            return False  # one triggerer keeps running
         triggerer.kill()
         triggerer.start()
         self.figures.triggerer_kills += 1
@@ -138,7 +138,7 @@ class Disturber:
         return True
 
     def clear(self) -> bool:
-        """Clear a task, in whatever state it is."""
+        """Clear a task in any state."""
         index = self.rng.randrange(self.figures.gangs)
         body = {
             "dry_run": False,

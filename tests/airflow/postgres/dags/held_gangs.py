@@ -1,4 +1,4 @@
-"""Gangs that run until the test opens their gate: a file whose name the run's configuration gives."""
+"""Gangs that run until their gate exists: a file that the test creates. The run's configuration has its name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with open(os.environ["GANG_RESULT_PATH"], "w") as result:
 
 
 def held(number: object) -> dict[str, object]:
-    """What differs from one gang of a mapped task to the next."""
+    """Return the parameters in which one gang of a mapped task differs from the next one."""
     return {"env": {"GATE": "{{ dag_run.conf['gate'] }}", "NUMBER": str(number)}}
 
 
