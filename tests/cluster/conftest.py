@@ -1,4 +1,4 @@
-"""Real control planes for tests: one of each release a session, with nodes that run pods as local processes."""
+"""Fixtures: a real control plane of each release, with nodes that run pods as local processes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def node_pool(plane: ControlPlane) -> Iterator[NodePool]:
 
 @pytest.fixture
 def tenant(plane: ControlPlane, node_pool: NodePool, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """A namespace of the test's own, as a ServiceAccount that is bound to exactly the documented Role."""
+    """A namespace for one test, and a ServiceAccount that is bound to exactly the documented Role."""
     with Tenant.created(plane, request.node.name) as tenant:
         yield tenant
 
 
 @pytest.fixture(scope="session")
 def native_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """1.37 whose Job controller makes Workloads and PodGroups itself, with nodes."""
+    """A control plane of 1.37 whose Job controller creates Workloads and PodGroups, with nodes."""
     folder = tmp_path_factory.mktemp("native-1.37-")
     with running_plane("1.37", folder, workload_with_job=True) as plane, NodePool.running(plane, nodes=1, cpu=4):
         yield plane
@@ -50,14 +50,14 @@ def native_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPl
 
 @pytest.fixture
 def native_tenant(native_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """As `tenant`, on the native plane."""
+    """The same as `tenant`, on the native plane."""
     with Tenant.created(native_plane, request.node.name) as tenant:
         yield tenant
 
 
 @pytest.fixture(scope="session", params=WITHOUT_GANGS)
 def bare_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane without gang scheduling, with two nodes of 4 CPUs: the newest as it comes, and older releases."""
+    """A control plane without gang scheduling, with two nodes of 4 CPUs: the newest release, and older releases."""
     release: str = request.param
     folder = tmp_path_factory.mktemp(f"bare-{release}-")
     with running_plane(release, folder) as plane, NodePool.running(plane, nodes=2, cpu=4):
@@ -66,6 +66,6 @@ def bare_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def bare_tenant(bare_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """As `tenant`, on a plane without gang scheduling."""
+    """The same as `tenant`, on a plane without gang scheduling."""
     with Tenant.created(bare_plane, request.node.name) as tenant:
         yield tenant

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
-GONE = Fault(FaultKind.DROP_BEFORE, times=None)
+DROPPED = Fault(FaultKind.DROP_BEFORE, times=None)
 PASSED_ON = ("authorization", "content-type", "accept", "user-agent")
 PASSED_BACK = ("content-type", "retry-after")
-NO_EXEMPT_PREFIX = "/of-the-gateway-itself"
+NO_EXEMPT_PREFIX = "/of-the-proxy-itself"
 
 _OBJECTS = re.compile(r"/namespaces/[^/]+/(?P<plural>[a-z]+)(?P<name>/[^/]+)?$")
 
 
 def kind_of(method: str, path: str, query: str) -> str:
-    """`LIST pods`, `WATCH jobs`, `PATCH configmaps`; what is not in a namespace is discovery."""
+    """Return the kind of a request, such as `LIST pods` or `WATCH jobs`. A path without a namespace is `discovery`."""
     found = _OBJECTS.search(path)
     if found is None:
         return f"{method} discovery"
@@ -48,26 +48,26 @@ def kind_of(method: str, path: str, query: str) -> str:
 
 
 class InjectedFault(Faults):
-    """The first request of a kind is hit by the fault; `made` lists the kinds of all requests."""
+    """A fault for the first request of a kind. `requests` has the kinds of all requests."""
 
-    def __init__(self, kind: str = "", fault: Fault = GONE, *, is_fatal: bool = False) -> None:
+    def __init__(self, kind: str = "", fault: Fault = DROPPED, *, is_fatal: bool = False) -> None:
         super().__init__()
         self.kind = kind
-        self.made: list[str] = []
+        self.requests: list[str] = []
         self.was_injected = asyncio.Event()
         self._fault = fault
         self._is_fatal = is_fatal
 
     @property
     def is_dead(self) -> bool:
-        """The process behind the gateway is no more."""
+        """Whether the fault has ended the process behind the proxy."""
         return self._is_fatal and self.was_injected.is_set()
 
     def take(self, method: str, path: str, query: str) -> Fault | None:
         if self.is_dead:
-            return GONE
+            return DROPPED
         kind = kind_of(method, path, query)
-        self.made.append(kind)
+        self.requests.append(kind)
         if kind != self.kind or self.was_injected.is_set():
             return None
         self.was_injected.set()
@@ -75,54 +75,54 @@ class InjectedFault(Faults):
 
 
 class FaultProxy:
-    """What processes take for their API server; each comes in by an entrance of its own."""
+    """A proxy in front of one API server. Each process has a path prefix, and faults of its own."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
         self._closing = asyncio.Event()
         self._url = ""
-        self._entrances: dict[str, FaultMiddleware] = {}
+        self._processes: dict[str, FaultMiddleware] = {}
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, plane: ControlPlane) -> AsyncIterator[FaultProxy]:
-        """A gateway to this control plane, while the block runs."""
+        """Run a proxy to this control plane while the block runs."""
         async with plane.async_client() as http:
             proxy = cls(http)
-            app = Starlette(routes=[Mount("/", proxy.enter)])
+            app = Starlette(routes=[Mount("/", proxy.dispatch)])
             app.state.hub = SimpleNamespace(close=proxy._closing.set)
             async with serving(app) as address:
                 proxy._url = address.url
                 yield proxy
 
-    def config_with_fault(self, tenant: Tenant, trouble: InjectedFault) -> ClusterConfig:
-        """The tenant's connection, for one process that will have this trouble."""
-        entrance = f"process-{len(self._entrances)}"
-        self._entrances[entrance] = FaultMiddleware(self.forward, trouble, exempt_prefix=NO_EXEMPT_PREFIX)
+    def config_with_fault(self, tenant: Tenant, fault: InjectedFault) -> ClusterConfig:
+        """Return a connection of the tenant for one process whose requests meet this fault."""
+        prefix = f"process-{len(self._processes)}"
+        self._processes[prefix] = FaultMiddleware(self.forward, fault, exempt_prefix=NO_EXEMPT_PREFIX)
         content: dict[str, Any] = yaml.safe_load(tenant.kubeconfig.read_text())
-        content["clusters"][0]["cluster"] = {"server": f"{self._url}/{entrance}"}
-        return ClusterConfig.from_extras("gateway", {"kube_config": content, "namespace": tenant.namespace})
+        content["clusters"][0]["cluster"] = {"server": f"{self._url}/{prefix}"}
+        return ClusterConfig.from_extras("proxy", {"kube_config": content, "namespace": tenant.namespace})
 
-    async def enter(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take what comes to where its process belongs."""
-        _, entrance, path = scope["path"].split("/", 2)
-        await self._entrances[entrance]({**scope, "path": f"/{path}"}, receive, send)
+    async def dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request with the faults of the process that has sent it."""
+        _, prefix, path = scope["path"].split("/", 2)
+        await self._processes[prefix]({**scope, "path": f"/{path}"}, receive, send)
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back piece by piece, until either side has enough."""
+        """Forward a request, and send the response back in pieces, until the response or the connection ends."""
         body = b""
         while (message := await receive())["type"] == "http.request":
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
         begun = asyncio.Event()
-        answering = asyncio.create_task(self._answer(scope, body, send, begun), name="gateway")
+        answering = asyncio.create_task(self._answer(scope, body, send, begun), name="proxy")
         beginning = asyncio.create_task(begun.wait())
         ends = [asyncio.create_task(_left(receive)), asyncio.create_task(self._closing.wait())]
         try:
             await asyncio.wait([answering, *ends], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # httpx loses a connection that is given up while it is being made.
+            # httpx leaks a connection whose request is cancelled while the connection is being established.
             await asyncio.wait([answering, beginning], return_when=asyncio.FIRST_COMPLETED)
             for task in (answering, beginning, *ends):
                 task.cancel()

@@ -20,7 +20,7 @@ import json, os, socket, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
-def patiently(do):  # as in any cluster, a name is known a moment after its pod has started
+def patiently(do):  # a name can be resolved a moment after its pod has started
     while True:
         try:
             return do()
@@ -39,7 +39,7 @@ open(os.environ["GANG_RESULT_PATH"], "w").write(json.dumps(sorted(met)))
 
 
 def gang_spec(workers: int = 3, *, code: str = MEET, cpu: str = "1", **changes: Any) -> GangSpec:
-    """Ranks that find each other, unless `code` says otherwise."""
+    """Return a gang whose ranks run this program. By default they connect to each other."""
     command = ["python", "-c", code]
     return GangSpec(image="python:3.12", command=command, workers=workers, resources={"cpu": cpu}, **changes)
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class NodePool:
-    """Nodes on an event loop of their own, so that no test's loop keeps them waiting."""
+    """Nodes on their own event loop, so that they do not wait for the loop of a test."""
 
     nodes: list[Node]
 
     @classmethod
     @contextmanager
     def running(cls, plane: ControlPlane, *, nodes: int, cpu: int) -> Iterator[Self]:
-        """Nodes `node-0`... that are ready; they and all their processes end with the block."""
+        """Run the nodes `node-0`, `node-1` ... while the block runs. All of their processes end with the block."""
         folder = Path(tempfile.mkdtemp(prefix="nodes-"))
         started: Future[list[Node]] = Future()
         loop = asyncio.new_event_loop()

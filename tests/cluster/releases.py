@@ -1,6 +1,6 @@
-"""What each Kubernetes release needs switched on to have gang scheduling: one row a release.
+"""The settings with which each Kubernetes release has gang scheduling.
 
-`none` is 1.37 as it comes, with nothing switched on. Releases before 1.35 have nothing to switch on.
+`none` is 1.37 with its default settings. Releases before 1.35 have no such settings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.cluster.controlplane.build import OLDER_RELEASES
 
 @dataclass(frozen=True)
 class ReleaseFlags:
-    """Command line settings of one release.
+    """Command line flags of one release.
 
     Attributes:
         api_gates: feature gates of the API server and the controller manager.
@@ -28,7 +28,7 @@ class ReleaseFlags:
 
     @property
     def dialect(self) -> str:
-        """The provider's name for the best Workload API that is switched on."""
+        """The provider's name for the best Workload API that is enabled."""
         return self.runtime_config[0].rpartition("/")[2]
 
 

@@ -76,7 +76,7 @@ def _pod(pod: Obj) -> Obj:
 
 
 def _steady(text: str, job: Obj, workloads: list[Obj]) -> str:
-    """Names stay readable; what a server draws by lot does not."""
+    """Replace names and uids that differ from run to run by fixed names."""
     name = job["metadata"]["name"]
     for workload in workloads:
         made = workload["metadata"]["name"]

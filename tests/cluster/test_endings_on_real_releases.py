@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
 
 ALL_ON = "1.36"
-"""On the other releases those that take a minute are left out."""
+"""The other releases leave out the scenarios that take a minute."""
 
 
 def chosen(release: str) -> list[str]:
@@ -39,13 +39,13 @@ def chosen(release: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def played(plane: ControlPlane) -> Mapping[str, BaseException | None]:
-    """By scenario, what went wrong with it."""
+    """The error of each scenario, or None."""
     return asyncio.run(play_all(plane, chosen(plane.release)))
 
 
 @asynccontextmanager
 async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[FakeKubelets]:
-    """Kubelets at work, and an end to all informers."""
+    """Run fake kubelets while the block runs, and close all informers at its end."""
     config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(Client(config))
@@ -56,7 +56,7 @@ async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[FakeKubelets]:
 
 
 async def play_all(plane: ControlPlane, names: list[str], **defaults: Any) -> dict[str, BaseException | None]:
-    """Play the scenarios at once. By scenario, what went wrong with it.
+    """Run the scenarios at the same time. Return the error of each scenario, or None.
 
     :param defaults: Parameters of the gangs, where the scenario does not set them.
     """
@@ -96,7 +96,7 @@ def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(
 async def test_deletion_of_a_namespace_waits_until_all_outcomes_are_recorded(
     plane: ControlPlane, tenant: Tenant
 ) -> None:
-    """Its pods go first (OrderedNamespaceDeletion), so the Role is still there when their finalizers are taken off."""
+    """The pods are deleted first (OrderedNamespaceDeletion), so the Role exists until their finalizers are removed."""
     async with hollow_nodes(plane) as kubelets:
         admin = kubelets.admin
         async with GangUnderTest.begun(admin, tenant.config, tenant.namespace, kubelets) as gang:

@@ -45,7 +45,7 @@ async def abilities_of(config: ClusterConfig) -> Capabilities:
 
 
 def made(tenant: Tenant) -> list[str]:
-    """What the tenant has asked the server to create, dry runs aside."""
+    """Return the resources that the tenant has created, without dry runs."""
     return [
         event["objectRef"]["resource"]
         for event in tenant.plane.audited(by=tenant.user)
@@ -53,7 +53,7 @@ def made(tenant: Tenant) -> list[str]:
     ]
 
 
-async def test_it_is_known_that_no_gang_can_be_had(bare_tenant: Tenant) -> None:
+async def test_capabilities_report_that_the_cluster_has_no_gangs(bare_tenant: Tenant) -> None:
     found = await abilities_of(bare_tenant.config)
     assert (found.release, found.dialects, found.scheduling_versions) == (release_of(bare_tenant), (), ())
     assert (found.holds_gangs, found.unknown) == (False, {})

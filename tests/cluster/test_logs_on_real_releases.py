@@ -1,4 +1,4 @@
-"""Logs that a real API server fetches from the nodes of this project, as it does from any kubelet."""
+"""A real API server fetches logs from the nodes of the sandbox, as it does from any kubelet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_logs_of_all_ranks_come_back(tenant: Tenant) -> None:
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed (Debian: kubernetes-client)")
-async def test_kubectl_reads_them_too(tenant: Tenant) -> None:
+async def test_kubectl_reads_the_logs_of_a_rank(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(2, code=SPEAK))
         await follow_gang(tenant, submission)

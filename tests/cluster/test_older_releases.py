@@ -1,4 +1,4 @@
-"""What the provider relies on holds on releases without the Workload API, where most clusters are."""
+"""Endings, halts and disruptions on releases without the Workload API, which most clusters run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = TaskKey("dag", "run", "task", -1)
 
 @pytest.fixture(scope="module")
 def played(bare_plane: ControlPlane) -> Mapping[str, BaseException | None]:
-    """By scenario, what went wrong with it."""
+    """The error of each scenario, or None."""
     return asyncio.run(play_all(bare_plane, chosen(bare_plane.release), gang="preferred"))
 
 

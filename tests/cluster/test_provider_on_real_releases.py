@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 
-async def test_ranks_meet_and_their_results_come_back(tenant: Tenant) -> None:
+async def test_ranks_connect_and_their_results_are_returned(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec())
         assert submission.decision == f"gang:{RELEASES[tenant.plane.release].dialect}"
@@ -48,7 +48,7 @@ async def test_a_gang_that_cannot_fit_places_nothing_and_times_out(tenant: Tenan
     assert job["spec"]["activeDeadlineSeconds"] == 0
 
 
-async def test_submitting_twice_is_one_gang(tenant: Tenant) -> None:
+async def test_second_submission_of_a_task_adopts_its_gang(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         first, second = await submit_gang(gangs, gang_spec()), await submit_gang(gangs, gang_spec())
         assert (second.ref, second.adopted) == (first.ref, True)

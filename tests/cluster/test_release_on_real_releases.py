@@ -1,6 +1,6 @@
-"""Pods that nobody harvests are released in each way of docs/operations.md, under the documented Role.
+"""Pods without a follower are released in each way of docs/operations.md, under the documented Role.
 
-The kubectl line is taken from that page as it stands there.
+The test runs the kubectl commands of that page.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def by_hook(tenant: Tenant) -> None:
 
 
 def documented_lines() -> tuple[str, str]:
-    """To look at all that is held, and to free what is in a namespace."""
+    """Return the command that lists held pods, and the command that releases those of a namespace."""
     found = re.search(rf"{WITHOUT_THE_PROVIDER}.*?```sh\n(.*?)\n(kubectl .*?)```", PAGE.read_text(), re.DOTALL)
-    assert found, f"{PAGE} tells no kubectl line after {WITHOUT_THE_PROVIDER!r}"
+    assert found, f"{PAGE} has no kubectl command after {WITHOUT_THE_PROVIDER!r}"
     return found[1], found[2]
 
 
@@ -96,7 +96,7 @@ async def test_pods_that_nobody_harvests_are_released(tenant: Tenant, release: C
             return await phases() == []
 
         await until(run)
-        await gangs.client.delete(JOBS, submission.ref.name, tenant.namespace)  # not by the provider, which releases
+        await gangs.client.delete(JOBS, submission.ref.name, tenant.namespace)  # the provider would release the pods
         await until(have_ended)
         held = await gangs.client.list(PODS, tenant.namespace)
         assert all(FINALIZER_HARVEST in pod["metadata"]["finalizers"] for pod in held)

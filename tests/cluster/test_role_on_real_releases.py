@@ -39,7 +39,7 @@ async def gangs(tenant: Tenant) -> AsyncIterator[GangService]:
 
 
 def granted() -> set[tuple[str, str, str]]:
-    """(API group, resource, verb) of every rule."""
+    """Return (API group, resource, verb) of every rule."""
     return {
         (group, resource, verb)
         for rule in yaml.safe_load(ROLE.read_text())["rules"]
@@ -55,7 +55,7 @@ def assert_within_role(tenant: Tenant) -> None:
     assert tenant.used_permissions() <= granted()
 
 
-async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: GangService) -> None:
+async def test_gangs_that_end_by_themselves_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     async def ended(run: str, code: str) -> Status:
         submission = await submit_gang(gangs, gang_spec(2, code=code, cpu=SMALL, files={"a.txt": "a"}), run)
         event = await follow_gang(tenant, submission)
@@ -69,7 +69,7 @@ async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: GangService) 
     assert_within_role(tenant)
 
 
-async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gangs: GangService) -> None:
+async def test_gangs_that_time_out_or_are_halted_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     async def too_long(run: str, cpu: str, deadlines: Deadlines) -> Status:
         event = await follow_gang(tenant, await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=cpu), run), deadlines)
         return event.status
@@ -81,7 +81,7 @@ async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gang
     assert_within_role(tenant)
 
 
-async def test_gangs_that_are_killed(tenant: Tenant, gangs: GangService) -> None:
+async def test_gangs_that_are_killed_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     deleted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "deleted")
     halted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "halted")
     assert await gangs.kill(deleted.ref, "somebody") is KillResult.DELETED
@@ -120,7 +120,7 @@ async def test_preferred_gang_without_permission_reports_the_reason(tenant: Tena
     assert_within_role(tenant)
 
 
-async def test_submissions_by_id_and_uploads(tenant: Tenant, gangs: GangService) -> None:
+async def test_submissions_by_id_and_uploads_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     content = await gangs.upload({"train.py": "print('done')"})
     spec = gang_spec(2, code="print('done')", cpu=SMALL)
     await gangs.submit(spec, trigger_id="by-id", validate=Validate.SERVER)
@@ -132,13 +132,13 @@ async def test_submissions_by_id_and_uploads(tenant: Tenant, gangs: GangService)
     assert_within_role(tenant)
 
 
-async def test_abilities_are_found_out_without_other_rights(tenant: Tenant, gangs: GangService) -> None:
+async def test_capabilities_are_read_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     await gangs.capabilities()
     assert_within_role(tenant)
 
 
-async def test_what_the_role_does_not_grant_is_refused_and_noticed(tenant: Tenant, gangs: GangService) -> None:
-    """The audit log would tell of any other verb."""
+async def test_request_that_the_role_does_not_grant_is_refused_and_audited(tenant: Tenant, gangs: GangService) -> None:
+    """A request that the Role does not allow is in the audit log."""
     with pytest.raises(Forbidden):
         await gangs.client.list(SECRETS, tenant.namespace)
     assert tenant.forbidden_requests() == [f"list /api/v1/namespaces/{tenant.namespace}/secrets?limit=500"]

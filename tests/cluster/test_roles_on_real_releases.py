@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 
-async def test_ranks_of_both_roles_meet_and_their_results_come_back(tenant: Tenant) -> None:
+async def test_ranks_of_both_roles_connect_and_their_results_are_returned(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, leader_and_workers())
         assert submission.decision == f"gang:{RELEASES[tenant.plane.release].dialect}"

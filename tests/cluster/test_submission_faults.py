@@ -43,7 +43,7 @@ async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submis
 
 
 async def check_one_gang(gangs: GangService, submission: Submission, release: str) -> None:
-    """One Job of this id is live; all that has its name belongs to it; its pods come, linked and placed."""
+    """Check that one Job of this id is live, that its objects belong to it, and that its pods are linked and placed."""
     ref = submission.ref
     jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=operations.selector_of(submission.trigger_id))
     live = [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
@@ -64,7 +64,7 @@ async def _placed(gangs: GangService, ref: GangRef) -> bool:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for real processes; a control plane has no clock of ours."""
+    """Poll until the condition holds. A real control plane runs in real time."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             if await holds():
@@ -78,7 +78,7 @@ async def ended(gangs: GangService, trigger_id: str) -> bool:
 
 
 async def emptied(gangs: GangService, namespace: str) -> bool:
-    """Whether nothing of ours is left."""
+    """Return whether no object of the provider is left."""
     for resource in (JOBS, PODS, CONFIGMAPS):
         if await gangs.client.list(resource, namespace, label_selector=LABEL_GANG):
             return False
@@ -86,7 +86,7 @@ async def emptied(gangs: GangService, namespace: str) -> bool:
 
 
 @pytest.mark.parametrize("fault_name", FAULTS)
-async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, fault_name: str) -> None:
+async def test_submission_with_a_fault_at_any_request_ends_in_one_gang(tenant: Tenant, fault_name: str) -> None:
     error, applied = FAULTS[fault_name]
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
@@ -94,23 +94,24 @@ async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, f
         await gangs.delete_submission("clean", job=True)
         for at, request in enumerate(clean.requests):
             if fault_name == "409" and request.startswith("LIST"):
-                continue  # nothing answers a read so
+                continue  # an API server answers no read with 409
             trigger_id = f"op-{at}"
+            faulty = CrashingClient(gangs.client, Crash(at, applied), error=error)
             try:
-                await submit(gangs, trigger_id, CrashingClient(gangs.client, Crash(at, applied), error=error))
+                await submit(gangs, trigger_id, faulty)
             except (ProcessDied, SubmissionFailed) as stopped:
                 precise = stopped.retryable if isinstance(stopped, SubmissionFailed) else error is ProcessDied
             else:
                 precise = True
             assert precise, request
+            assert faulty.requests[at] == request
             submission = await submit(gangs, trigger_id)
             await check_one_gang(gangs, submission, tenant.plane.release)
             assert submission.attempt == 0, request
             await gangs.delete_submission(trigger_id, job=True)
 
 
-async def test_no_request_is_made_twice_when_nothing_goes_wrong(tenant: Tenant) -> None:
-    """Whatever the controllers write meanwhile."""
+async def test_submission_without_faults_sends_each_request_once(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         client = CrashingClient(gangs.client)
         submission = await submit(gangs, "op", client)

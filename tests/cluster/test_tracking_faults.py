@@ -90,7 +90,7 @@ def requests_with_fault(release: str, fault_name: str) -> list[str]:
 
 
 class ShortTimeoutClient(Client):
-    """Waits for an answer for `TIMEOUT_S`, instead of half a minute and more."""
+    """A client that waits for a response for `TIMEOUT_S`, instead of half a minute and more."""
 
     def __init__(self, config: ClusterConfig) -> None:
         super().__init__(config)
@@ -141,7 +141,7 @@ class FaultyNamespace:
 async def one_ends(gang: GangUnderTest, fault: InjectedFault) -> None:
     """End a rank, and wait until its outcome is recorded or the follower is dead."""
     await gang.running()
-    if fault.kind in READS_OF_GROUPS:  # a busy machine comes to these requests late, and then no more if the gang ends
+    if fault.kind in READS_OF_GROUPS:  # on a busy machine the gang may end before these requests
         async with asyncio.timeout(WITHIN_S):
             await fault.was_injected.wait()
     await gang.end(0)
@@ -170,7 +170,7 @@ async def tracked(namespace: FaultyNamespace, gang: GangUnderTest, fault: Inject
 
 
 async def tracked_by_a_successor(namespace: FaultyNamespace, gang: GangUnderTest, fault: InjectedFault) -> GangEvent:
-    """As `tracked`, but a first follower without faults begins the ledger, and then ends."""
+    """Return the event of a follower that continues the ledger of an earlier follower, which had no faults."""
     first = namespace.follow(gang, InjectedFault())
     await one_ends(gang, InjectedFault())
     await ended(first)
@@ -203,7 +203,7 @@ async def event_in_time(gang: GangUnderTest, fault: InjectedFault, following: as
         for task in asyncio.all_tasks()
         if task is following or gang.ref.name in task.get_name()
     ]
-    raise AssertionError(f"no event: {waits}; requests {fault.made}; Job {await gang.job()}; pods {pods}")
+    raise AssertionError(f"no event: {waits}; requests {fault.requests}; Job {await gang.job()}; pods {pods}")
 
 
 async def ended(*tasks: asyncio.Task[Any]) -> None:
@@ -217,7 +217,7 @@ async def check_fault(namespace: FaultyNamespace, kind: str, fault_name: str) ->
     armed = InjectedFault(kind, fault, is_fatal=is_fatal)
     async with namespace.gang_spec() as gang:
         event = await tracked(namespace, gang, armed)
-        assert armed.was_injected.is_set(), f"no {kind} was made: {armed.made}"
+        assert armed.was_injected.is_set(), f"no {kind} was sent: {armed.requests}"
         assert (event.status, event.reason, event.notes) == (Status.FAILED, "AppFailed", ()), event
         assert outcomes_by_rank(event) == ENDS, event
         await check(gang, event)
@@ -240,7 +240,7 @@ async def test_requests_of_a_whole_run_are_the_requests_with_injected_faults(ten
     async with FaultyNamespace.of(tenant) as namespace, namespace.gang_spec() as gang:
         nothing = InjectedFault()
         await check(gang, await tracked(namespace, gang, nothing))
-        assert {*nothing.made, SUCCESSOR_READ} == set(kinds(tenant.plane.release))
+        assert {*nothing.requests, SUCCESSOR_READ} == set(kinds(tenant.plane.release))
 
 
 async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> None:
@@ -255,12 +255,14 @@ async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> No
 
 async def test_second_harvester_completes_the_harvest_when_the_first_one_dies(tenant: Tenant) -> None:
     fault, _ = FAULTS["dies after"]
+    fatal = InjectedFault("POST configmaps", fault, is_fatal=True)
+    slow = InjectedFault("POST configmaps", Fault(FaultKind.DELAY, delay_s=TIMEOUT_S / 2))
     async with FaultyNamespace.of(tenant) as namespace, namespace.gang_spec() as gang:
-        crashing = namespace.follow(gang, InjectedFault("POST configmaps", fault, is_fatal=True))
-        surviving = namespace.follow(gang, InjectedFault())
+        crashing, surviving = namespace.follow(gang, fatal), namespace.follow(gang, slow)
         await ends_in_two_steps(gang, InjectedFault())
         event = await surviving
         await ended(crashing)
+        assert fatal.is_dead
         assert outcomes_by_rank(event) == ENDS
         await check(gang, event)
 

@@ -38,7 +38,7 @@ def utc_now() -> datetime:
 
 @dataclass
 class FakeKubelets:
-    """Plays the nodes that have joined, until they are dead."""
+    """The kubelets of nodes. `alive` has the names of the nodes whose kubelet works."""
 
     admin: Client
     now: Callable[[], datetime] = utc_now
@@ -47,7 +47,7 @@ class FakeKubelets:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def join(self, name: str, *, cpu: int, labels: dict[str, str]) -> None:
-        """A ready node with room for `cpu` pods of one CPU each."""
+        """Create a ready node with room for `cpu` pods of one CPU each."""
         metadata = {"name": name, "labels": {HOSTNAME: name, **labels}}
         await self.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
         await self.report(name, ready="True", cpu=cpu)
@@ -60,7 +60,7 @@ class FakeKubelets:
         condition = {
             "type": "Ready",
             "status": ready,
-            "reason": "Played",
+            "reason": "Simulated",
             "message": "",
             "lastHeartbeatTime": moment,
             "lastTransitionTime": moment,
@@ -74,7 +74,7 @@ class FakeKubelets:
 
     @asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
-        """Play while the block runs."""
+        """Run the kubelets while the block runs."""
         task = asyncio.create_task(self._run(), name="kubelets")
         try:
             yield
@@ -94,20 +94,20 @@ class FakeKubelets:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def end(self, pod: Obj, exit_code: int = 0, message: str = "") -> None:
-        """The pod's program ends by itself."""
+        """Let the program of the pod end by itself."""
         ended = {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "message": message}
         times = {"startedAt": _text(started_at(pod) or self.now()), "finishedAt": _text(self.now())}
         await self._status(pod, "Failed" if exit_code else "Succeeded", {"terminated": ended | times})
 
     async def reconnect(self, name: str) -> None:
-        """A node that was dead reports again, and does what it has missed."""
+        """Let a node that was dead report again, and handle the pods that have changed meanwhile."""
         self.alive.add(name)
         await self.report(name, ready="True")
         for pod in await self.admin.list(PODS, field_selector=f"spec.nodeName={name}"):
             self._see(pod)
 
     async def _watch(self) -> None:
-        """From what is there now, so that a watch that ended misses nothing."""
+        """Watch from the present state, so that no change is missed between two watches."""
         watch = self.admin.watch(PODS, None, resource_version="0", field_selector="spec.nodeName!=", timeout_s=WATCH_S)
         async with aclosing(watch):
             async for lines in watch:
@@ -166,13 +166,13 @@ class FakeKubelets:
 
 
 async def _tolerantly(work: Coroutine[Any, Any, None]) -> None:
-    """A pod that is gone needs no kubelet."""
+    """Ignore that the pod is gone or was replaced."""
     with suppress(NotFound, Conflict):
         await work
 
 
 def started_at(pod: Obj) -> datetime | None:
-    """When the program of a pod has started; `None` if it does not run."""
+    """Return when the program of a pod has started; `None` if it does not run."""
     for status in pod["status"].get("containerStatuses") or ():
         if running := status["state"].get("running"):
             return datetime.fromisoformat(running["startedAt"])

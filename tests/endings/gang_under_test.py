@@ -1,4 +1,4 @@
-"""A gang with nodes of its own, followed as a trigger follows it, and the actions that can end its pods."""
+"""A gang with its own nodes, a follower as in a trigger, and the actions that can end the pods."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ LEAVES_AT_ONCE = [
 
 @dataclass
 class GangUnderTest:
-    """A namespace, a gang in it, nodes of its own, and the event that its follower comes to."""
+    """A gang in a namespace, with its own nodes."""
 
     admin: Client
-    """The administrator's, for the hands."""
+    """The client of the administrator, for the actions."""
     config: ClusterConfig
-    """The provider's, with no more rights than documented."""
+    """The connection of the provider, with the documented rights."""
     namespace: str
     kubelets: FakeKubelets
     clock: Clock
@@ -73,7 +73,7 @@ class GangUnderTest:
         nodes: Sequence[int] = (1, 1),
         **spec: Any,
     ) -> AsyncIterator[GangUnderTest]:
-        """Submit a gang of two ranks of one CPU for nodes of these CPUs. At the end the nodes are gone."""
+        """Submit a gang of two ranks of one CPU, for nodes with these CPUs. The nodes are removed at the end."""
         gang = cls(admin, config, namespace, kubelets, clock or Clock())
         for number, cpu in enumerate(nodes):
             name = f"{gang.id}-{number}"
@@ -103,19 +103,19 @@ class GangUnderTest:
         self.ref = submission.ref
 
     async def follow(self, **options: Any) -> GangEvent:
-        """As a trigger does."""
+        """Follow the gang as a trigger does, and return the event."""
         options = {"now": self.kubelets.now, "clock": self.clock, "report": lambda _: None} | options
         async with asyncio.timeout(WITHIN_S):
             return await follow(self.config, self.ref, **options)
 
     async def record(self) -> History:
-        """What the server has stored of the gang."""
+        """Return the history of the namespace."""
         return await self._recorder.settled()
 
-    # -- what is there --
+    # -- queries --
 
     async def until(self, what: Callable[[], Awaitable[Any]], within_s: float = WITHIN_S) -> Any:
-        """What this gives as soon as it is true."""
+        """Poll until the result is true, and return the result."""
         async with asyncio.timeout(within_s):
             while True:
                 if found := await what():
@@ -123,19 +123,19 @@ class GangUnderTest:
                 await asyncio.sleep(POLL_S)
 
     async def pods(self) -> list[Obj]:
-        """In the order of their ranks; of each rank the newest last."""
+        """Return the pods by rank and then by age. The newest pod of a rank is the last one."""
         found = await self.admin.list(PODS, self.namespace, label_selector=f"{LABEL_GANG}={self.ref.name}")
         return sorted(found, key=lambda pod: (_rank(pod), pod["metadata"]["creationTimestamp"]))
 
     async def pod(self, rank: int) -> Obj:
-        """The rank's newest pod."""
+        """Return the newest pod of the rank."""
         return [pod for pod in await self.pods() if _rank(pod) == rank][-1]
 
     async def job(self) -> Obj:
         return await self.admin.get(JOBS, self.ref.name, self.namespace)
 
     async def running(self, count: int = 2) -> list[Obj]:
-        """The ranks' pods, once so many run."""
+        """Wait until this many pods run, and return them by rank."""
 
         async def run() -> list[Obj]:
             found = await self.running_pods()
@@ -145,22 +145,22 @@ class GangUnderTest:
         return found
 
     async def running_pods(self) -> list[Obj]:
-        """The pods that run and are not being deleted."""
+        """Return the pods that run and are not being deleted."""
         pods = [pod for pod in await self.pods() if pod["status"].get("phase") == "Running"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     async def pending(self, count: int = 2) -> None:
-        """Wait until so many pods are there that no node has taken."""
+        """Wait until this many pods exist that have no node."""
 
         async def wait() -> bool:
             return len([pod for pod in await self.pods() if not pod["spec"].get("nodeName")]) == count
 
         await self.until(wait)
 
-    # -- the hands --
+    # -- actions --
 
     async def end(self, rank: int, exit_code: int = 0, message: str = "") -> None:
-        """The rank's program ends by itself."""
+        """Let the program of the rank end by itself."""
         await self.kubelets.end(await self.pod(rank), exit_code, message)
 
     async def end_all(self) -> None:
@@ -168,12 +168,12 @@ class GangUnderTest:
             await self.kubelets.end(pod)
 
     async def delete_pod(self, rank: int, *, grace_s: int | None = None) -> None:
-        """As `kubectl delete pod`, with `--grace-period` and, at 0, `--force`."""
+        """Delete the pod of a rank, as `kubectl delete pod --grace-period` does. 0 deletes by force."""
         pod = await self.pod(rank)
         await self.admin.delete(PODS, pod["metadata"]["name"], self.namespace, grace_period_s=grace_s)
 
     async def evict(self, rank: int) -> None:
-        """As `kubectl drain`."""
+        """Evict the pod of a rank, as `kubectl drain` does."""
         name = (await self.pod(rank))["metadata"]["name"]
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         await self.admin.create(_Evictions.of(name), eviction, self.namespace)
@@ -185,7 +185,7 @@ class GangUnderTest:
         await self.admin.patch(JOBS, self.ref.name, self.namespace, {"spec": spec})
 
     async def create_preempting_pod(self, node: str) -> None:
-        """A pod that needs the place of a rank, on this node."""
+        """Create a pod of higher priority for this node, which has no room besides the rank."""
         name = f"urgent-{self.id}"
         urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
         await self.admin.create(PRIORITY_CLASSES, {**urgent, "value": 1000})
@@ -195,7 +195,7 @@ class GangUnderTest:
             await self.admin.delete(PRIORITY_CLASSES, name)
 
     async def _accepted(self, pod: Obj) -> bool:
-        """An API server learns of a new priority class a moment after it has stored it."""
+        """Create the pod. Return false if the API server does not know the new priority class yet."""
         try:
             await self.admin.create(PODS, pod, self.namespace)
         except Forbidden:
@@ -207,17 +207,17 @@ class GangUnderTest:
         return name
 
     async def kill_node(self, rank: int) -> str:
-        """The rank's node does and says nothing any more."""
+        """Stop the kubelet of the rank's node, and return the name of the node."""
         name = await self.node_of(rank)
         self.kubelets.alive.discard(name)
         return name
 
     async def report_unreachable(self, node: str) -> None:
-        """The node lifecycle controller has not heard of the node for its grace period, and notes that."""
+        """Set the condition that the node lifecycle controller sets on a node that does not report."""
         await self.kubelets.report(node, ready="Unknown")
 
     async def out_of_service(self, node: str) -> None:
-        """A person says that the node is off for certain."""
+        """Add the taint by which a person states that the node is shut down."""
         there = (await self.admin.get(NODES, node))["spec"].get("taints") or []
         await self.admin.patch(NODES, node, None, {"spec": {"taints": [*there, OUT_OF_SERVICE]}})
 
@@ -225,7 +225,7 @@ class GangUnderTest:
         await self.admin.delete(NODES, node)
         self.nodes.remove(node)
 
-    async def going(self, rank: int) -> None:
+    async def terminating(self, rank: int) -> None:
         """Wait until the rank's pod is being deleted."""
 
         async def is_going() -> bool:

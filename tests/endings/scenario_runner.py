@@ -26,7 +26,7 @@ Obj = dict[str, Any]
 
 
 async def play(gang: GangUnderTest, scenario: Scenario) -> None:
-    """The scenario from its submission to its event, and all that is to be true then."""
+    """Run the scenario until the event of the follower, and check the event and the history."""
     following = asyncio.create_task(gang.follow(deadlines=scenario.deadlines))
     try:
         await scenario.act(gang)
@@ -41,7 +41,7 @@ async def play(gang: GangUnderTest, scenario: Scenario) -> None:
 
 
 async def check(gang: GangUnderTest, event: GangEvent) -> None:
-    """What holds whatever has happened, by what the server has stored."""
+    """Check on the history what holds in every scenario."""
     name = gang.ref.name
     record = await gang.record()
     uids = record.uids(name)
@@ -58,17 +58,17 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
 
 
 def _verdicts_of(event: GangEvent) -> set[Status | None]:
-    """The verdicts of the Job that agree with the event. A halted Job fails, or stays suspended."""
+    """Return the verdicts of the Job that agree with the event. A halted Job fails, or stays suspended."""
     return {Status.FAILED, None} if event.status is Status.TIMEOUT else {event.status, None}
 
 
 def _stays(job: Obj) -> bool:
-    """The Job, and with it its ledger, is neither on its way out nor about to be."""
+    """Return whether the Job and its ledger stay: the Job is not being deleted, and has no time to live of zero."""
     return "deletionTimestamp" not in job["metadata"] and job["spec"].get("ttlSecondsAfterFinished") != 0
 
 
 def job_verdict(job: Obj) -> Status | None:
-    """What the Job itself said last; None if it ended without a word."""
+    """Return the final condition of the Job as a status; None if the Job has no final condition."""
     true_conditions = {c["type"] for c in job["status"].get("conditions") or () if c["status"] == "True"}
     if "Complete" in true_conditions:
         return Status.SUCCEEDED
@@ -77,12 +77,12 @@ def job_verdict(job: Obj) -> Status | None:
 
 
 def outcomes_by_rank(event: GangEvent) -> dict[int | None, Endings]:
-    """The ends of each rank's pods: what went wrong in the order in which it did, then its success."""
+    """Return the outcomes of the pods of each rank: failures in their order, and then the success."""
     return _by_rank((end.rank, end.outcome) for end in event.ranks)
 
 
 def _recorded(ledger: dict[str, str]) -> dict[int | None, Endings]:
-    """The same by the ledger, in the order in which the pods were made."""
+    """Return the outcomes of each rank by the ledger, in the order in which the pods were created."""
     outcomes = [msgspec.json.decode(text, type=Outcome) for text in ledger.values()]
     return _by_rank((outcome.rank, outcome.outcome) for outcome in sorted(outcomes, key=lambda o: str(o.created)))
 

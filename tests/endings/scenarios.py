@@ -1,4 +1,4 @@
-"""How pods can end, and what the provider says of it: one table, for the sandbox and for real control planes.
+"""How pods can end, and what the provider reports: one table, for the sandbox and for real control planes.
 
 Each scenario happens to a gang of two ranks: to one rank, mostly rank 1, or to both. The outcome of each pod and the
 verdict are the same on every cluster.
@@ -39,21 +39,21 @@ class Scenario:
     act: Callable[[GangUnderTest], Awaitable[None]]
     status: Status
     code: str
-    """The event's reason."""
+    """The reason of the event."""
     rank_0: Endings
     rank_1: Endings
-    """What becomes of the rank's pods, in the order in which they are made."""
+    """The outcomes of the pods of the rank, in the order in which the pods are created."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     deadlines: Deadlines = NO_DEADLINES
     nodes: tuple[int, ...] = (1, 1)
-    """CPUs of each."""
+    """The CPUs of each node."""
     is_slow: bool = False
-    """It takes a controller or the provider a minute."""
+    """Whether a controller or the provider needs a minute."""
     notes: int | None = 0
-    """How many the event has; None if chance decides."""
+    """How many notes the event has; None if the number differs from run to run."""
 
 
-# -- by a person ---------------------------------------------------------------------------------------------------
+# -- actions of a person ---------------------------------------------------------------------------------------------
 
 
 async def person_deletes_pod(gang: GangUnderTest) -> None:
@@ -108,7 +108,7 @@ async def person_deletes_job_that_waits(gang: GangUnderTest) -> None:
     await gang.delete_job(PropagationPolicy.BACKGROUND)
 
 
-# -- by the cluster ------------------------------------------------------------------------------------------------
+# -- actions of the cluster ------------------------------------------------------------------------------------------
 
 
 async def drain_evicts(gang: GangUnderTest) -> None:
@@ -130,7 +130,7 @@ async def node_is_out_of_service(gang: GangUnderTest) -> None:
     await gang.running()
     node = await gang.kill_node(1)
     await gang.report_unreachable(node)
-    await gang.going(1)
+    await gang.terminating(1)
     await gang.out_of_service(node)
 
 
@@ -138,11 +138,11 @@ async def node_comes_back(gang: GangUnderTest) -> None:
     await gang.running()
     node = await gang.kill_node(1)
     await gang.report_unreachable(node)
-    await gang.going(1)
+    await gang.terminating(1)
     await gang.kubelets.reconnect(node)
 
 
-# -- by its program, under the rules of its Job --------------------------------------------------------------------
+# -- ends of the program, and the policies of its Job ----------------------------------------------------------------
 
 
 async def all_succeed(gang: GangUnderTest) -> None:
@@ -188,7 +188,7 @@ async def leader_succeeds(gang: GangUnderTest) -> None:
 
 
 async def time_passes(gang: GangUnderTest) -> None:
-    """Nobody does anything."""
+    """Do nothing until the deadline has passed."""
 
 
 def job_spec(**spec: Any) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def job_spec(**spec: Any) -> dict[str, Any]:
 
 
 def plain(**spec: Any) -> dict[str, Any]:
-    """Of a Job that replaces pods, which a gang must not."""
+    """Return the parameters of a Job that replaces pods, which a gang must not."""
     return {"gang": "off", **job_spec(**spec)}
 
 

@@ -1,4 +1,4 @@
-"""docs/clusters.md tells of each scenario what the tests see. `GANGJOBS_WRITE_DOCS=1` writes it instead."""
+"""docs/clusters.md has a table of all scenarios. With `GANGJOBS_WRITE_DOCS=1` the test writes the table."""
 
 from __future__ import annotations
 
