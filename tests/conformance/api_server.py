@@ -1,4 +1,4 @@
-"""The API server under test, over plain HTTP: an embedded server, or the cluster of a kubeconfig."""
+"""A client of the API server under test: an embedded server, or the cluster of a kubeconfig."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Obj = dict[str, Any]
 
 @dataclass
 class ApiServer:
-    """An API server, and a fresh namespace in it."""
+    """An API server with an empty namespace for the test. Its methods assert that the server accepts the request."""
 
     http: httpx.AsyncClient
     release: Release
@@ -58,7 +58,6 @@ class ApiServer:
         return "/".join(part for part in (root, "namespaces", self.namespace, plural, name, subresource) if part)
 
     async def create(self, path: str, obj: Obj, **parameters: str) -> Obj:
-        """POST what must be accepted."""
         return self.accepted(await self.http.post(path, json=obj, params=parameters))
 
     async def get(self, path: str, **parameters: str) -> Obj:
@@ -69,14 +68,12 @@ class ApiServer:
         return await self.http.patch(path, content=json.dumps(patch), headers=headers, params=parameters)
 
     async def patch(self, path: str, patch: Any, kind: str = MERGE, **parameters: str) -> Obj:
-        """PATCH what must be accepted."""
         return self.accepted(await self.send_patch(path, patch, kind, **parameters))
 
     async def send_delete(self, path: str, **options: Any) -> httpx.Response:
         return await self.http.request("DELETE", path, json=options or None)
 
     async def delete(self, path: str, **options: Any) -> Obj:
-        """DELETE what must be accepted."""
         return self.accepted(await self.send_delete(path, **options))
 
     async def exists(self, path: str) -> bool:
@@ -85,9 +82,9 @@ class ApiServer:
         return response.status_code == 200
 
     async def wait_gone(self, path: str) -> None:
-        """Wait until the object is not there any more."""
+        """Wait until the object does not exist."""
         async with asyncio.timeout(TIMEOUT_S):
-            while await self.exists(path):  # noqa: ASYNC110 - the server is asked, nothing in this process changes
+            while await self.exists(path):  # noqa: ASYNC110 - no event of this process reports the deletion
                 await asyncio.sleep(0.05)
 
     def accepted(self, response: httpx.Response) -> Obj:
@@ -97,7 +94,7 @@ class ApiServer:
 
     @asynccontextmanager
     async def watching(self, path: str, **parameters: str) -> AsyncIterator[AsyncIterator[Obj]]:
-        """The events of a watch, decoded, for at most `TIMEOUT_S`."""
+        """Yield the decoded events of a watch for at most `TIMEOUT_S`."""
         query = {"watch": "1", "timeoutSeconds": str(int(TIMEOUT_S)), **parameters}
         async with self.http.stream("GET", path, params=query, timeout=TIMEOUT_S + 5) as response:
             assert response.status_code == 200, await response.aread()
@@ -105,7 +102,7 @@ class ApiServer:
 
 
 def refused(response: httpx.Response, code: int, reason: str) -> Obj:
-    """Check that the answer is this refusal, and return its `Status`."""
+    """Check that the response is this error, and return its `Status`."""
     assert response.status_code == code, response.text
     status: Obj = response.json()
     assert (status["kind"], status["status"], status["code"], status["reason"]) == ("Status", "Failure", code, reason)
@@ -113,13 +110,13 @@ def refused(response: httpx.Response, code: int, reason: str) -> Obj:
 
 
 def invalid_fields(response: httpx.Response) -> list[str]:
-    """The fields that a 422 names, each once: before 1.37 the server repeats itself."""
+    """Return the fields that a 422 names, without the repetitions of releases before 1.37."""
     return list(dict.fromkeys(cause["field"] for cause in refused(response, 422, "Invalid")["details"]["causes"]))
 
 
 @asynccontextmanager
 async def embedded(release: str) -> AsyncIterator[ApiServer]:
-    """An embedded API server of this release, over TLS, as it is for users."""
+    """Run an embedded API server of this release with TLS, as for users."""
     certificate = tls.issue()
     app = create_app(Registry(release=release), token=TOKEN)
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +129,7 @@ async def embedded(release: str) -> AsyncIterator[ApiServer]:
 
 @asynccontextmanager
 async def existing(kubeconfig: Path) -> AsyncIterator[ApiServer]:
-    """The cluster that a kubeconfig with a token leads to."""
+    """Connect to the cluster of a kubeconfig with a token."""
     async with _client(kubeconfig) as http:
         yield ApiServer(http, await _release_of(http), kubeconfig)
 
@@ -151,7 +148,7 @@ def _client(kubeconfig: Path) -> httpx.AsyncClient:
 
 
 async def _release_of(http: httpx.AsyncClient) -> Release:
-    """What the cluster serves decides, not only what it calls itself."""
+    """Return the release by the API versions that the cluster serves."""
     group = await http.get("/apis/scheduling.k8s.io")
     versions = {version["version"] for version in group.json()["versions"]}
     for release in RELEASES.values():
@@ -161,7 +158,7 @@ async def _release_of(http: httpx.AsyncClient) -> Release:
 
 
 async def fresh_namespace(server: ApiServer) -> None:
-    """Give the world a namespace of its own."""
+    """Create a namespace, and let the server object use this namespace."""
     name = f"conformance-{os.urandom(4).hex()}"
     await server.create("/api/v1/namespaces", {"metadata": {"name": name}})
     server.namespace = name

@@ -17,7 +17,7 @@ def config_map(name: str = "a", *, finalizers: list[str] | None = None, **data: 
 
 
 def pod(name: str = "a", *, labels: dict[str, str] | None = None, container: Obj | None = None, **spec: Any) -> Obj:
-    """A pod that no scheduler takes."""
+    """Return a pod that no scheduler places."""
     metadata: Obj = {"name": name} | ({"labels": labels} if labels else {})
     containers = [CONTAINER | (container or {})]
     return {
@@ -29,7 +29,7 @@ def pod(name: str = "a", *, labels: dict[str, str] | None = None, container: Obj
 
 
 def job(name: str = "a", *, template: Obj | None = None, pod_spec: Obj | None = None, **spec: Any) -> Obj:
-    """A suspended Job."""
+    """Return a suspended Job."""
     inner = {"restartPolicy": "Never", "containers": [dict(CONTAINER)], **(pod_spec or {})}
     return {
         "apiVersion": "batch/v1",
@@ -43,7 +43,7 @@ INDEXED = {"completionMode": "Indexed", "completions": 2, "parallelism": 2}
 
 
 def gang(release: Release, least: int = 2) -> Obj:
-    """The gang policy of one group, under the name it has in this release."""
+    """Return the gang policy of a group, under its name in this release."""
     field = "policy" if release.schema == "1.35" else "schedulingPolicy"
     return {field: {"gang": {"minCount": least}}}
 

@@ -1,4 +1,4 @@
-"""Boot each chosen control plane once a session (see `targets.py`), and create a namespace for each test.
+"""Fixtures: each selected control plane, started once a session (see `targets.py`), and a namespace for each test.
 
 `server` is what tests of the API alone take: for the sandbox it is an API server without controllers.
 `namespace` is a namespace in a whole control plane, for tests of what controllers do.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of what is the same in all releases, and tests that wait long, as slow on all older sandboxes."""
+    """Mark tests as slow on older sandboxes if all releases behave the same, or if the test waits long."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if target := parameters.get("target_name"):
@@ -55,14 +55,14 @@ def api(target: Target) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def namespace(target: Target, api: httpx.Client) -> Iterator[Namespace]:
-    """A namespace of the test's own in a whole control plane without nodes."""
+    """A namespace for one test in a control plane without nodes."""
     with Namespace.opened(target, api) as namespace:
         yield namespace
 
 
 @pytest.fixture
 async def each_release(target_name: str, request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
-    """An API server of each release, and a fresh namespace in it."""
+    """An API server of each release, with an empty namespace."""
     if target_name.startswith("sandbox-"):
         api_server = embedded(target_name.partition("-")[2])
     else:
@@ -82,5 +82,5 @@ def grouped(each_release: ApiServer) -> ApiServer:
 
 @pytest.fixture
 def server(each_release: ApiServer) -> ApiServer:
-    """For what is the same in all releases."""
+    """An API server, for tests of behaviour that is the same in all releases."""
     return each_release

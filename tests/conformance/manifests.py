@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.conformance.builders import pod_group, workload
 
 if TYPE_CHECKING:
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def indexed(name: str = "j", size: int = 2, *, finalizers: tuple[str, ...] = (), cpu: str = "1", **spec: Any) -> Obj:
-    """An Indexed Job whose pods wait for a node; completions equal parallelism."""
+    """Return an Indexed Job whose completions equal its parallelism."""
     container = {"name": "main", "image": "busybox:1", "resources": {"requests": {"cpu": cpu}}}
     template: Obj = {"spec": {"restartPolicy": "Never", "containers": [container], **spec.pop("pod_spec", {})}}
     if finalizers:
@@ -20,8 +22,16 @@ def indexed(name: str = "j", size: int = 2, *, finalizers: tuple[str, ...] = (),
     return {"metadata": {"name": name}, "spec": {**shape, "template": template, **spec}}
 
 
+def with_two_nodes(namespace: Namespace) -> Namespace:
+    """Add two nodes of two CPUs to a namespace. Skip the test if the release has no gangs."""
+    if namespace.release.scheduling_version is None:
+        pytest.skip("the release has no Workload API")
+    namespace.add_nodes(2, cpu=2)
+    return namespace
+
+
 def link(namespace: Namespace, name: str) -> Obj:
-    """What makes a pod a member of the group `name`, as part of its spec."""
+    """Return the part of a pod's spec that makes the pod a member of the group `name`."""
     if namespace.release.has_pod_groups:
         return {"schedulingGroup": {"podGroupName": name}}
     return {"workloadRef": {"name": name, "podGroup": "workers"}}
@@ -30,7 +40,7 @@ def link(namespace: Namespace, name: str) -> Obj:
 def gang(
     namespace: Namespace, name: str, size: int, *, least: int | None = None, priority: str | None = None, **spec: Any
 ) -> Obj:
-    """Create a gang: its Job, suspended; its group; then let it run. Returns the Job as first stored."""
+    """Create a suspended Job and its group, and then resume the Job. Return the Job as it was created."""
     pod_spec = {**link(namespace, name), **spec.pop("pod_spec", {})}
     if priority is not None:
         pod_spec["priorityClassName"] = priority

@@ -1,8 +1,8 @@
 """The control planes under test: the sandbox of each release, and the real ones.
 
-`GANGJOBS_CONFORMANCE` chooses: `sandbox` (the default), `real`, or a comma separated list of names such as
-`sandbox-1.36,real-1.36`. `GANGJOBS_CONFORMANCE_KUBECONFIG` is the kubeconfig of another cluster to judge.
-There are no nodes; a test makes those that it needs.
+`GANGJOBS_CONFORMANCE` selects: `sandbox` (the default), `real`, or a comma separated list of names such as
+`sandbox-1.36,real-1.36`. `GANGJOBS_CONFORMANCE_KUBECONFIG` is the kubeconfig of another cluster to test.
+The control planes have no nodes. A test creates the nodes that it needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What DELETE does: at once, after finalizers, after the grace period, with or without the dependents."""
+"""DELETE: finalizers, preconditions, propagation policies, and the grace period of pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RELEASE = {"metadata": {"$deleteFromPrimitiveList/finalizers": [HOLD]}}
 
 
 def held_job() -> dict[str, Any]:
-    """A Job that stays visible while it is deleted, whatever the garbage collector does."""
+    """Return a Job with a finalizer, so that the Job stays while it is being deleted."""
     obj = job()
     obj["metadata"]["finalizers"] = [HOLD]
     return obj
@@ -30,7 +30,7 @@ async def test_deleted_object_is_gone(server: ApiServer) -> None:
     assert not await server.exists(server.core("configmaps", "a"))
 
 
-async def test_deleting_nothing_is_not_found(server: ApiServer) -> None:
+async def test_deletion_of_a_missing_object_is_not_found(server: ApiServer) -> None:
     refused(await server.send_delete(server.core("configmaps", "a")), 404, "NotFound")
 
 
@@ -132,13 +132,13 @@ async def test_unknown_propagation_is_refused(server: ApiServer) -> None:
     ]
 
 
-async def test_policy_and_its_old_form_exclude_each_other(server: ApiServer) -> None:
+async def test_propagation_policy_and_orphan_dependents_exclude_each_other(server: ApiServer) -> None:
     await server.create(server.jobs(), job())
     response = await server.send_delete(server.jobs("a"), propagationPolicy="Background", orphanDependents=True)
     assert invalid_fields(response) == ["propagationPolicy"]
 
 
-async def test_options_may_be_parameters(server: ApiServer) -> None:
+async def test_delete_options_may_be_query_parameters(server: ApiServer) -> None:
     await server.create(server.jobs(), held_job())
     response = await server.http.delete(server.jobs("a"), params={"propagationPolicy": "Foreground"})
     assert "foregroundDeletion" in server.accepted(response)["metadata"]["finalizers"]
@@ -200,7 +200,7 @@ async def test_finalizer_outlives_the_grace_period(server: ApiServer) -> None:
 
 
 async def test_end_of_a_held_pod_overwrites_the_time_of_its_deletion_request(server: ApiServer) -> None:
-    """Its kubelet deletes it with no grace period once its containers have ended, and that is the time that stays."""
+    """The kubelet deletes the pod again, without a grace period, when its containers have ended."""
     obj = pod(nodeName="n1")
     obj["metadata"]["finalizers"] = [HOLD]
     await server.create(server.core("pods"), obj)

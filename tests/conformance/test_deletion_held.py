@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def held(namespace: Namespace) -> list[Obj]:
-    """The pods of a Job that is complete; its own finalizer is off, ours is on."""
+    """Create a complete Job whose pods have only a foreign finalizer. Return the pods."""
     namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
     pods = namespace.wait_pods(2)
     namespace.set_terminated(*pods, message="a result")
@@ -34,7 +34,7 @@ def messages(namespace: Namespace) -> list[str]:
     return [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod in namespace.pods()]
 
 
-def test_background_deletion_leaves_held_pods_to_their_holder(namespace: Namespace, held: list[Obj]) -> None:
+def test_background_deletion_keeps_pods_with_a_finalizer(namespace: Namespace, held: list[Obj]) -> None:
     namespace.delete("jobs", "j", propagationPolicy="Background")
     namespace.wait_gone("jobs", "j")
     namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
@@ -53,7 +53,7 @@ def test_foreground_deletion_keeps_the_job_until_its_pods_are_released(namespace
     namespace.wait_gone("jobs", "j")
 
 
-def test_orphaned_pods_stay_as_they_are(namespace: Namespace, held: list[Obj]) -> None:
+def test_orphaned_pods_do_not_change(namespace: Namespace, held: list[Obj]) -> None:
     namespace.delete("jobs", "j", propagationPolicy="Orphan")
     namespace.wait_gone("jobs", "j")
     assert ["ownerReferences" in pod["metadata"] for pod in namespace.pods()] == [False, False]
@@ -62,8 +62,8 @@ def test_orphaned_pods_stay_as_they_are(namespace: Namespace, held: list[Obj]) -
     assert held
 
 
-def test_deletion_that_names_no_policy_orphans(namespace: Namespace, held: list[Obj]) -> None:
-    """So it always has to be named."""
+def test_deletion_without_a_policy_orphans_the_pods(namespace: Namespace, held: list[Obj]) -> None:
+    """A client therefore always names the policy."""
     namespace.delete("jobs", "j")
     namespace.wait_gone("jobs", "j")
     assert deletion_requested(namespace) == [False, False]

@@ -59,7 +59,7 @@ def test_pods_without_a_node_are_deleted_with_their_job(namespace: Namespace) ->
 
 @pytest.mark.long_wait
 def test_held_pods_without_a_node_become_failed(namespace: Namespace) -> None:
-    """No node will ever say how they ended; the pod collector does, within its round of 20 seconds."""
+    """No node reports their end. The pod garbage collector does, which runs every 20 seconds."""
     namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
     pods = namespace.wait_pods(2)
     namespace.delete("jobs", "j", propagationPolicy="Background")
@@ -83,8 +83,8 @@ def test_foreground_deletion_waits_for_running_pods(namespace: Namespace) -> Non
     namespace.wait_gone("jobs", "j")
 
 
-def test_job_controller_lets_go_of_running_pods_once_it_has_seen_the_deletion(namespace: Namespace) -> None:
-    """It syncs a Job in one thread, so it creates no other pod of this Job."""
+def test_job_controller_removes_its_finalizer_from_running_pods_of_a_deleted_job(namespace: Namespace) -> None:
+    """The controller syncs a Job in one thread, so it creates no other pod of this Job."""
     namespace.add_nodes()
     namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
     namespace.set_running(*namespace.wait_bound(2))
@@ -108,7 +108,7 @@ def test_objects_that_the_job_owns_are_deleted_with_it(namespace: Namespace) -> 
 
 
 def test_object_of_an_owner_that_is_gone_is_collected(namespace: Namespace) -> None:
-    """The name counts for nothing: another Job of the same name is not the owner."""
+    """Another Job of the same name is not the owner."""
     job = namespace.create("jobs", indexed(suspend=True))
     namespace.delete("jobs", "j", propagationPolicy="Background")
     namespace.wait_gone("jobs", "j")

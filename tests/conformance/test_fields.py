@@ -94,7 +94,7 @@ async def test_wrong_type_is_refused_in_every_mode(server: ApiServer) -> None:
     refused(response, 400, "BadRequest")
 
 
-async def test_null_is_absence(server: ApiServer) -> None:
+async def test_null_field_is_the_same_as_a_missing_field(server: ApiServer) -> None:
     obj = config_map(k="v")
     obj["metadata"]["labels"] = None
     created = await server.create(server.core("configmaps"), obj)

@@ -1,4 +1,4 @@
-"""Workload and PodGroup that the Job controller makes itself, with its gate WorkloadWithJob on (KEP-5547)."""
+"""Workload and PodGroup that the Job controller creates with the feature gate WorkloadWithJob (KEP-5547)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NATIVE_RELEASES = ("1.36", "1.37")
 
 @pytest.fixture(scope="module")
 def native(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A control plane of its own, with the gate."""
+    """A separate control plane with the feature gate."""
     if target_name.partition("-")[2] not in NATIVE_RELEASES:
         pytest.skip("its Job controller makes no groups")
     with (
@@ -39,14 +39,14 @@ def namespace(native: Any) -> Iterator[Namespace]:
 
 
 def gang_asked_for(namespace: Namespace, name: str = "g", size: int = 3, **spec: Any) -> Obj:
-    """In 1.36 the shape of the Job asks for it."""
+    """Create a Job that is a gang. In 1.36 the shape of the Job makes it a gang."""
     if namespace.target.release == "1.37":
         spec["scheduling"] = {"schedulingPolicy": {"gang": {"minCount": size}}}
     return namespace.create("jobs", indexed(name, size, **spec))
 
 
 def made(namespace: Namespace) -> tuple[Obj, Obj]:
-    """The one Workload and the one PodGroup."""
+    """Return the only Workload and the only PodGroup."""
     (pod_group,) = namespace.wait_until(lambda: namespace.list_objects("podgroups"), lambda: "a PodGroup")
     (workload,) = namespace.list_objects("workloads")
     return workload, pod_group
@@ -97,7 +97,7 @@ def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
 
 
 def test_job_without_scheduling_has_no_group(namespace: Namespace) -> None:
-    """1.36 leaves it alone; 1.37 gives it a group whose pods need not start together."""
+    """1.36 creates nothing. 1.37 creates a group whose pods need not start together."""
     namespace.create("jobs", indexed("g", 6, completionMode="NonIndexed"))
     namespace.wait_bound(4, "g")
     if namespace.target.release == "1.36":

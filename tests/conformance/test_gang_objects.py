@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.manifests import gang, group, indexed, link
+from tests.conformance.manifests import gang, group, indexed, link, with_two_nodes
 from tests.conformance.namespace import FOREIGN
 
 if TYPE_CHECKING:
@@ -17,11 +17,7 @@ PROTECTION = "scheduling.k8s.io/podgroup-protection"
 
 @pytest.fixture
 def namespace(namespace: Namespace) -> Namespace:
-    """Two nodes of two CPUs, in a release that has gangs."""
-    if namespace.release.scheduling_version is None:
-        pytest.skip("serves no Workloads")
-    namespace.add_nodes(2, cpu=2)
-    return namespace
+    return with_two_nodes(namespace)
 
 
 @pytest.fixture
@@ -110,7 +106,7 @@ def test_replacement_is_never_placed_once_a_rank_has_ended(namespace: Namespace)
 
 
 def test_scheduling_of_a_job_is_dropped_without_its_gate(namespace: Namespace) -> None:
-    """Silently; so a client has to look at what was stored."""
+    """The server drops the field silently, so a client has to check the stored Job."""
     policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     job = namespace.create("jobs", indexed("g", 2, scheduling=policy))
     assert "scheduling" not in job["spec"]

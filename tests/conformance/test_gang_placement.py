@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.manifests import gang, group, indexed, link
+from tests.conformance.manifests import gang, group, indexed, link, with_two_nodes
 from tests.conformance.namespace import condition_of
 
 if TYPE_CHECKING:
@@ -16,22 +16,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def namespace(namespace: Namespace) -> Namespace:
-    """Two nodes of two CPUs, in a release that has gangs."""
-    if namespace.release.scheduling_version is None:
-        pytest.skip("serves no Workloads")
-    namespace.add_nodes(2, cpu=2)
-    return namespace
+    return with_two_nodes(namespace)
 
 
 def condition_fields(obj: Obj, kind: str) -> tuple[str, str, str]:
-    """Status, reason and message of a condition."""
+    """Return status, reason and message of a condition."""
     condition = condition_of(obj, kind)
     assert condition, obj["status"]
     return condition["status"], condition.get("reason", ""), condition.get("message", "")
 
 
 def group_condition(namespace: Namespace, name: str) -> tuple[str, str, str] | None:
-    """What the PodGroup says of its placing; None in a release without PodGroups."""
+    """Return the condition of the PodGroup about its placement; None in a release without PodGroups."""
     kind = namespace.release.pod_group_condition
     if kind is None:
         return None
@@ -40,7 +36,7 @@ def group_condition(namespace: Namespace, name: str) -> tuple[str, str, str] | N
 
 
 def pods_conditions(namespace: Namespace, job: str, count: int) -> Counter[str]:
-    """How many pods say what about having no node, once `count` of the Job's pods say something."""
+    """Count the pods by their condition about a missing node, as soon as `count` pods of the Job have the condition."""
 
     def all_have_conditions() -> list[Obj] | None:
         pods = [
@@ -58,7 +54,7 @@ def bound(namespace: Namespace, job: str) -> int:
 
 
 def refused(cause: str, preemption: str) -> dict[str, str]:
-    """What a pod that no node takes says, by release."""
+    """Return the condition of a pod that fits no node, by release."""
     text = f"0/2 nodes are available: {cause}."
     before_1_37 = f"{text} no new claims to deallocate, preemption: 0/2 nodes are available: {preemption}."
     return {"1.35": before_1_37, "1.36": before_1_37, "1.37": text}
@@ -90,7 +86,7 @@ def test_gang_that_fits_is_placed(namespace: Namespace) -> None:
 
 
 def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
-    """Four have a place and wait for the others; in 1.35 they say nothing."""
+    """Four pods have a reserved node and wait for the others. In 1.35 they have no condition."""
     release = namespace.target.release
     gang(namespace, "g", 6)
     lacking = LACKING.format(least=6, placed=4)
@@ -120,7 +116,7 @@ def test_refused_gang_is_reported_by_events(namespace: Namespace) -> None:
 
 
 def test_small_gang_is_placed_next_to_one_that_cannot_fit(namespace: Namespace) -> None:
-    """In 1.35 the big one's pods wait on places that they hold, and starve it."""
+    """In 1.35 the pods of the large gang reserve nodes while they wait, so the small gang does not run."""
     starves = namespace.target.release == "1.35"
     gang(namespace, "big", 6)
     pods_conditions(namespace, "big", 2 if starves else 6)
@@ -136,7 +132,7 @@ def test_small_gang_is_placed_next_to_one_that_cannot_fit(namespace: Namespace) 
 
 
 def test_pods_have_no_condition_while_the_group_is_missing(namespace: Namespace) -> None:
-    """No condition, no event: the scheduler holds the pods before its queue."""
+    """The scheduler does not queue the pods, and writes no condition and no event."""
     namespace.create("jobs", indexed("g", 2, pod_spec=link(namespace, "g")))
     namespace.create("jobs", indexed("witness", 1))
     namespace.wait_pods(2, "g")
@@ -177,7 +173,7 @@ def test_gang_is_placed_when_a_node_is_added(namespace: Namespace) -> None:
 
 
 def test_condition_of_a_group_stays_after_its_first_placement(namespace: Namespace) -> None:
-    """Its condition says what happened, not what is: the gang is suspended, comes again, and finds no room."""
+    """The condition does not show the present state: here the gang is suspended, runs again, and finds no room."""
     gang(namespace, "g", 4)
     pods = namespace.wait_bound(4, "g")
     placed = group_condition(namespace, "g")

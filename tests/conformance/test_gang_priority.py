@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.manifests import gang, indexed, link
+from tests.conformance.manifests import gang, indexed, link, with_two_nodes
 from tests.conformance.namespace import condition_of
 
 if TYPE_CHECKING:
@@ -20,10 +20,8 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @pytest.fixture
 def namespace(namespace: Namespace) -> Namespace:
-    """Two nodes of two CPUs, all taken by pods of no priority, in a release that has gangs."""
-    if namespace.release.scheduling_version is None:
-        pytest.skip("serves no Workloads")
-    namespace.add_nodes(2, cpu=2)
+    """Two nodes of two CPUs that are full of pods without a priority, in a release that has gangs."""
+    with_two_nodes(namespace)
     namespace.create("jobs", indexed("low", 4))
     namespace.set_running(*namespace.wait_bound(4, "low"))
     return namespace
@@ -76,7 +74,7 @@ def test_group_has_a_condition_while_it_waits_for_preemption(namespace: Namespac
 
 
 def test_pods_and_group_must_have_the_same_priority(namespace: Namespace, urgent: str) -> None:
-    """Since 1.37; so whoever makes the group has to name the class there too."""
+    """Since 1.37, a client that creates the group has to set the class on the group too."""
     gang(namespace, "vip", 2, pod_spec={"priorityClassName": urgent})
     if namespace.target.release != "1.37":
         namespace.wait_until(lambda: len(victims(namespace)) == 2, lambda: f"two victims: {victims(namespace)}")

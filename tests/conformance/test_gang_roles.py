@@ -1,4 +1,4 @@
-"""What gangs with roles rely on: a Job that another Job owns, and two Jobs in one group."""
+"""A Job that another Job owns, and two Jobs in one group. Gangs with roles rely on both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.manifests import group, indexed, link, owner_reference
+from tests.conformance.manifests import group, indexed, link, owner_reference, with_two_nodes
 from tests.conformance.namespace import FOREIGN
 
 if TYPE_CHECKING:
@@ -51,11 +51,7 @@ def test_suspended_job_that_is_started_after_its_deadline_fails_without_a_pod(na
 
 @pytest.fixture
 def two_jobs(namespace: Namespace) -> Namespace:
-    """Two nodes with room for four pods."""
-    if not namespace.release.scheduling_versions:
-        pytest.skip("the release has no gangs")
-    namespace.add_nodes(2, cpu=2)
-    return namespace
+    return with_two_nodes(namespace)
 
 
 def create_in_group(namespace: Namespace, least: int) -> None:

@@ -21,19 +21,19 @@ LABELS = {"set": "mine"}
 
 
 def numbered(size: int, **spec: Any) -> Obj:
-    """A Job without indexes."""
+    """Return a Job without indexes."""
     return indexed(size=size, completionMode="NonIndexed", **spec)
 
 
-def choosing(size: int, **spec: Any) -> Obj:
-    """A Job that says itself which pods are its own, and so may find some that it has not made."""
+def with_selector(size: int, **spec: Any) -> Obj:
+    """Return a Job with a selector of its own, which may match pods that the Job has not created."""
     job = numbered(size, manualSelector=True, selector={"matchLabels": LABELS}, **spec)
     job["spec"]["template"]["metadata"] = {"labels": LABELS}
     return job
 
 
-def stray(name: str) -> Obj:
-    """A pod that nobody owns."""
+def unowned_pod(name: str) -> Obj:
+    """Return a pod without an owner that the selector matches."""
     container = {"name": "main", "image": "busybox:1"}
     return {
         "metadata": {"name": name, "labels": LABELS},
@@ -60,7 +60,7 @@ def is_tracked(pod: Obj) -> bool:
 
 
 def released_at(namespace: Namespace, pod: Obj) -> int:
-    """The version of the pod that first was without the tracking finalizer, as a watch from its creation tells."""
+    """Return the first version of the pod without the tracking finalizer, from a watch since its creation."""
     query = {
         "watch": "1",
         "fieldSelector": f"metadata.name={pod['metadata']['name']}",
@@ -90,12 +90,12 @@ def test_uid_is_listed_before_the_finalizer_is_removed_and_counted_after(
     with_count = [revision(state) for state in states if (state.get("status") or {}).get(outcome) == 1]
     released = released_at(namespace, pod)
     assert with_uid
-    assert max(with_uid) < min(with_count), "never listed and counted at once"
+    assert max(with_uid) < min(with_count), "the pod was listed and counted in one version"
     assert min(with_uid) < released < min(with_count)
 
 
 def test_indexes_need_no_list_of_uids(namespace: Namespace) -> None:
-    """To note an index twice changes nothing."""
+    """An index that is noted twice counts once."""
     created = namespace.create("jobs", indexed())
     namespace.set_terminated(*namespace.wait_pods(2))
     namespace.wait_job("Complete")
@@ -117,7 +117,7 @@ def test_counted_pod_that_is_deleted_stays_counted(namespace: Namespace) -> None
 
 
 def test_pod_whose_finalizer_was_removed_is_not_counted(namespace: Namespace) -> None:
-    """A success that could not be counted safely is repeated."""
+    """The controller runs the pod again, because it cannot count the success safely."""
     namespace.create("jobs", numbered(1))
     (pod,) = namespace.wait_pods(1)
     namespace.patch("pods", pod["metadata"]["name"], {"metadata": {"finalizers": None}})
@@ -129,8 +129,8 @@ def test_pod_whose_finalizer_was_removed_is_not_counted(namespace: Namespace) ->
 
 
 def test_matching_pod_without_an_owner_is_adopted(namespace: Namespace) -> None:
-    namespace.create("pods", stray("found"))
-    job = namespace.create("jobs", choosing(1))
+    namespace.create("pods", unowned_pod("found"))
+    job = namespace.create("jobs", with_selector(1))
     pod = namespace.wait_until(
         lambda: next((one for one in namespace.list_objects("pods") if is_tracked(one)), None),
         lambda: "a pod that is tracked",
@@ -141,13 +141,13 @@ def test_matching_pod_without_an_owner_is_adopted(namespace: Namespace) -> None:
     namespace.wait_until(
         lambda: namespace.job()["status"].get("active") == 1, lambda: f"one active: {namespace.job()['status']}"
     )
-    assert len(namespace.list_objects("pods")) == 1, "what it has found it need not make"
+    assert len(namespace.list_objects("pods")) == 1, "the Job has created a pod besides the adopted one"
     namespace.set_terminated(pod)
     assert namespace.wait_job("Complete")["status"]["succeeded"] == 1
 
 
 def test_pod_that_does_not_match_any_more_loses_its_owner(namespace: Namespace) -> None:
-    namespace.create("jobs", choosing(1))
+    namespace.create("jobs", with_selector(1))
     (pod,) = namespace.wait_until(lambda: namespace.list_objects("pods"), lambda: "a pod")
     name = pod["metadata"]["name"]
     namespace.patch("pods", name, {"metadata": {"labels": {"set": "other"}}})
@@ -157,12 +157,12 @@ def test_pod_that_does_not_match_any_more_loses_its_owner(namespace: Namespace) 
 
 
 def test_pod_that_is_created_after_the_end_is_released_when_it_is_deleted(namespace: Namespace) -> None:
-    """No sync counts it any more, and the Job itself does not look for it."""
-    job = namespace.create("jobs", choosing(1))
+    """The Job has ended, so no sync handles the pod before its deletion."""
+    job = namespace.create("jobs", with_selector(1))
     (pod,) = namespace.wait_until(lambda: namespace.list_objects("pods"), lambda: "a pod")
     namespace.set_terminated(pod)
     namespace.wait_job("Complete")
-    late = stray("late")
+    late = unowned_pod("late")
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job["metadata"]["uid"], "controller": True}
     late["metadata"] |= {"ownerReferences": [owner], "finalizers": [TRACKING]}
     namespace.create("pods", late)
@@ -197,16 +197,16 @@ def test_pods_of_an_earlier_job_of_the_name_are_not_counted(namespace: Namespace
 
 @pytest.mark.slow
 def test_at_most_500_pods_are_counted_at_once(namespace: Namespace) -> None:
-    """They have all ended when the Job first sees them, so that only the limit keeps it from counting all."""
+    """All pods have ended before the first sync of the Job, so that only the limit applies."""
     count = UNCOUNTED_MAX + 10
 
     def ended(number: int) -> None:
-        namespace.create("pods", stray(f"p{number}"))
+        namespace.create("pods", unowned_pod(f"p{number}"))
         namespace.patch("pods", f"p{number}", {"status": {"phase": "Succeeded"}}, "status")
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         list(clients.map(ended, range(count)))
-    created = namespace.create("jobs", choosing(count))
+    created = namespace.create("jobs", with_selector(count))
     job = namespace.wait_job("Complete")
     states = namespace.history("jobs", created)
     assert max(len(listed(state)) for state in states) == UNCOUNTED_MAX

@@ -20,7 +20,7 @@ def failure(reason: str) -> list[tuple[str, str, str]]:
 
 
 def seen(states: list[Obj]) -> list[list[tuple[str, str, str]]]:
-    """The different lists of conditions that an object had, one after the other."""
+    """Return the different lists of conditions of an object, in their order."""
     lists: list[list[tuple[str, str, str]]] = []
     for state in states:
         if not lists or lists[-1] != conditions_of(state):
@@ -29,7 +29,7 @@ def seen(states: list[Obj]) -> list[list[tuple[str, str, str]]]:
 
 
 def counted(job: Obj) -> dict[str, Any]:
-    """The numbers of a status; zero, empty and absent are the same."""
+    """Return the numbers of a status that are neither zero nor empty nor absent."""
     fields = ("active", "ready", "terminating", "succeeded", "failed", "completedIndexes", "failedIndexes")
     return {name: value for name in fields if (value := job["status"].get(name))}
 
@@ -74,7 +74,7 @@ def test_pods_run_and_end_one_by_one(namespace: Namespace) -> None:
 
 
 def test_one_failure_ends_the_other_pods(namespace: Namespace) -> None:
-    """Those without a node are gone at once."""
+    """Pods without a node are removed at once."""
     created = namespace.create("jobs", indexed())
     pods = namespace.wait_pods(2)
     namespace.set_terminated(pods[0], exit_code=1)

@@ -31,7 +31,7 @@ def test_pods_of_an_indexed_job_have_an_index(namespace: Namespace) -> None:
         assert pod["spec"]["hostname"] == f"train-{index}"
 
 
-def test_pods_know_their_index_from_the_environment(namespace: Namespace) -> None:
+def test_pods_have_their_index_in_the_environment(namespace: Namespace) -> None:
     namespace.create("jobs", indexed())
     container = namespace.wait_pods(2)[0]["spec"]["containers"][0]
     field = "metadata.labels['batch.kubernetes.io/job-completion-index']"
@@ -58,8 +58,8 @@ def test_foreign_finalizer_of_the_template_is_on_every_pod(namespace: Namespace)
     assert [pod["metadata"]["finalizers"] for pod in namespace.wait_pods(2)] == [[FOREIGN, TRACKING]] * 2
 
 
-def test_unusable_finalizer_of_the_template_is_noticed_at_the_pods(namespace: Namespace) -> None:
-    """The Job is accepted, so it has to be checked before it is sent."""
+def test_invalid_finalizer_of_the_template_is_refused_when_a_pod_is_created(namespace: Namespace) -> None:
+    """The server accepts the Job, so a client has to check the finalizer."""
     namespace.create("jobs", indexed(finalizers=("example.org/not a name",)))
     event = namespace.wait_event("FailedCreate", "Job")
     assert event["type"] == "Warning"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.conformance.namespace import Namespace
 
 
-def test_job_made_suspended_has_not_started(namespace: Namespace) -> None:
+def test_job_that_is_created_suspended_has_not_started(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(suspend=True))
     job = namespace.wait_job("Suspended")
     assert conditions_of(job) == [("Suspended", "True", "JobSuspended")]
@@ -51,7 +51,7 @@ def test_suspension_deletes_pods_without_counting_them(namespace: Namespace) -> 
 
 
 def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(namespace: Namespace) -> None:
-    """What a halted Job comes to if a queue lets it run again."""
+    """A halted Job is in this state if a queue lets it run again."""
     namespace.create("jobs", indexed())
     namespace.wait_pods(2)
     namespace.patch("jobs", "j", {"spec": {"suspend": True, "parallelism": 0, "activeDeadlineSeconds": 1}})
@@ -67,7 +67,7 @@ def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(namesp
 
 @pytest.mark.parametrize("has_run", [False, True])
 def test_job_that_starts_with_a_deadline_of_zero_fails_without_a_pod(namespace: Namespace, has_run: bool) -> None:
-    """How a suspended gang is halted."""
+    """The provider halts a suspended gang in this way."""
     namespace.create("jobs", indexed(suspend=not has_run))
     if has_run:
         namespace.wait_pods(2)
@@ -83,7 +83,7 @@ def test_job_that_starts_with_a_deadline_of_zero_fails_without_a_pod(namespace: 
 
 
 def test_start_time_is_cleared_and_set_again(namespace: Namespace) -> None:
-    """1.35 keeps it until the Job is resumed."""
+    """1.35 keeps the start time until the Job is resumed."""
     namespace.create("jobs", indexed())
     namespace.wait_pods(2)
     namespace.patch("jobs", "j", {"spec": {"suspend": True}})
@@ -115,7 +115,7 @@ def test_held_pods_of_a_suspended_job_stay_until_released(namespace: Namespace) 
 
 
 def test_deadline_that_has_passed_ends_a_job_that_runs(namespace: Namespace) -> None:
-    """How a gang is halted: its pods end, and the Job fails when they have ended."""
+    """The provider halts a gang in this way: its pods end, and then the Job fails."""
     namespace.add_nodes()
     namespace.create("jobs", indexed(finalizers=(FOREIGN,), podReplacementPolicy="Failed"))
     pods = namespace.wait_bound(2)

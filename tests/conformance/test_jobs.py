@@ -59,7 +59,7 @@ async def test_new_job_has_generation_one_and_no_status(server: ApiServer) -> No
 
 
 async def test_bad_finalizer_in_the_template_is_accepted(server: ApiServer) -> None:
-    """Nobody looks at it before a pod is made, so the Job would hang: a client has to check."""
+    """The server checks the finalizer only when a pod is created, so a client has to check it."""
     await server.create(server.jobs(), job(template={"metadata": {"finalizers": ["bad finalizer"]}}))
 
 
@@ -89,7 +89,7 @@ async def test_bad_finalizer_in_the_template_is_accepted(server: ApiServer) -> N
         ),
     ],
 )
-async def test_wrong_job_is_refused(server: ApiServer, obj: dict[str, Any], field: str) -> None:
+async def test_invalid_job_is_refused(server: ApiServer, obj: dict[str, Any], field: str) -> None:
     assert field in invalid_fields(await server.http.post(server.jobs(), json=obj))
 
 
@@ -150,7 +150,7 @@ async def test_image_of_a_suspended_job_is_immutable(server: ApiServer) -> None:
 
 
 async def test_indexes_grow_with_parallelism(each_release: ApiServer) -> None:
-    """Except in 1.36 for a Job whose pods are a gang, which this one is where the controller makes it one."""
+    """1.36 refuses this for a gang, which this Job is if the Job controller creates gangs."""
     server = each_release
     await server.create(server.jobs(), job(**INDEXED))
     response = await server.send_patch(server.jobs("a"), {"spec": {"completions": 3}})
@@ -192,7 +192,7 @@ FAILED = conditions("FailureTarget", "Failed") | {"startTime": START}
         pytest.param({"completedIndexes": "1,0"}, "status.completedIndexes", id="indexes out of order"),
     ],
 )
-async def test_impossible_status_is_refused(server: ApiServer, status: dict[str, Any], field: str) -> None:
+async def test_inconsistent_status_is_refused(server: ApiServer, status: dict[str, Any], field: str) -> None:
     await server.create(server.jobs(), job(**INDEXED))
     response = await server.send_patch(server.jobs("a", "status"), {"status": status})
     assert field in invalid_fields(response)

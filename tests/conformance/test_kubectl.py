@@ -1,4 +1,4 @@
-"""The real kubectl, as a user calls it."""
+"""Commands of the real kubectl."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 async def start(server: ApiServer, *arguments: str) -> asyncio.subprocess.Process:
     assert KUBECTL
-    # What kubectl remembers of a server goes by its address, and addresses come back.
+    # kubectl caches data of a server by its address, and addresses are reused.
     cache = f"--cache-dir={server.kubeconfig.with_name('cache')}"
     command = [KUBECTL, "--kubeconfig", str(server.kubeconfig), cache, "--namespace", server.namespace, *arguments]
     pipe = asyncio.subprocess.PIPE
@@ -32,7 +32,7 @@ async def start(server: ApiServer, *arguments: str) -> asyncio.subprocess.Proces
 
 
 async def kubectl(server: ApiServer, *arguments: str, sent: Any = None) -> str:
-    """What kubectl prints; it must succeed."""
+    """Run kubectl, which must succeed, and return its output."""
     process = await start(server, *arguments)
     text = yaml.safe_dump(sent) if sent is not None else ""
     out, err = await asyncio.wait_for(process.communicate(text.encode()), TIMEOUT_S)

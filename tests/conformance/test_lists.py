@@ -97,8 +97,8 @@ async def test_pages_cover_everything_once(server: ApiServer) -> None:
     assert max(sizes) == 3
 
 
-async def test_pages_show_one_moment(server: ApiServer) -> None:
-    """What is created, changed or deleted between two pages does not show in the later ones."""
+async def test_pages_show_one_version(server: ApiServer) -> None:
+    """A change between two pages is not visible in the later pages."""
     for name in ("a", "b", "c"):
         await server.create(server.core("pods"), pod(name))
     first = await server.get(server.core("pods"), limit="1")
@@ -169,6 +169,6 @@ async def test_metadata_alone_can_be_requested(server: ApiServer) -> None:
     assert set(listed["items"][0]) == {"kind", "apiVersion", "metadata"} or set(listed["items"][0]) == {"metadata"}
 
 
-async def test_form_that_is_not_known_is_not_acceptable(server: ApiServer) -> None:
+async def test_unknown_content_type_of_a_response_is_not_acceptable(server: ApiServer) -> None:
     response = await server.http.get(server.core("pods"), headers={"Accept": "text/html"})
     assert response.status_code == 406

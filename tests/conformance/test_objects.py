@@ -1,4 +1,4 @@
-"""Create, read and replace: what the server fills in, and what it refuses."""
+"""Create, read and replace objects: the fields that the server sets, and the requests that it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_created_object_gets_its_identity(server: ApiServer) -> None:
     assert metadata["creationTimestamp"].endswith("Z")
 
 
-async def test_what_was_created_can_be_read(server: ApiServer) -> None:
+async def test_created_object_can_be_read(server: ApiServer) -> None:
     created = await server.create(server.core("configmaps"), config_map(k="v"))
     assert await server.get(server.core("configmaps", "a")) == created
 
@@ -127,7 +127,7 @@ async def test_unknown_content_type_is_unsupported(server: ApiServer) -> None:
     refused(response, 415, "UnsupportedMediaType")
 
 
-async def test_method_that_makes_no_sense_is_not_allowed(server: ApiServer) -> None:
+async def test_method_that_the_resource_does_not_have_is_not_allowed(server: ApiServer) -> None:
     refused(await server.http.put(server.core("configmaps"), json=config_map()), 405, "MethodNotAllowed")
     refused(await server.http.post(server.core("configmaps", "a"), json=config_map()), 405, "MethodNotAllowed")
 
@@ -157,7 +157,7 @@ async def test_replacing_another_uid_conflicts(server: ApiServer) -> None:
     assert "UID in precondition: another" in status["message"]
 
 
-async def test_replacing_nothing_is_not_found(server: ApiServer) -> None:
+async def test_replacing_a_missing_object_is_not_found(server: ApiServer) -> None:
     refused(await server.http.put(server.core("configmaps", "a"), json=config_map()), 404, "NotFound")
 
 
@@ -167,7 +167,7 @@ async def test_name_in_url_and_body_must_agree(server: ApiServer) -> None:
     assert "does not match the name on the URL" in refused(response, 400, "BadRequest")["message"]
 
 
-async def test_replacing_with_the_same_writes_nothing(server: ApiServer) -> None:
+async def test_replacing_an_object_by_an_equal_one_writes_nothing(server: ApiServer) -> None:
     first = await server.create(server.core("configmaps"), config_map(k="1"))
     second = server.accepted(await server.http.put(server.core("configmaps", "a"), json=first))
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
@@ -216,7 +216,7 @@ async def test_new_namespace_is_active(server: ApiServer) -> None:
     assert namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] == server.namespace
 
 
-async def test_nothing_is_created_in_a_namespace_that_goes(server: ApiServer) -> None:
+async def test_nothing_is_created_in_a_namespace_that_is_being_deleted(server: ApiServer) -> None:
     await server.create(server.core("configmaps"), config_map("held", finalizers=["example.org/hold"]))
     await server.delete(f"/api/v1/namespaces/{server.namespace}")
     response = await server.http.post(server.core("configmaps"), json=config_map("late"))

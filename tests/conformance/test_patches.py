@@ -95,7 +95,7 @@ async def test_version_in_a_patch_is_a_condition(server: ApiServer) -> None:
 
 @pytest.mark.parametrize("kind", [MERGE, STRATEGIC], ids=["merge", "strategic"])
 async def test_uid_in_a_patch_is_a_condition(server: ApiServer, kind: str) -> None:
-    """The server calls it an attempt to change the uid: 422 and not 409, unlike a PUT with another uid."""
+    """The server answers 422, because the patch changes an immutable field. A PUT with another uid gets 409."""
     first = await server.create(server.core("configmaps"), config_map())
     path = server.core("configmaps", "a")
     await server.patch(path, {"metadata": {"uid": first["metadata"]["uid"]}, "data": {"a": "1"}}, kind)
@@ -103,7 +103,7 @@ async def test_uid_in_a_patch_is_a_condition(server: ApiServer, kind: str) -> No
     assert invalid_fields(response) == ["metadata.uid"]
 
 
-async def test_patch_cannot_rename(server: ApiServer) -> None:
+async def test_patch_cannot_change_the_name(server: ApiServer) -> None:
     await server.create(server.core("configmaps"), config_map())
     response = await server.send_patch(server.core("configmaps", "a"), {"metadata": {"name": "b"}})
     refused(response, 400, "BadRequest")

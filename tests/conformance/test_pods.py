@@ -115,7 +115,7 @@ async def test_quality_of_service(server: ApiServer, resources: Any, qos: str) -
         ),
     ],
 )
-async def test_wrong_pod_is_refused(server: ApiServer, obj: dict[str, Any], field: str) -> None:
+async def test_invalid_pod_is_refused(server: ApiServer, obj: dict[str, Any], field: str) -> None:
     assert field in invalid_fields(await server.http.post(server.core("pods"), json=obj))
 
 

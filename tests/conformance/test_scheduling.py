@@ -19,7 +19,7 @@ GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
 
 @pytest.fixture
 async def with_groups(grouped: ApiServer) -> ApiServer:
-    """A server that has PodGroups, and one Workload in the namespace."""
+    """A server with PodGroups, whose namespace has one Workload."""
     if not grouped.release.has_pod_groups:
         pytest.skip("no PodGroups")
     await grouped.create(grouped.scheduling("workloads"), workload(grouped.release))
@@ -40,7 +40,7 @@ async def test_pod_keeps_the_link_of_its_release_only(each_release: ApiServer, l
 
 
 async def test_strict_refuses_a_link_that_the_release_does_not_know(each_release: ApiServer) -> None:
-    """A gate that is off is not the same: the field is known then, and goes silently."""
+    """With a feature gate that is off the field is known, and is dropped silently."""
     unknown = PodLink.WORKLOAD_REF if each_release.release.schema != "1.35" else PodLink.SCHEDULING_GROUP
     obj = job(pod_spec={unknown: LINKS[unknown]})
     response = await each_release.http.post(each_release.jobs(), json=obj, params={"fieldValidation": "Strict"})
@@ -56,7 +56,7 @@ async def test_dry_run_shows_what_would_be_kept(each_release: ApiServer) -> None
 
 async def test_gang_of_a_job_is_kept_from_1_37_on(each_release: ApiServer) -> None:
     created = await each_release.create(each_release.jobs(), job(**INDEXED, scheduling=GANG))
-    # On a real 1.37 the gate WorkloadWithJob decides; without it the field goes silently.
+    # On a real 1.37 without the feature gate WorkloadWithJob, the field is dropped silently.
     if "scheduling" in created["spec"]:
         assert each_release.release.job_scheduling
         assert created["spec"]["scheduling"] == GANG
@@ -123,7 +123,7 @@ async def test_pod_group_is_protected(with_groups: ApiServer) -> None:
 
 
 async def test_pod_group_of_a_missing_workload(with_groups: ApiServer) -> None:
-    """1.36 forbids it, later releases do not look."""
+    """1.36 refuses it. Later releases do not check the Workload."""
     obj = pod_group(with_groups.release, workload="none")
     response = await with_groups.http.post(with_groups.scheduling("podgroups"), json=obj)
     if with_groups.release.schema == "1.36":

@@ -65,7 +65,7 @@ async def test_deletion_event_has_the_last_state_and_a_new_version(server: ApiSe
 
 
 async def test_pod_deletion_has_two_events(server: ApiServer) -> None:
-    """Even a pod that waits for nothing is marked first."""
+    """A pod gets a deletion timestamp before it is removed, even if it has no grace period."""
     await server.create(server.core("pods"), pod())
     since = await version_now(server)
     async with server.watching(server.core("pods"), resourceVersion=since) as events:
@@ -75,7 +75,7 @@ async def test_pod_deletion_has_two_events(server: ApiServer) -> None:
     assert "deletionTimestamp" in marked["object"]["metadata"]
 
 
-async def test_selector_turns_changes_into_coming_and_going(server: ApiServer) -> None:
+async def test_change_that_a_selector_begins_or_stops_to_match_is_added_or_deleted(server: ApiServer) -> None:
     since = await version_now(server)
     await server.create(server.core("pods"), pod())
     await server.patch(server.core("pods", "a"), {"metadata": {"labels": {"app": "x"}}})
@@ -111,7 +111,7 @@ async def test_watch_ends_at_its_timeout(server: ApiServer) -> None:
 
 
 async def test_bookmark_comes_before_the_end(server: ApiServer) -> None:
-    """A real server is free to send none in so short a time."""
+    """A real server may send no bookmark in so short a time."""
     since = await version_now(server)
     await server.create(server.core("pods"), pod())
     query = {"resourceVersion": since, "timeoutSeconds": "5", "allowWatchBookmarks": "true"}
