@@ -20,13 +20,13 @@ class Gate:
     """The client of a process that waits for its turn before each request.
 
     Attributes:
-        parked: set while the process waits for its turn.
-        turns: at which steps of all processes it was this process's turn.
+        waits: set while the process waits for its turn.
+        turns: the steps at which the process sent its requests, counted over all processes from 0.
     """
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        self.parked = asyncio.Event()
+        self.waits = asyncio.Event()
         self.turns: list[int] = []
         self._turn = asyncio.Event()
 
@@ -34,16 +34,16 @@ class Gate:
         method = getattr(self._api, name)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            self.parked.set()
+            self.waits.set()
             await self._turn.wait()
             self._turn.clear()
             return await method(*args, **kwargs)
 
         return call
 
-    def let_go(self, step: int) -> None:
+    def send_next(self, step: int) -> None:
         self.turns.append(step)
-        self.parked.clear()
+        self.waits.clear()
         self._turn.set()
 
 
@@ -65,18 +65,18 @@ async def interleave(
 ) -> list[Ended]:
     """Run the processes, and return how each ended.
 
-    :param choose: Returns which of so many waiting processes sends its next request.
-    :param processes: Each is called with its client.
+    :param choose: Is called with the number of waiting processes, and returns the index of the next one.
+    :param processes: Functions that are called with the client of their process.
     """
     gates = [Gate(api) for _ in processes]
     tasks = [asyncio.ensure_future(process(gate)) for process, gate in zip(processes, gates, strict=True)]
     step = 0
     while running := [index for index, task in enumerate(tasks) if not task.done()]:
         for index in running:
-            await _until_parked_or_done(gates[index], tasks[index])
+            await _until_waiting_or_done(gates[index], tasks[index])
         waiting = [index for index in running if not tasks[index].done()]
         if waiting:
-            gates[waiting[choose(len(waiting))]].let_go(step)
+            gates[waiting[choose(len(waiting))]].send_next(step)
             step += 1
     results = [task.exception() or task.result() for task in tasks]
     return [Ended(result, tuple(gate.turns)) for result, gate in zip(results, gates, strict=True)]
@@ -88,21 +88,21 @@ async def interleaved(api: Any, turns: Iterable[int], *processes: Callable[[Any]
     return [ended.result for ended in await interleave(api, lambda waiting: next(order, 0) % waiting, *processes)]
 
 
-async def _until_parked_or_done(gate: Gate, task: asyncio.Future[Any]) -> None:
-    parked = asyncio.ensure_future(gate.parked.wait())
-    await asyncio.wait({parked, task}, return_when=asyncio.FIRST_COMPLETED)
-    parked.cancel()
+async def _until_waiting_or_done(gate: Gate, task: asyncio.Future[Any]) -> None:
+    waits = asyncio.ensure_future(gate.waits.wait())
+    await asyncio.wait({waits, task}, return_when=asyncio.FIRST_COMPLETED)
+    waits.cancel()
 
 
 @dataclass
 class Order:
-    """One order of requests: the choices at its beginning, and from then on always the first process that waits."""
+    """One order of requests: the choices of a prefix, and then always the first process that waits."""
 
     prefix: tuple[int, ...] = ()
     _choices: list[tuple[int, int]] = field(default_factory=list)
 
     def __call__(self, waiting: int) -> int:
-        """Choose one of so many processes."""
+        """Return the index of the next one of `waiting` processes."""
         number = len(self._choices)
         chosen = self.prefix[number] if number < len(self.prefix) else 0
         self._choices.append((chosen, waiting))
@@ -113,7 +113,7 @@ class Order:
         return tuple(chosen for chosen, _ in self._choices)
 
     def next(self) -> Order | None:
-        """Return the order after this one, depth first; None after the last one."""
+        """Return the next order, depth first, or None after the last one."""
         for number in reversed(range(len(self._choices))):
             chosen, waiting = self._choices[number]
             if chosen + 1 < waiting:
@@ -122,7 +122,7 @@ class Order:
 
 
 def all_orders() -> Iterator[Order]:
-    """Yield every order of the requests, if each one is run before the next one is asked for."""
+    """Yield every order of the requests. The caller runs each order before it asks for the next one."""
     order: Order | None = Order()
     while order is not None:
         yield order

@@ -182,7 +182,7 @@ def _held_pods(history: History, wanted: Callable[[Obj], bool]) -> Iterator[tupl
 
 
 def one_gang(history: History, grace_s: float = GRACE_S) -> list[Violation]:
-    """At no time do pods of two Jobs of one task run. There is no grace."""
+    """Pods of two Jobs of one task never run at the same time. There is no grace."""
     found = []
     for task in history.digests:
         running = list(_running_pods(history, task))
@@ -242,7 +242,7 @@ def nothing_held(history: History, grace_s: float = GRACE_S) -> list[Violation]:
 
 
 def claim_is_linear(history: History, grace_s: float = GRACE_S) -> list[Violation]:
-    """Claims and ends of a gang happen as if one after the other, and each by the task instance that is responsible.
+    """Claims and ends of a gang are linear, and each is done by the task instance that is responsible.
 
     1. The answers of the recorded operations agree with an order in which each operation happened at one moment between
        its beginning and its end.
@@ -285,7 +285,7 @@ def _wrong_deletion(change: Change, history: History) -> str | None:
     old = change.old
     requested = old is not None and not is_being_deleted(old) and (change.is_deletion or is_being_deleted(change.obj))
     if old is None or not requested or is_ended(old) or old["spec"].get("suspend"):
-        return None  # the gang had ended or was halted, or it has not started yet
+        return None  # the gang had ended, was halted, or has not started yet
     owner = claim_of(old)
     before = [one for one in history.task_changes(change.task or "") if one.at <= change.at]
     if not before or before[-1].claim != owner or before[-1].state in {*FINAL_STATES, None, "up_for_retry"}:

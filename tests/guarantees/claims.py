@@ -45,7 +45,7 @@ class ClaimedGang:
             case Kind.ADOPT:
                 return self, {Answer.LEFT}
             case _ if self.stage is Stage.GONE:
-                # A Job may still be shown while it is being deleted: to delete it again is no change.
+                # A Job is still visible while it is being deleted. To delete it again is no change.
                 return self, {Answer.LEFT, Answer.DONE} if is_owner else {Answer.LEFT}
             case _ if not is_owner:
                 return self, {Answer.LEFT}
@@ -86,7 +86,7 @@ def _search(
 ) -> list[Operation] | None:
     """Return an order of the operations that are left, from this state of the gang on."""
     if all(operations[number].answer is Answer.UNKNOWN for number in left) and leaves(gang):
-        return []  # they never took effect
+        return []  # an operation without an answer may never take effect
     # An operation that began after another one returned cannot come before it.
     returned = [operations[number].ended for number in left if operations[number].answer is not Answer.UNKNOWN]
     for number in sorted(left):

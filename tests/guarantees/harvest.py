@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def recorded_before_released(history: History) -> None:
-    """No pod lost the provider's finalizer before its outcome was stored."""
+    """Check that no pod lost the provider's finalizer before its outcome was stored."""
     recorded: set[str] = set()
     for change in history.changes:
         if change.is_ledger:
             recorded |= set(change.obj.get("data") or {})
         was_held = change.old is not None and is_held(change.old)
         if change.plural == PODS and was_held and not is_held(change.obj):
-            assert change.uid in recorded, "released before it was recorded"
+            assert change.uid in recorded, "a pod was released before its outcome was recorded"
 
 
 def counted_once(history: History, uids: set[str], gang: str = "train") -> None:
-    """Each of these pods has one outcome, and nothing else has one."""
+    """Check that each of these pods has one outcome, and that nothing else has an outcome."""
     entries = history.ledger(gang)
     assert set(entries) == uids
     outcomes = [msgspec.json.decode(text, type=Outcome) for text in entries.values()]
@@ -33,7 +33,7 @@ def counted_once(history: History, uids: set[str], gang: str = "train") -> None:
 
 
 def entries_never_change(history: History) -> None:
-    """What is recorded once stays as it is."""
+    """Check that a recorded outcome never changes."""
     seen: dict[str, str] = {}
     for change in history.of(CONFIGMAPS):
         for uid, text in (change.obj.get("data") or {}).items():

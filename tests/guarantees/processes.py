@@ -1,6 +1,6 @@
 """Processes that share one event loop in virtual time, and that stop at a chosen request and wake late.
 
-A process is what SIGSTOP stops: all requests and watches of its clients. Each process has informers, clients, and
+SIGSTOP stops a process with all requests and watches of its clients. Each process has informers, clients, and
 caches of its own, as if it had a loop of its own.
 """
 

@@ -76,7 +76,7 @@ class Recorder:
         await self.client.delete(resource, name, self.namespace, grace_period_s=0)
 
     async def watch(self, resource: Resource, revision: str) -> None:
-        """Record the changes of a resource after this revision, for ever.
+        """Record the changes of a resource after this revision until the task is cancelled.
 
         Raises:
             AssertionError: the server no longer has a change that was not recorded yet.

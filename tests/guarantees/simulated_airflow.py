@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 HEARTBEAT_TIMEOUT_S: Final = 60.0
-"""After how long without a heartbeat a worker or a triggerer counts as lost."""
+"""A worker or a triggerer counts as lost after so long without a heartbeat."""
 SYNC_S: Final = 1.0
 """How long the scheduler and a triggerer take to notice a change."""
 ON_KILL_S: Final = 30.0
@@ -72,7 +72,7 @@ class RefusedError(Exception):
 
 @dataclass
 class TaskInstance:
-    """The row of the task, which each try gives a new id."""
+    """The task instance in the database of Airflow. Each try gives it a new id."""
 
     id: str = field(default_factory=lambda: str(uuid7()))
     try_number: int = 1
@@ -143,7 +143,7 @@ class SimulatedAirflow:
                 await self._notice.wait()
 
     async def settled(self, for_s: float) -> None:
-        """Let all stopped processes continue, and wait for the end of the task and this much longer."""
+        """Let all stopped processes continue, wait for the end of the task, and then wait for `for_s` seconds."""
         for process in self.processes:
             process.wake()
         await self.until(lambda: self.ti.state in FINAL_STATES)

@@ -1,4 +1,4 @@
-"""Histories made by hand, for the tests of the checkers: one task, its Jobs, and their pods."""
+"""Histories that a test writes, for the tests of the checkers: one task, its Jobs, and their pods."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Story:
         return self
 
     def task(self, state: str | None, claim: str = "try-1", **known: Any) -> Story:
-        """Airflow stores this state of a task instance."""
+        """Store this state of a task instance in Airflow."""
         self.history.tasks.append(TaskChange(self.now, TASK, claim, state, **known))
         return self
 
@@ -84,12 +84,12 @@ class Story:
         return self._store(CONFIGMAPS, ledger)
 
     def gone(self, name: str) -> Story:
-        """The object is removed from the store."""
+        """Remove the object from the store."""
         plural = PODS if "containerStatuses" in self._objects[name]["status"] or "-0-" in name else JOBS
         return self._store(plural, self._objects[name], type_="DELETED")
 
     def call(self, kind: str, claim: str, answer: str, *, ended: float | None = None) -> Story:
-        """An operation that begins now and returns at `ended`, or at once."""
+        """Add an operation that begins now and returns at `ended`, or at once."""
         until = self.now if ended is None else ended
         self.history.operations.append(Operation(self.now, until, "uid-train-0", Kind(kind), claim, Answer(answer)))
         return self
@@ -109,22 +109,22 @@ def _object(name: str, labels: dict[str, str]) -> Obj:
 
 
 def running() -> Story:
-    """A task that waits for a gang of two ranks, which runs."""
+    """Return the history of a task that waits for a gang of two ranks, which runs."""
     return Story().task("deferred").job().pod(0).pod(1)
 
 
 def ended() -> Story:
-    """The same, after both ranks have succeeded, and before any outcome is recorded."""
+    """Return the history of such a task after both ranks have succeeded, and before any outcome is recorded."""
     story = running().at(10).pod(0, "Succeeded").pod(1, "Succeeded")
     return story.job(condition="Complete", completed="0,1")
 
 
 def released(story: Story) -> Story:
-    """The finalizer is removed from both pods."""
+    """Remove the finalizer from both pods."""
     return story.pod(0, "Succeeded", held=False).pod(1, "Succeeded", held=False)
 
 
 def delivered() -> Story:
-    """The same, after a success without fault: the outcomes are recorded, the pods released, and the Job deleted."""
+    """Return the history of a success without fault: outcomes recorded, pods released, and Job deleted."""
     story = released(ended().at(11).record(0, 1)).at(12).task("success", results=(0, 1))
     return story.at(13).job(deleting=True).gone("train-0-0").gone("train-0-1").gone("train-0").at(1000)

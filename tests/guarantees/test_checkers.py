@@ -19,7 +19,7 @@ SUCCESS, ONE, ORPHAN, HELD, CLAIM = Guarantee
 
 
 def killed() -> Story:
-    """A user marks the task as failed, and its gang is deleted; then the task is cleared and has a second gang."""
+    """Return the history of a task that a user fails and later clears, so that it has a second gang."""
     story = running().at(5).task("failed", by_user=True).at(6).job(deleting=True)
     for rank in (0, 1):
         story.at(8).pod(rank, "Failed", held=False).gone(f"train-0-{rank}")
@@ -28,7 +28,7 @@ def killed() -> Story:
 
 
 def adopted() -> Story:
-    """A retry adopts the gang, and the late kill of the first try leaves it alone."""
+    """Return the history of a retry that adopts the gang before the first try is killed."""
     story = running().at(5).task("up_for_retry").at(6).task("running", "try-2").job(claim="try-2")
     return story.at(7).call("adopt", "try-2", "done", ended=8).at(9).call("kill", "try-1", "left", ended=10)
 

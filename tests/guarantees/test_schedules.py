@@ -1,6 +1,6 @@
-"""Frozen processes that wake late: at each request of a worker, a trigger, and a kill, while another one takes over.
+"""A process is stopped at each request of a worker, a trigger, or a kill, and continues after another process.
 
-Each schedule is a whole life of a task in virtual time. The guarantees are checked on its history. A test tries each
+Each schedule runs a task to its end in virtual time. The guarantees are checked on its history. A test tries each
 request of a process in turn, before and after the API server applies the request, until the process has no such
 request.
 """
@@ -67,7 +67,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def finish(airflow: SimulatedAirflow) -> None:
-    """Let everything that was stopped continue, wait for the end, and check the guarantees."""
+    """Let all stopped processes continue, wait for the end, and check the guarantees."""
     await airflow.settled(SETTLE_S)
     airflow.record()
     check(airflow.plane.history)
@@ -84,7 +84,7 @@ async def at_each_request(
     stops: Mapping[str, Crash] | None = None,
     **options: Any,
 ) -> None:
-    """Run a schedule for each request of the process of this name: the process stops there, and `disturb` goes on.
+    """Run a schedule for each request of the process of this name: the process stops there, and `disturb` is called.
 
     :param first: the number of the first request at which the process stops.
     :param begin: what happens before the process stops.
@@ -290,7 +290,7 @@ async def test_time_limit_is_counted_by_the_clock_of_the_server(
 @in_virtual_time
 async def test_next_attempt_waits_for_the_pods_of_the_one_before(simulated: Any) -> None:
     async with simulated(run_s=LONG_S) as airflow:
-        airflow.plane.stop_s = 60.0  # the grace period of the pods that are killed
+        airflow.plane.stop_s = 60.0  # the grace period of the killed pods
         await airflow.until(lambda: running_ranks(airflow) == 2)
         airflow.mark("failed")
         await airflow.until(lambda: not airflow.plane.registry.list(JOBS))

@@ -1,6 +1,6 @@
 """Clusters with one node that runs containers: the sandbox, and real control planes with a kubelet.
 
-`GANGJOBS_KUBELET` chooses: `sandbox` (the default), `real`, or a comma separated list of names such as
+`GANGJOBS_KUBELET` selects: `sandbox` (the default), `real`, or a comma separated list of names such as
 `sandbox-1.37,real-1.36`. Each cluster starts once a session.
 """
 
@@ -101,7 +101,7 @@ def kubelet(node: NodeUnderTest) -> Kubelet:
 
 @pytest.fixture
 def namespace(target: Target) -> Iterator[Namespace]:
-    """A namespace of the test's own."""
+    """A namespace for one test."""
     with target.client() as api, Namespace.opened(target, api) as namespace:
         yield namespace
 

@@ -91,7 +91,7 @@ class Kubelet:
 
     @property
     def used_bytes(self) -> int:
-        """How much of its disk is used."""
+        """The number of bytes that are used on the disk of the kubelet."""
         return int((self.host.run("du", "--bytes", "--summarize", str(self.root)) or str(DISK_BYTES)).split()[0])
 
     @property

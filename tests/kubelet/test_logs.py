@@ -1,4 +1,4 @@
-"""The logs of containers: whatever a program writes comes back as it was written."""
+"""The logs of containers are what the programs have written."""
 
 from __future__ import annotations
 

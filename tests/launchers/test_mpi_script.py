@@ -227,7 +227,7 @@ def test_rank_whose_sshd_cannot_listen_fails(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_rank_ends_when_it_is_stopped(ranks: Ranks, rank: int) -> None:
+def test_rank_ends_on_sigterm(ranks: Ranks, rank: int) -> None:
     process = ranks.start(rank, "unused")
     wait_for("sshd", lambda: (ranks.folder / f"{rank}/mpi/sshd_config").exists())
     process.terminate()
@@ -258,7 +258,7 @@ def test_rank_says_what_is_missing(ranks: Ranks, variables: dict[str, str], erro
     assert ranks.error(1).startswith(error)
 
 
-def test_log_has_nothing_of_the_key(ranks: Ranks) -> None:
+def test_log_does_not_contain_the_key(ranks: Ranks) -> None:
     assert ranks.end(ranks.start(1, "unused", GANG_MPI_WAIT_S="1")) == [1]
     body = ranks.key.read_text().splitlines()[1:-1]
     assert not any(line in ranks.log(1) + ranks.error(1) for line in body)

@@ -1,4 +1,4 @@
-"""One control plane a session with the manager of Kueue and two nodes, and namespaces of tests in it."""
+"""Fixtures: a control plane with the manager of Kueue and two nodes, and namespaces for tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bare_kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def bare_tenant(bare_kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """As `tenant`, on the control plane without the Workload API."""
+    """The same as `tenant`, on the control plane without the Workload API."""
     with kueue_tenant(bare_kueue.plane, request.node.name) as tenant:
         yield tenant
 
@@ -64,6 +64,6 @@ def plane(kueue: Kueue) -> ControlPlane:
 
 @pytest.fixture
 def tenant(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """A namespace of the test's own, as a ServiceAccount that has exactly the documented rights."""
+    """A namespace for one test, and a ServiceAccount that has exactly the documented rights."""
     with kueue_tenant(plane, request.node.name) as tenant:
         yield tenant

@@ -23,18 +23,18 @@ POLL_S = 0.05
 
 @dataclass
 class Following:
-    """The lines that the log of the task would have, and the event at the end."""
+    """The lines that the task would log, and the event at the end."""
 
     lines: list[str] = field(default_factory=list)
     task: asyncio.Task[GangEvent] | None = None
 
     async def line(self, part: str) -> str:
-        """The first line that contains this text, as soon as it is reported."""
+        """Wait for the first line that contains this text, and return the line."""
         await until(lambda: any(part in line for line in self.lines), lambda: f"no line has {part!r}: {self.lines}")
         return next(line for line in self.lines if part in line)
 
     async def event(self) -> GangEvent:
-        """The event at the end."""
+        """Wait for the event at the end, and return the event."""
         assert self.task is not None
         return await asyncio.wait_for(asyncio.shield(self.task), TIMEOUT_S)
 

@@ -31,7 +31,7 @@ OLDER_RELEASES = ("1.34",)
 
 
 def assets_root() -> Path:
-    """The folder that holds one folder for each release."""
+    """Return the folder that has one folder for each release."""
     configured = os.environ.get("GANGJOBS_KUBE_ASSETS")
     if configured:
         return Path(configured)
@@ -40,12 +40,12 @@ def assets_root() -> Path:
 
 
 def binary(release: str) -> Path:
-    """Where the control plane of `release` is, once built."""
+    """Return the path of the control plane of `release`."""
     return assets_root() / release / "controlplane"
 
 
 def pinned_version(release: str) -> str:
-    """The exact Kubernetes version of a release, `v1.36.3`, as its module file pins it."""
+    """Return the exact Kubernetes version of a release, such as `v1.36.3`, which its module file pins."""
     text = (HERE / "releases" / f"{release}.mod").read_text()
     found = re.search(r"k8s\.io/kubernetes (v\S+)", text)
     assert found, f"releases/{release}.mod requires no k8s.io/kubernetes"
@@ -53,7 +53,7 @@ def pinned_version(release: str) -> str:
 
 
 def fingerprint(release: str) -> str:
-    """Changes when anything that the binary is made from changes."""
+    """Return a text that changes when anything changes that the binary is built from."""
     digest = hashlib.sha256()
     for source in (HERE / "main.go", HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum"):
         digest.update(source.read_bytes())
@@ -61,16 +61,16 @@ def fingerprint(release: str) -> str:
 
 
 def is_current(release: str) -> bool:
-    """Whether the binary is there and was made from today's sources.
+    """Return whether the binary exists and was built from the present sources.
 
-    A binary without a fingerprint beside it was brought by somebody else (prebuilt assets) and is trusted.
+    A binary without a fingerprint is a prebuilt asset, and is used as it is.
     """
     stamp = binary(release).with_name("fingerprint")
     return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
 
 
 def go() -> str:
-    """The program `go`: PATH's, else one of our own, which is installed once."""
+    """Return the program `go` from PATH, or one that is installed beside the binaries."""
     if found := shutil.which("go"):
         return found
     folder = assets_root() / "go"
@@ -84,7 +84,7 @@ def go() -> str:
 
 
 def linker_flags(release: str) -> str:
-    """The flags that give a program of Kubernetes its version.
+    """Return the linker flags that give a program of Kubernetes its version.
 
     Without these linker variables the server calls itself v0.0.0 and its emulation version goes wrong.
     """
@@ -95,7 +95,7 @@ def linker_flags(release: str) -> str:
 
 
 def build(release: str) -> None:
-    """Build one release; the binary appears under its final name only when it is whole."""
+    """Build one release. The binary gets its final name only when it is complete."""
     target = binary(release)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name("controlplane.part")

@@ -40,17 +40,17 @@ MANIFESTS: Final = {
 
 
 def folder(release: str) -> Path:
-    """Where the manager and the manifests of `release` are, once built."""
+    """Return the folder of the manager and the manifests of `release`."""
     return assets_root() / f"kueue-{release}"
 
 
 def binary(release: str) -> Path:
-    """The manager of `release`, once built."""
+    """Return the path of the manager of `release`."""
     return folder(release) / "manager"
 
 
 def fingerprint(release: str) -> str:
-    """Changes when anything that the binary is made from changes."""
+    """Return a text that changes when anything changes that the binary is built from."""
     digest = hashlib.sha256(RELEASES[release].encode())
     for source in (HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum", VISIBILITY_OPTIONS):
         digest.update(source.read_bytes())
@@ -58,16 +58,16 @@ def fingerprint(release: str) -> str:
 
 
 def is_current(release: str) -> bool:
-    """Whether the binary is there and was made from today's sources.
+    """Return whether the binary exists and was built from the present sources.
 
-    A binary without a fingerprint beside it was brought by somebody else (prebuilt assets) and is trusted.
+    A binary without a fingerprint is a prebuilt asset, and is used as it is.
     """
     stamp = folder(release) / "fingerprint"
     return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
 
 
 def build(release: str) -> None:
-    """Build one release; the binary appears under its final name only when it is whole."""
+    """Build one release. The binary gets its final name only when it is complete."""
     target = folder(release)
     target.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "CGO_ENABLED": "0"}

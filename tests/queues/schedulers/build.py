@@ -64,22 +64,22 @@ PROGRAMS: Final = {
 
 
 def folder(name: str) -> Path:
-    """Where the scheduler and its definitions are, once built."""
+    """Return the folder of the scheduler and its definitions."""
     return assets_root() / f"{name}-{PROGRAMS[name].version}"
 
 
 def binary(name: str) -> Path:
-    """The scheduler, once built."""
+    """Return the path of the scheduler."""
     return folder(name) / "scheduler"
 
 
 def controllers(name: str) -> Path | None:
-    """The controllers, once built; `None` if the scheduler needs none."""
+    """Return the path of the controllers; `None` if the scheduler needs none."""
     return folder(name) / "controllers" if PROGRAMS[name].controllers else None
 
 
 def fingerprint(name: str) -> str:
-    """Changes when anything that the binary is made from changes."""
+    """Return a text that changes when anything changes that the binary is built from."""
     program = PROGRAMS[name]
     digest = hashlib.sha256(repr(program).encode())
     for source in ("go.mod", "go.sum"):
@@ -88,16 +88,16 @@ def fingerprint(name: str) -> str:
 
 
 def is_current(name: str) -> bool:
-    """Whether the binary is there and was made from today's sources.
+    """Return whether the binary exists and was built from the present sources.
 
-    A binary without a fingerprint beside it was brought by somebody else (prebuilt assets) and is trusted.
+    A binary without a fingerprint is a prebuilt asset, and is used as it is.
     """
     stamp = folder(name) / "fingerprint"
     return binary(name).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(name))
 
 
 def build(name: str) -> None:
-    """Build one scheduler; the binary appears under its final name only when it is whole."""
+    """Build one scheduler. The binary gets its final name only when it is complete."""
     program, target = PROGRAMS[name], folder(name)
     target.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "CGO_ENABLED": "0"}

@@ -1,4 +1,4 @@
-"""One control plane a session for each gang scheduler, with two nodes of 2 CPUs, and namespaces of tests in it."""
+"""Fixtures: a control plane with two nodes of 2 CPUs for each gang scheduler, and namespaces for tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def tenant(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """A namespace of the test's own, as a ServiceAccount that has exactly the documented rights."""
+    """A namespace for one test, and a ServiceAccount that has exactly the documented rights."""
     with scheduler_tenant(cluster.scheduler, cluster.plane, request.node.name) as tenant:
         yield tenant
 
