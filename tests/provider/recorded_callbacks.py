@@ -1,4 +1,4 @@
-"""Callbacks that tests name by their dotted path, as a module of the plugins folder has them."""
+"""Callbacks that tests name by their dotted path, like those of a module in the plugins folder."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ OBJECTS = (JOBS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 
 @dataclass
 class InterleavingClient:
-    """The client of a process that someone else gets ahead of, once, just before its request `at`."""
+    """A client that calls a function once, just before its request `at`, as if another process were faster."""
 
     api: Any
     at: str
@@ -62,7 +62,7 @@ class InterleavingClient:
 
 
 class FakeTime:
-    """Time that passes only while someone sleeps."""
+    """A clock in which time passes only during a sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -79,7 +79,7 @@ class FakeTime:
 
 @dataclass
 class SubmissionCluster:
-    """One cluster, and what can be seen of it from outside."""
+    """An embedded cluster over HTTP, its objects, and its faults."""
 
     bench: Bench
     client: Client
@@ -113,7 +113,7 @@ class SubmissionCluster:
         self.time.meanwhile = self.bench.run
 
     def ignore_scheduling_fields(self) -> None:
-        """As on a cluster that serves the API, with the feature off in its Job storage."""
+        """Let the API server drop the scheduling fields of Jobs, although it serves the Workload API."""
         served = frozenset({"get", "list", "watch", "create"})
         resources = {"v1beta1": {"workloads": served, "podgroups": served}}
         self.discovered = replace(self.discovered, resources=resources)
@@ -132,7 +132,7 @@ class SubmissionCluster:
         return [job for job in self.jobs() if job_state(read_job(job)) is JobState.LIVE]
 
     def finish_job(self, job: str, *, ok: bool = True) -> None:
-        """Let a gang's pods end, and the Job with them."""
+        """Let the pods of the Job end, so that the Job ends."""
         self.bench.run()
         for pod in self.bench.live_pods(job):
             (self.bench.succeed if ok else self.bench.fail)(pod)
@@ -147,7 +147,7 @@ class SubmissionCluster:
         self.bench.run()
 
     def check_one_live_gang(self, submission: Submission, workers: int = 4) -> None:
-        """One gang is live, and only one; all that exists belongs to it; all of its pods are placed."""
+        """Check that exactly one gang is live, that all objects belong to it, and that all of its pods are placed."""
         self.bench.run(30)
         (job,) = self.live_jobs()
         uid = job["metadata"]["uid"]
@@ -156,7 +156,7 @@ class SubmissionCluster:
         for resource in OBJECTS[1:]:
             for thing in self.objects(resource):
                 owners = {owner["uid"] for owner in thing["metadata"].get("ownerReferences", ())}
-                assert uid in owners, f"{resource.plural} {thing['metadata']['name']} belongs to nobody"
+                assert uid in owners, f"{resource.plural} {thing['metadata']['name']} does not belong to the gang"
         pods = self.objects(PODS)
         assert {owner["uid"] for pod in pods for owner in pod["metadata"]["ownerReferences"]} == {uid}
         assert len(self.bench.bound(job["metadata"]["name"])) == len(pods) == workers
@@ -169,7 +169,7 @@ class SubmissionCluster:
 async def running_cluster(
     release: str = "1.37", *, nodes: int = 2, workload_with_job: bool = False
 ) -> AsyncIterator[SubmissionCluster]:
-    """A cluster of this release with nodes of four CPUs."""
+    """Run a cluster of this release with nodes of four CPUs."""
     bench = Bench(release, settings=ControllerSettings(workload_with_job=workload_with_job))
     for number in range(nodes):
         bench.node(f"node-{number}")

@@ -1,4 +1,4 @@
-"""The rule that decides whether a task adopts one of its Jobs or submits a new one. Pure."""
+"""The rule that decides whether a task adopts one of its Jobs or submits a new one, as tables."""
 
 import pytest
 from hypothesis import given
@@ -33,7 +33,7 @@ ME, FORMER = "ti-2", "ti-1"
 
 
 def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields=""):
-    """A Job of this task in one of the states, and `half`: live, and never let run; `queued`: half, at Kueue."""
+    """Return a Job of this task in a state. `half`: live and never resumed; `queued`: the same in a queue of Kueue."""
     made = {
         "metadata": {
             "namespace": "ml",
@@ -114,7 +114,7 @@ def expected_choice(jobs, expected):
 
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), RULES.values(), ids=RULES)
-def test_choice(jobs, reattach, expected):
+def test_job_is_chosen_by_state_claim_and_parameters(jobs, reattach, expected):
     choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
@@ -142,7 +142,7 @@ def test_gang_is_adopted_unless_its_try_is_known_to_be_later(holder, claim):
     assert decide_action([theirs], reattach=BOTH, claim=claim, spec_hash=OURS) == Adopt(theirs)
 
 
-def test_dropped_gang_of_a_later_try_stops_nobody():
+def test_dropped_gang_of_a_later_try_is_ignored():
     dropped = job("dropped", claim=SECOND_TRY)
 
     assert decide_action([dropped], reattach=BOTH, claim=FIRST_TRY, spec_hash=OURS) == SubmitNew(1)
@@ -183,7 +183,7 @@ LOST = {
 
 
 @pytest.mark.parametrize(("jobs", "expected"), LOST.values(), ids=LOST)
-def test_what_follows_an_attempt_that_was_lost(jobs, expected):
+def test_action_after_an_attempt_was_lost(jobs, expected):
     choice = decide_action_after_loss(jobs, lost=LostAttempt(1, 1), claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
@@ -218,7 +218,7 @@ JOBS = st.lists(
 
 
 @given(JOBS, st.sampled_from(Reattach))
-def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
+def test_choice_never_leaves_more_than_one_live_gang(jobs, reattach):
     live = [made for made in jobs if job_state(made) is JobState.LIVE]
     match decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
@@ -234,7 +234,7 @@ def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
 
 
 @given(JOBS, st.integers(0, 9))
-def test_what_another_try_answers_for_is_never_taken_after_a_loss(jobs, lost):
+def test_gang_of_another_try_is_never_taken_after_a_loss(jobs, lost):
     match decide_action_after_loss(jobs, lost=LostAttempt(lost, 1), claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
             assert number > max([lost, *(made.attempt for made in jobs)])
@@ -259,5 +259,5 @@ def test_differing_parameters_are_named():
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{"])
-def test_unreadable_digests_name_nothing(text):
+def test_unreadable_digests_name_no_parameter(text):
     assert differing_fields(GangSpec(image="a"), job("live", spec_fields=text)) == ()

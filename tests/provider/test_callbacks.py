@@ -1,4 +1,4 @@
-"""`callbacks` are called for each phase, and whatever they do changes nothing."""
+"""`callbacks` are called for each phase, and cannot change the result of the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half-submitted gangs are completed or removed by one rule, also if others write to them at the same time."""
+"""Half-submitted gangs are completed or removed by one rule, also if other processes write to them meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
 
 HOUR = timedelta(hours=1)
-FIRST_ACT = 1  # request 0 lists
+FIRST_ACT = 1  # request 0 lists the Jobs
 ALL_BUT_THE_LAST = 5  # list, Job, Service, ConfigMap, Workload, PodGroup
 QUEUE_CHECK = 2  # the LocalQueues in each version of Kueue, before the Job of a gang in a queue
 
@@ -44,7 +44,7 @@ async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec 
 
 
 async def half_submitted(cluster: SubmissionCluster, request: int = FIRST_ACT, *, by_id: bool = False) -> None:
-    """Submitted by a process that died after this request."""
+    """Submit a gang in a process that dies after this request."""
     process = CrashingClient(cluster.client, Crash(request, applied=True))
     with pytest.raises(ProcessDied):
         await (operation(cluster, process) if by_id else cluster.submit(api=process))
@@ -53,7 +53,7 @@ async def half_submitted(cluster: SubmissionCluster, request: int = FIRST_ACT, *
 async def tidied(
     cluster: SubmissionCluster, *, age: timedelta = 2 * HOUR, api: Any = None, **options: Any
 ) -> CleanupReport:
-    """As seen when all that is there is this old."""
+    """Tidy at a time at which all objects are this old."""
     now = cluster.bench.clock.now() + age
     options = {"older_than": HOUR, **options}
     return await tidy(
@@ -66,14 +66,14 @@ def actions(result: CleanupReport) -> list[CleanupAction]:
     return list(result.gangs.values())
 
 
-async def test_a_young_half_gang_is_left_to_its_submitter(cluster):
+async def test_young_half_submitted_gang_is_left_to_its_submitter(cluster):
     await half_submitted(cluster)
     assert actions(await tidied(cluster, age=HOUR / 2)) == []
     assert len(cluster.live_jobs()) == 1
 
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST + 1))
-async def test_half_a_gang_of_a_task_is_removed(cluster, request_number):
+async def test_half_submitted_gang_of_a_task_is_removed(cluster, request_number):
     await half_submitted(cluster, request_number)
     assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
     cluster.bench.run(60)
@@ -82,7 +82,7 @@ async def test_half_a_gang_of_a_task_is_removed(cluster, request_number):
 
 
 @pytest.mark.parametrize("release", RELEASES)
-async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
+async def test_complete_gang_of_an_id_is_resumed(release):
     async with running_cluster(release) as cluster:
         await half_submitted(cluster, ALL_BUT_THE_LAST - (release == "1.35"), by_id=True)
         assert actions(await tidied(cluster)) == [CleanupAction.COMPLETE]
@@ -91,7 +91,7 @@ async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
         cluster.check_one_live_gang(submission)
 
 
-async def test_a_gang_by_id_that_lacks_nothing_is_given_to_its_queue(cluster):
+async def test_complete_gang_of_an_id_is_added_to_its_queue(cluster):
     spec = replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"})
     process = CrashingClient(cluster.client, Crash(ALL_BUT_THE_LAST + QUEUE_CHECK, applied=True))
     with pytest.raises(ProcessDied):
@@ -103,13 +103,13 @@ async def test_a_gang_by_id_that_lacks_nothing_is_given_to_its_queue(cluster):
 
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST))
-async def test_a_gang_by_id_that_lacks_something_is_removed(cluster, request_number):
+async def test_incomplete_gang_of_an_id_is_removed(cluster, request_number):
     await half_submitted(cluster, request_number, by_id=True)
     assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
     assert cluster.objects(JOBS) == []
 
 
-async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
+async def test_gang_that_runs_has_ended_or_is_kept_suspended_is_not_changed():
     async with running_cluster(nodes=4) as cluster:
         ended = await cluster.submit()
         cluster.finish_job(ended.ref.name)
@@ -127,7 +127,7 @@ async def test_dry_run_reports_the_same_actions_and_changes_nothing(cluster):
     assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
 
 
-async def test_twice_tidied_is_as_good_as_once(cluster):
+async def test_second_cleanup_changes_nothing(cluster):
     await half_submitted(cluster)
     await tidied(cluster)
     assert actions(await tidied(cluster)) == []
@@ -135,8 +135,8 @@ async def test_twice_tidied_is_as_good_as_once(cluster):
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("request_number", [1, 2])
-async def test_a_janitor_that_dies_is_followed_by_another(cluster, request_number, applied):
-    """Removing a task's half gang is a list, looks, a mark, a delete."""
+async def test_cleanup_that_crashes_is_completed_by_the_next_one(cluster, request_number, applied):
+    """The removal reads the Jobs, and then marks and deletes one. The process dies at one of the two writes."""
     await half_submitted(cluster)
     process = CrashingClient(cluster.client)
     await tidied(cluster, api=process, dry_run=True)
@@ -159,15 +159,15 @@ async def test_refusal_is_reported_and_stops_nothing_else(cluster):
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(turns=st.lists(st.integers(0, 1), max_size=24), by_id=st.booleans(), request=st.integers(1, 5))
 async def test_a_submitter_that_comes_back_meanwhile_ends_with_one_gang(turns, by_id, request):
-    """The janitor never deletes what runs: whoever is second sees that the other was first."""
+    """A cleanup never deletes a gang that runs, in any order of the requests of the cleanup and the submission."""
     async with running_cluster() as cluster:
         await half_submitted(cluster, request, by_id=by_id)
-        submit = operation if by_id else lambda world, api: world.submit(api=api, claim="ti-2")
+        submit = operation if by_id else lambda cluster, api: cluster.submit(api=api, claim="ti-2")
         submission, result = await interleaved(
             cluster.client, iter(turns), lambda api: submit(cluster, api), lambda api: tidied(cluster, api=api)
         )
         assert isinstance(result, CleanupReport), result
-        if isinstance(submission, JobDeleted):  # it was tidied away under the submitter, who may try again
+        if isinstance(submission, JobDeleted):  # the cleanup was faster, so the submitter may try again
             assert submission.retryable
             submission = await submit(cluster, cluster.client)
         cluster.check_one_live_gang(submission)

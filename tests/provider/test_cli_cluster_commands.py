@@ -108,7 +108,7 @@ def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):
     ],
     ids=["no kubeconfig", "a gang of all namespaces"],
 )
-def test_impossible_call_is_explained(arguments, message, capsys):
+def test_error_of_a_command_is_printed_with_exit_code_1(arguments, message, capsys):
     assert main(arguments) == 1
     assert capsys.readouterr().err.startswith(message)
 

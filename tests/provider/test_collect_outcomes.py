@@ -1,4 +1,4 @@
-"""The outcomes of a gang that succeeded: from the ledger, from the pods where the ledger lacks them, or not at all."""
+"""The outcomes of a gang that succeeded come from the ledger, else from the pods, or are missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECOND_RANK_DECIDES = {"successPolicy": {"rules": [{"succeededIndexes": "1"}]}}
 async def succeeded(
     plane: VirtualControlPlane, *, workers: int = 2, finish: int | None = None, **spec: Any
 ) -> GangEvent:
-    """The event of a gang whose ranks, or one of them, have written their number."""
+    """Run a gang whose ranks write their number as result, and return its event."""
     following = Follower(plane, plane.submit(workers=workers, **spec))
     await plane.until(lambda: plane.running_ranks() == workers)
     for rank in range(workers) if finish is None else [finish]:
@@ -72,7 +72,7 @@ async def test_outcomes_that_cannot_be_stored_are_read_from_the_held_pods(plane)
     evidence = await collect(plane, event)
     assert (messages(evidence), evidence.is_complete) == (["0", "1"], True)
     assert (evidence.held, "exceeded quota" in evidence.problem) == (2, True)
-    assert len(plane.held()) == 2  # until the task's success is noted
+    assert len(plane.held()) == 2  # until the success of the task is noted
 
 
 @in_virtual_time

@@ -1,6 +1,6 @@
-"""Each request of the worker that goes on after a disruption is, in turn, the last before it dies; then comes a retry.
+"""The worker that continues after a disruption dies or is killed at each of its requests.
 
-Always: the work is one gang, and the disruption is counted once. Or it is the last before a kill, and nothing is left.
+After a crash the next try has one gang, and the disruption is counted once. After a kill no gang runs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def worker(train: Task, crash: Crash | None = None) -> CrashingOperator:
 
 
 def evict(train: Task) -> None:
-    """As soon as a pod has a node."""
+    """Evict a pod as soon as it has a node."""
 
     def victim() -> str | None:
         return next((pod["metadata"]["name"] for pod in train.pods if pod["spec"].get("nodeName")), None)
@@ -82,7 +82,7 @@ def evict(train: Task) -> None:
 
 
 def check_counted_once(train: Task, last: TaskDeferred) -> None:
-    """One gang is live, the last try's own, with one disruption behind it."""
+    """Check that the only live gang is that of the last try, and that it has one disruption in its count."""
     (live,) = (job for job in train.jobs if job_state(read_job(job)) is JobState.LIVE)
     annotations = live["metadata"]["annotations"]
     assert live["metadata"]["uid"] == last.trigger.args.uid
@@ -93,7 +93,7 @@ def check_counted_once(train: Task, last: TaskDeferred) -> None:
 
 
 def disrupted(task: TaskMaker, **parameters: Any) -> tuple[Task, Any, dict[str, Any]]:
-    """A task whose gang was evicted, the context of its try, and what the trigger told."""
+    """Return a task whose gang was evicted, the context of its try, and the event of the trigger."""
     train = task(ENDLESS, deferrable=True, max_disruptions=3, **parameters)
     context = train.next_try()
     left = train.defer(context)
@@ -112,7 +112,7 @@ AT_WRITES_OR_READS = pytest.mark.parametrize(
     [("POST", "PATCH", "DELETE"), pytest.param(("GET", "LIST"), marks=pytest.mark.slow)],
     ids=["writes", "reads"],
 )
-"""Crashes at each request that changes something, and at each that does not: both together are all requests."""
+"""Crashes at each write and at each read, which together are all requests."""
 
 
 def crashes_at(verbs: tuple[str, ...], requests: list[str]) -> list[Crash]:

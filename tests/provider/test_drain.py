@@ -1,4 +1,4 @@
-"""The pods of a gang that is deleted are released, whatever the Job controller does meanwhile and whoever dies."""
+"""The pods of a deleted gang are released, also if the Job controller creates pods meanwhile or a process dies."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_release_that_fails_is_repeated():
 
 
 @in_virtual_time
-async def test_drain_gives_up_and_says_so(caplog):
+async def test_drain_that_does_not_succeed_is_reported(caplog):
     async with VirtualControlPlane.running() as plane:
         ref = claimed_gang(plane, 4)
         await plane.until(lambda: plane.running_ranks() == 4)
@@ -117,7 +117,7 @@ async def test_gang_that_never_ran_is_deleted_at_once():
 
 @in_virtual_time
 async def test_pods_of_a_job_that_is_gone_are_released_by_a_kill():
-    """Somebody deleted the Job in the background, and the task was ended before its trigger saw that."""
+    """A user deletes the Job in the background, and ends the task before its trigger sees the deletion."""
     async with VirtualControlPlane.running() as plane:
         ref = claimed_gang(plane, 4)
         await plane.until(lambda: plane.running_ranks() == 4)

@@ -1,4 +1,4 @@
-"""What is known before anything is created: the capabilities of the cluster, and a dry run of the Job."""
+"""The capabilities of a cluster, and the dry run of a Job before anything is created."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_capabilities_list_dialects_and_the_fields_that_a_dry_run_keeps(re
         assert cluster.jobs() == []
 
 
-async def test_abilities_of_a_cluster_without_the_api_are_none():
+async def test_cluster_without_the_workload_api_has_no_capabilities():
     async with running_cluster("none") as cluster:
         found = await read_capabilities(cluster.client, namespace=NAMESPACE)
         assert (found.dialects, found.holds_gangs, found.scheduling_versions) == ((), False, ())
@@ -69,7 +69,7 @@ async def preflighted(cluster, spec, api=None):
     )
 
 
-async def test_a_preflight_is_one_more_request(cluster):
+async def test_dry_run_takes_one_more_request(cluster):
     process = CrashingClient(cluster.client)
     submission = await preflighted(cluster, GANG_OF_4, process)
     assert process.requests[:3] == ["LIST jobs", "POST jobs", "POST jobs"]
@@ -77,7 +77,7 @@ async def test_a_preflight_is_one_more_request(cluster):
     assert (await preflighted(cluster, GANG_OF_4)).requests == 1
 
 
-async def test_what_the_server_refuses_is_named_and_nothing_is_created(cluster):
+async def test_field_that_the_server_refuses_is_named_and_nothing_is_created(cluster):
     refused = GangSpec(image="a", workers=2, pod_overrides={"spec": {"dnsPolicy": "Sometimes"}})
     with pytest.raises(InvalidGangSpec, match="dnsPolicy") as caught:
         await preflighted(cluster, refused)
@@ -115,7 +115,7 @@ async def test_a_failed_dry_run_is_repeated(cluster):
     cluster.check_one_live_gang(await preflighted(cluster, GANG_OF_4))
 
 
-async def test_an_operation_can_be_preflighted_too(cluster):
+async def test_submission_of_an_id_can_have_a_dry_run(cluster):
     with pytest.raises(InvalidGangSpec, match="dnsPolicy"):
         await operations.submit_operation(
             cluster.client,

@@ -1,4 +1,4 @@
-"""A gang that somebody else ends while a trigger follows it is one event, whoever ends it and however."""
+"""A trigger has one event if another process or a user ends the gang in any way."""
 
 from __future__ import annotations
 

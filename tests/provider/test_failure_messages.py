@@ -1,4 +1,4 @@
-"""The complete message of an error whose fields come from what a follower observed in the cluster."""
+"""The complete message of an error, from the observations of a follower."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ START = (
 
 
 def raised(event: GangEvent) -> GangJobError:
-    """What the task raises that is resumed with the event."""
+    """Return the error that a task raises when it is resumed with the event."""
     return error_from_event(GangEvent.from_payload(event.to_payload()))
 
 
 def wait_for_image(plane: VirtualControlPlane, *ranks: int) -> None:
-    """The nodes cannot pull the image of these ranks."""
+    """Set the status of pods whose image cannot be pulled."""
     state = {"waiting": {"reason": "ErrImagePull", "message": PULL}}
     status = {"name": "main", "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": state}
     for rank in ranks:
@@ -75,7 +75,7 @@ async def test_image_is_named_by_a_follower_that_finds_the_gang_halted():
 
 
 @in_virtual_time
-async def test_deadline_that_a_follower_does_not_know_any_more_is_not_reported_as_zero():
+async def test_deadline_that_a_follower_does_not_know_is_not_reported_as_zero():
     async with VirtualControlPlane.running(nodes=0) as plane:
         ref = plane.submit(workers=2)
         await Follower(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
@@ -100,7 +100,7 @@ async def test_replaced_job_and_the_one_in_its_place_are_named(plane):
 
 
 @in_virtual_time
-async def test_message_of_a_deleted_job_has_its_remedy_once(plane):
+async def test_message_of_a_deleted_job_contains_its_remedy_once(plane):
     following = Follower(plane, ref := plane.submit(workers=1))
     await plane.until(lambda: plane.running_ranks() == 1)
     plane.delete_job()

@@ -33,7 +33,7 @@ def pod(name: str) -> PodView:
     return PodView(metadata=Meta(name=name, namespace="team", uid=name, finalizers=(FINALIZER_HARVEST,)))
 
 
-async def test_all_gangs_together_have_so_many_releases_in_flight() -> None:
+async def test_number_of_releases_in_flight_is_limited_for_all_gangs_together() -> None:
     server = BlockingServer()
     released: list[str] = []
 

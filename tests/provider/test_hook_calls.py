@@ -1,4 +1,4 @@
-"""The hook, as a Python task uses it: every call blocks, opens its own connection, and closes it."""
+"""The hook in a Python task: every call blocks, opens a connection, and closes the connection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_connection_test_reports_the_version_of_kubernetes(hook: GangJobHook) ->
     assert message.startswith("Kubernetes v1.")
 
 
-def test_connection_test_reports_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_test_reports_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     described = {"conn_type": "kubernetes", "extra": {"kube_config_path": "/nowhere/kubeconfig"}}
     monkeypatch.setenv("AIRFLOW_CONN_ASTRAY", json.dumps(described))
     works, message = GangJobHook("astray").test_connection()
@@ -67,7 +67,7 @@ def test_same_submission_twice_is_one_gang(hook: GangJobHook) -> None:
     assert (second.ref, second.adopted) == (first.ref, True)
 
 
-def test_wrong_spec_creates_nothing(hook: GangJobHook) -> None:
+def test_invalid_spec_creates_nothing(hook: GangJobHook) -> None:
     with pytest.raises(InvalidGangSpec, match="workers"):
         submitted(hook, GangSpec(image="i", workers=0))
 

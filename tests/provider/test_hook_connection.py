@@ -1,4 +1,4 @@
-"""The `kubernetes` connection is read alike by a worker and by a triggerer, and its secrets are not shown."""
+"""A worker and a triggerer read the `kubernetes` connection in the same way, and no output contains its secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KUBECONFIG = {
 
 @pytest.fixture(params=["worker", "triggerer"])
 def reads(request: pytest.FixtureRequest) -> Any:
-    """How a process of that kind reads a connection."""
+    """Return the function by which a worker or a triggerer reads a connection."""
 
     async def read(conn_id: str, **options: Any) -> ClusterConfig:
         hook = GangJobHook(conn_id, **options)
@@ -53,7 +53,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, **extras: Any) -> Non
     ],
     ids=lambda value: next(iter(value)),
 )
-async def test_extras_mean_the_same_everywhere(
+async def test_extras_mean_the_same_in_worker_and_triggerer(
     monkeypatch: pytest.MonkeyPatch, reads: Any, extras: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     connect(monkeypatch, "gpus", **extras)
@@ -99,7 +99,7 @@ async def test_credentials_are_in_no_repr(monkeypatch: pytest.MonkeyPatch, reads
     assert "s3cr3t" not in repr(vars(GangJobHook("gpus")))
 
 
-async def test_triggers_that_begin_together_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_triggers_that_start_together_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, "gpus", namespace="team")
     hook = GangJobHook("gpus")
     await hook.aconfig()

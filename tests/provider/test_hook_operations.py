@@ -1,4 +1,4 @@
-"""The calls of the hook by an id that the caller chooses, on the embedded cluster with its processes."""
+"""Calls of the hook with an id that the caller chooses, on the embedded cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, trigger_id: st
     assert hook.delete_submission(trigger_id, job=True) == ()
 
 
-def test_deleting_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, trigger_id: str) -> None:
+def test_deletion_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, trigger_id: str) -> None:
     submission = hook.submit(SLEEPS, trigger_id=trigger_id)
     hook.delete_submission(trigger_id)
     assert pods(embedded, submission.ref.name) == []
@@ -81,7 +81,7 @@ def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trig
     assert not hook.delete_upload(content_id)
 
 
-def test_tidy_leaves_what_is_young(hook: GangJobHook, trigger_id: str) -> None:
+def test_tidy_leaves_young_gangs(hook: GangJobHook, trigger_id: str) -> None:
     ref = hook.submit(SUSPENDED, trigger_id=trigger_id).ref
     assert ref not in hook.tidy(older_than=timedelta(hours=1)).gangs
 
@@ -93,7 +93,7 @@ def test_either_an_id_or_a_task_is_given(hook: GangJobHook) -> None:
         hook.submit(SUSPENDED, trigger_id="a", key=TaskKey("d", "r", "t"))
 
 
-def test_capabilities_list_what_is_proven(hook: GangJobHook) -> None:
+def test_capabilities_report_which_feature_gates_are_on(hook: GangJobHook) -> None:
     found = hook.capabilities()
     assert found.holds_gangs
     assert any(gate.is_on for gate in found.gates)

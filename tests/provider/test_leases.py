@@ -1,4 +1,4 @@
-"""A triggerer's Lease saves other triggerers the questions about its gangs, and nothing depends on it."""
+"""The Lease of a triggerer names its gangs, so that other triggerers do not ask Airflow about them."""
 
 from __future__ import annotations
 

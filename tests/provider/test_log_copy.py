@@ -1,4 +1,4 @@
-"""The logs of the chosen ranks arrive in the log of the task: whole, or with what is missing named at its place."""
+"""The logs of the selected ranks are copied into the log of the task. Missing parts are named at their place."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_log_above_the_limit_has_its_beginning_its_end_and_the_counts_betw
 
 
 @in_virtual_time
-async def test_limit_is_shared_and_what_a_rank_does_not_need_is_for_the_others(plane):
+async def test_ranks_share_the_limit_and_get_what_other_ranks_do_not_need(plane):
     ref = plane.submit(workers=3)
     await plane.until(lambda: plane.running_ranks() == 3)
     for rank, size in enumerate((10, 300_000, 300_000)):
@@ -116,7 +116,7 @@ async def test_lines_of_any_length_and_any_bytes_arrive(plane, log, pieces, begi
 
 
 @in_virtual_time
-async def test_broken_connection_loses_and_repeats_nothing(plane):
+async def test_broken_connection_neither_loses_nor_repeats_a_line(plane):
     log = LOGS["20,000 lines"]
     for chunks in (3, 9, 1):
         plane.arm("drop-after", method="GET", path="/log", chunks=chunks)
@@ -274,7 +274,7 @@ async def test_streamed_log_of_a_pod_that_succeeded_is_not_read_for_its_last_lin
 
 
 @in_virtual_time
-async def test_log_that_is_not_the_one_that_was_streamed_is_copied_and_said(plane):
+async def test_log_that_differs_from_the_streamed_one_is_copied_with_a_note(plane):
     position = LogPosition(0, 2, "2020-01-01T00:00:00.000000000Z")
     lines, _, _ = await _copy(plane, "a\nb\n", positions=str(position))
     assert "may appear a second time" in lines[1]
@@ -343,7 +343,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("given", WRONG.values(), ids=WRONG)
-def test_wrong_parameter_is_named(given: dict[str, Any]) -> None:
+def test_invalid_parameter_is_named(given: dict[str, Any]) -> None:
     (problem,) = log_problems(**{"log_limit": 2**20, "log_containers": (), **given})
     assert problem.path in given
 

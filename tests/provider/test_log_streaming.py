@@ -1,4 +1,4 @@
-"""Logs are streamed into the log of the task while the gang runs: each line once, in order, and delaying nothing."""
+"""While a gang runs, each line of its logs is streamed once and in order, and delays no event."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Lines(logging.Handler):
 
     @property
     def of_rank(self) -> list[str]:
-        """The lines of rank 0, without the notes of the provider."""
+        """Return the lines of rank 0, without the notes of the provider."""
         return said(self.all)
 
 
@@ -136,7 +136,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 @in_virtual_time
-async def test_stream_that_breaks_loses_and_repeats_nothing(plane, faults):
+async def test_stream_that_breaks_neither_loses_nor_repeats_a_line(plane, faults):
     ref, pod = await running(plane)
     lines = Lines()
     for fault in faults:
@@ -184,7 +184,7 @@ async def test_next_triggerer_continues_exactly_where_one_has_stopped(plane):
 
 
 @in_virtual_time
-async def test_after_a_killed_triggerer_no_line_is_lost_and_the_repetition_is_short_and_said(plane):
+async def test_next_triggerer_of_a_killed_one_loses_no_line_and_notes_a_short_repetition(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
     await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(70), save=False)
@@ -199,7 +199,7 @@ async def test_after_a_killed_triggerer_no_line_is_lost_and_the_repetition_is_sh
 
 
 @in_virtual_time
-async def test_repetition_is_said_also_if_the_triggerer_before_was_killed_at_once(plane):
+async def test_repetition_is_noted_also_if_the_earlier_triggerer_was_killed_at_once(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
     await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(10), save=True)
@@ -262,7 +262,7 @@ def _annotate(ref: GangRef, text: str) -> tuple[Any, ...]:
 
 
 @in_virtual_time
-async def test_cancelled_wait_saves_what_it_has_streamed(plane):
+async def test_cancelled_trigger_saves_the_position_of_its_stream(plane):
     ref, pod = await running(plane)
     lines = Lines()
     waiting = wait(plane, ref, lines)

@@ -54,7 +54,7 @@ async def found(cluster: SubmissionCluster, trigger_id: str = ID) -> SubmissionR
 async def delete(
     cluster: SubmissionCluster, trigger_id: str = ID, *, api: Any = None, **options: Any
 ) -> tuple[GangRef, ...]:
-    """While the deletion waits, nodes stop what is deleted and the controllers work."""
+    """Delete a submission. While the deletion waits, nodes stop the deleted pods and the controllers work."""
 
     def meanwhile(seconds: float) -> None:
         cluster.bench.run(seconds)
@@ -127,7 +127,7 @@ async def test_a_failure_is_visible_and_can_be_submitted_again(cluster):
     assert (await found(cluster)).ref == second.ref
 
 
-async def test_what_can_never_be_submitted_is_left_halted_with_its_error(cluster):
+async def test_permanent_failure_of_a_submission_is_recorded_with_its_error(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", times=None))
     with pytest.raises(SubmissionFailed):
         await submit(cluster)
@@ -172,7 +172,7 @@ async def test_a_tasks_attempt_is_found_by_its_default_id(cluster):
 
 
 @pytest.mark.parametrize("trigger_id", ["", " ", "a\nb", "x" * 513, "a" * 26 + "-0"])
-async def test_a_senseless_id_is_refused(cluster, trigger_id):
+async def test_invalid_id_is_refused(cluster, trigger_id):
     with pytest.raises(InvalidGangSpec, match="trigger_id"):
         await submit(cluster, trigger_id=trigger_id)
     assert cluster.jobs() == []
@@ -200,7 +200,7 @@ async def test_submissions_are_listed_page_by_page():
 
 
 @pytest.mark.parametrize("release_name", RELEASES)
-async def test_deleting_a_completed_one_drops_our_records_and_keeps_the_job(release_name):
+async def test_deletion_of_a_completed_submission_deletes_its_records_and_keeps_the_job(release_name):
     async with running_cluster(release_name) as cluster:
         submission = await submit(cluster)
         cluster.finish_job(submission.ref.name)
@@ -230,7 +230,7 @@ async def test_deleting_with_the_job_leaves_nothing(cluster):
 
 
 @pytest.mark.parametrize("job", [False, True])
-async def test_deleting_an_ongoing_one_ends_its_pods_first(cluster, job):
+async def test_deletion_of_a_running_submission_ends_its_pods_first(cluster, job):
     submission = await submit(cluster)
     cluster.bench.run()
     assert len(cluster.bench.bound(submission.ref.name)) == 4
@@ -258,7 +258,7 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
     assert await delete(cluster) == (submission.ref,)
 
 
-async def test_twice_deleted_is_as_good_as_once(cluster):
+async def test_second_deletion_changes_nothing(cluster):
     await submit(cluster)
     await delete(cluster)
     assert await delete(cluster) == ()
@@ -274,7 +274,7 @@ async def test_all_attempts_of_an_id_are_deleted_together(cluster):
     assert cluster.objects(JOBS) == []
 
 
-async def test_a_namesake_of_someone_else_is_not_deleted(cluster):
+async def test_object_of_the_same_name_that_the_gang_does_not_own_is_not_deleted(cluster):
     submission = await submit(cluster)
     cluster.finish_job(submission.ref.name)
     service = cluster.bench.registry.get(SERVICES, submission.ref.name, NAMESPACE)

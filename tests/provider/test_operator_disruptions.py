@@ -256,7 +256,7 @@ def test_kill_during_the_next_submission_leaves_no_gang(task: TaskMaker) -> None
 
 
 def fail_without_worker(train: Task, failed: Callable[[], object] = lambda: None) -> None:
-    """Let a worker wait for a gang and die, and let the gang fail before the next try."""
+    """Let the worker that waits for a gang die, and let the gang fail before the next try."""
     train.defer()
     failed()
     wait_for("the end of the gang", lambda: any(c["type"] == "Failed" for c in conditions(train.jobs[0])))

@@ -1,4 +1,4 @@
-"""What a resumed task does when outcomes of its gang are not recorded, or are lost (issue 14, point 2)."""
+"""A resumed task whose gang has outcomes that are not recorded, or that are lost."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def problems_of(**parameters: Any) -> str:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_wrong_value_is_refused_while_parsing(parameters: dict[str, Any], named: str) -> None:
+def test_invalid_value_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], named: str) -> None:
     assert named in problems_of(**parameters)
 
 
@@ -244,7 +244,7 @@ def test_rendered_fields_of_a_task_that_runs_are_those_with_a_value() -> None:
 
 
 def test_process_of_a_task_leaves_the_check_of_the_gang_to_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "train")  # as Airflow's task runner does
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "train")  # Airflow's task runner does this too
 
     assert GangJobOperator(**{**SOUND, "labels": {"team": "a b"}}).labels == {"team": "a b"}
     assert "run_timeout" in problems_of(run_timeout=0)

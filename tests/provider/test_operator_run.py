@@ -92,7 +92,9 @@ def test_late_try_does_not_deliver_a_gang_that_the_next_try_has_adopted(task: Ta
 
 
 @pytest.mark.parametrize("given", [None, print, [print]], ids=["none", "one", "list"])
-def test_callbacks_of_the_user_and_of_cluster_policies_come_after_ours(task: TaskMaker, given: Any) -> None:
+def test_success_callbacks_of_users_and_cluster_policies_run_after_that_of_the_provider(
+    task: TaskMaker, given: Any
+) -> None:
     by_parameter = task(WRITE_RANK, on_success_callback=given).operator()
     by_policy = task(WRITE_RANK).operator()
     by_policy.on_success_callback = given
@@ -100,7 +102,7 @@ def test_callbacks_of_the_user_and_of_cluster_policies_come_after_ours(task: Tas
     for operator in (by_parameter, by_policy):
         ours, *theirs = operator.on_success_callback
         assert theirs == ([] if given is None else [print])
-        assert ours({"task": operator, "ti": None}) is None  # nothing has succeeded yet
+        assert ours({"task": operator, "ti": None}) is None  # no task has succeeded before
 
 
 def test_submission_is_an_xcom(task: TaskMaker) -> None:
@@ -221,7 +223,7 @@ def test_next_try_delivers_a_gang_that_was_not_delivered(task: TaskMaker) -> Non
 
 
 def test_result_that_airflow_did_not_store_is_returned_again(task: TaskMaker) -> None:
-    """A fault of the worker or the API server after the success of a gang does not run the gang again."""
+    """A fault of the worker or of the API server after the success of a gang causes no second run of the gang."""
     train = task(WRITE_RANK)
     context = train.next_try()
     pushed: list[str] = []
@@ -300,7 +302,7 @@ def test_gang_that_fits_nowhere_ends_at_its_deadline(task: TaskMaker) -> None:
     assert train.halted
 
 
-def test_wrong_parameter_fails_without_a_retry(task: TaskMaker) -> None:
+def test_invalid_parameter_fails_without_a_retry(task: TaskMaker) -> None:
     train = task(WRITE_RANK)
     operator = train.operator()
     operator.workers = "many"

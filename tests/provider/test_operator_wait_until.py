@@ -1,4 +1,4 @@
-"""A task that ends when its gang is submitted or runs: the gang runs on, and nothing of the task ends it."""
+"""A task that ends when its gang is submitted or runs. The gang continues, and its task does not end it."""
 
 from __future__ import annotations
 

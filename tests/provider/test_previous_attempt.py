@@ -1,4 +1,4 @@
-"""Pods of two attempts of one task never run at once: the next attempt waits, or says that it waits."""
+"""Pods of two attempts of one task never run at the same time: the next attempt waits for those of the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gang with roles that nobody follows, that is ended while it starts, or whose end is interrupted leaves nothing."""
+"""A gang with roles leaves no Job and no pod, also without a follower, and if its end is interrupted."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_gang_that_another_try_adopts_before_a_role_is_deleted_is_kept(pla
 
 
 @in_virtual_time
-async def test_try_that_comes_while_the_roles_are_deleted_begins_anew(plane):
+async def test_try_that_starts_while_the_roles_are_deleted_submits_another_gang(plane):
     ref = await leader_ended(plane)
     found: list[GangRef] = []
 
@@ -171,7 +171,7 @@ async def test_try_that_comes_while_the_roles_are_deleted_begins_anew(plane):
 
 
 @in_virtual_time
-async def test_kill_that_died_is_completed_by_the_next_one():
+async def test_kill_that_crashes_is_completed_by_the_next_one():
     async with VirtualControlPlane.running() as plane:
         crashes = crash_points((await requests_of_kill(plane, await leader_ended(plane)))[:5])
     for crash in crashes:

@@ -42,7 +42,7 @@ async def running(plane: VirtualControlPlane):
 
 
 def failures(plane: VirtualControlPlane, ref):
-    """The reasons for which the Jobs have failed; `None` for a Job that has not."""
+    """Return the reason of the failure of each Job; `None` for a Job that has not failed."""
     return {condition_of(job, "Failed") for job in jobs_of(plane, ref).values()}
 
 
@@ -114,7 +114,7 @@ async def test_rank_that_fails_ends_all_roles(plane, role, name):
 
 @in_virtual_time
 async def test_another_follower_ends_the_roles_that_are_left(plane):
-    """The follower of the gang died when one role had failed."""
+    """The first follower dies after one role has failed."""
     ref = await running(plane)
     end(plane, ref, "worker", exit_code=3)
     await asyncio.sleep(60)
@@ -161,7 +161,7 @@ async def test_halt_ends_all_roles(plane):
 
 
 @in_virtual_time
-async def test_halt_of_which_only_the_record_knows_is_finished_by_the_follower(plane):
+async def test_halt_that_only_the_record_has_is_completed_by_the_follower(plane):
     ref = await running(plane)
     note = {"metadata": {"annotations": {"gangjobs.airflow/halted": "Stopped: by hand"}}}
     plane.registry.patch(JOBS, ref.name, NAMESPACE, {**note, "spec": {"activeDeadlineSeconds": 0}}, PatchKind.MERGE)
@@ -187,7 +187,7 @@ async def test_kill_leaves_a_gang_whose_roles_have_all_ended(plane):
 
 
 @in_virtual_time
-async def test_record_that_is_deleted_takes_the_other_roles_with_it(plane):
+async def test_deletion_of_the_record_deletes_the_other_roles(plane):
     ref = await running(plane)
     following = Follower(plane, ref)
     await asyncio.sleep(5)

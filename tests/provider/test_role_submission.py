@@ -22,7 +22,7 @@ ROLES = ("leader", "worker")
 
 
 def check_one_gang(cluster: SubmissionCluster, submission) -> None:
-    """One gang exists, with all its Jobs; all that exists belongs to it; all of its pods are placed."""
+    """Check that one gang exists with all of its Jobs, that all objects belong to it, and that all pods are placed."""
     cluster.bench.run(30)
     (record,) = cluster.live_jobs()
     uid = record["metadata"]["uid"]
@@ -52,7 +52,7 @@ async def test_the_roles_are_jobs_of_one_group():
 
 
 async def all_crashes(*, after_a_crash: bool) -> list[Crash]:
-    """Every point at which a process can die that submits the gang, or completes it."""
+    """Return every crash of a process that submits the gang, or that completes a half-submitted gang."""
     async with running_cluster() as cluster:
         if after_a_crash:
             await die(cluster, Crash(2, applied=True), "ti-1")
@@ -122,7 +122,7 @@ async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
             assert len(cluster.bench.bound()) == (4 if cluster.objects(JOBS) else 0), crash
 
 
-async def test_half_gang_of_other_parameters_is_superseded():
+async def test_half_submitted_gang_of_other_parameters_is_replaced():
     async with running_cluster() as cluster:
         cluster.run_controllers_during_sleep()
         await die(cluster, Crash(3, applied=True), "ti-1")

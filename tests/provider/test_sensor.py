@@ -1,4 +1,4 @@
-"""A sensor waits for gangs that belong to somebody else, and changes none of them."""
+"""A sensor waits for gangs of other tasks and clients, and changes none of them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Airflow:
 
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    """What the processes of the test take for Airflow's API server."""
+    """Replace the connection of the tests to Airflow's API server by these answers."""
     airflow = Airflow()
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
     return airflow
@@ -266,7 +266,7 @@ def test_failure_counts_when_the_task_has_ended(
         run_sensor(connection, gangs.run, airflow=airflow, external_task_id="train", deferrable=deferrable)
 
 
-def test_failed_gang_of_a_task_that_has_succeeded_says_nothing_about_the_task(
+def test_failed_gang_of_a_task_that_has_succeeded_does_not_fail_the_sensor(
     gangs: Gangs, connection: str, airflow: Airflow
 ) -> None:
     gangs.submit(FAILING)

@@ -1,4 +1,4 @@
-"""A snapshot of a task's gangs on the embedded cluster: bounded, only of the task that is asked for, and only read."""
+"""A snapshot of the gangs of one task on the embedded cluster is bounded, and only reads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def test_snapshot_has_all_attempts_and_the_pods_of_one(hook: GangJobHook, key: T
     assert {outcome.exit_code for outcome in seen.outcomes} >= {3}
     assert {pod.metadata.labels.gang for pod in seen.pods} <= {first.name}
     assert seen.is_whole
-    assert look(hook, key).job is not None, "the last attempt, if none is named"
+    last = look(hook, key).job
+    assert last is not None
+    assert last["metadata"]["uid"] == second.uid
 
 
 def test_another_tasks_gang_is_not_found_by_its_uid(hook: GangJobHook, key: TaskKey) -> None:

@@ -51,8 +51,8 @@ async def test_a_bare_gang_takes_the_list_and_four_requests(release, podgroups):
         assert cluster.time.now == 0
 
 
-async def test_the_job_controllers_own_writes_cost_no_request(cluster):
-    """It writes the status of a suspended Job at once, so its version is never the one that was created."""
+async def test_writes_of_the_job_controller_cause_no_further_request(cluster):
+    """The Job controller writes the status of a suspended Job at once, so the version of the Job has changed."""
     process = CrashingClient(cluster.client, after_request=cluster.bench.run)
     submission = await cluster.submit(BARE, api=process)
     assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
@@ -119,7 +119,7 @@ async def test_a_failure_is_followed_by_another_attempt(cluster):
     assert len(cluster.live_jobs()) == 1
 
 
-async def test_what_is_being_deleted_is_not_waited_for(cluster):
+async def test_submission_does_not_wait_for_a_job_that_is_being_deleted(cluster):
     first = await cluster.submit()
     cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
     await delete(cluster.client, first.ref)
@@ -149,7 +149,7 @@ async def test_other_parameters_are_refused_while_it_runs(cluster):
     assert len(cluster.jobs()) == 1
 
 
-async def test_a_strangers_job_of_that_name_is_refused(cluster):
+async def test_job_of_the_same_name_that_is_not_the_providers_is_a_conflict(cluster):
     submission = await cluster.submit()
     await delete(cluster.client, submission.ref)
     cluster.bench.run(60)
@@ -184,7 +184,7 @@ async def test_preferred_gang_falls_back_and_logs_the_reason():
         cluster.check_one_live_gang(submission)
 
 
-async def test_a_dropped_link_is_noticed_and_undone():
+async def test_dropped_link_is_found_and_the_job_is_deleted():
     async with running_cluster("none") as cluster:
         cluster.ignore_scheduling_fields()
         with pytest.raises(GangUnsupported, match=r"dropped spec.template.spec.schedulingGroup"):
@@ -201,7 +201,7 @@ async def test_dropped_link_of_a_preferred_gang_is_reported():
         cluster.check_one_live_gang(submission)
 
 
-async def test_gang_that_is_off_has_no_objects_of_ours(cluster):
+async def test_gang_policy_off_creates_no_workload(cluster):
     submission = await cluster.submit(GangSpec(image="trainer:1", workers=4, gang="off"))
     assert submission.decision == "off"
     assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
@@ -225,7 +225,7 @@ LINKED = {
 }
 
 
-async def test_a_link_that_is_brought_is_left_alone(cluster):
+async def test_link_of_the_user_is_not_changed(cluster):
     submission = await cluster.submit(GangSpec(manifest=LINKED))
     assert submission.decision == "brought"
     assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
@@ -233,7 +233,7 @@ async def test_a_link_that_is_brought_is_left_alone(cluster):
     assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mine"}
 
 
-async def test_a_brought_link_that_is_dropped_is_refused():
+async def test_dropped_link_of_the_user_is_refused():
     async with running_cluster("none") as cluster:
         with pytest.raises(GangUnsupported, match="dropped"):
             await cluster.submit(GangSpec(manifest=LINKED))
@@ -248,7 +248,7 @@ async def test_a_brought_link_that_is_dropped_is_refused():
     ],
     ids=["in a queue of Kueue", "kept by the user"],
 )
-async def test_who_else_starts_it_finds_it_complete(cluster, spec):
+async def test_gang_that_is_kept_suspended_is_complete(cluster, spec):
     submission = await cluster.submit(spec)
     again = await cluster.submit(spec, claim="ti-2")
     assert submission.state is again.state is SubmissionState.SUSPENDED
@@ -277,7 +277,7 @@ async def test_native_gang_without_a_controller_is_refused(cluster):
     assert cluster.time.now == pytest.approx(15)
 
 
-async def test_objects_that_are_not_served_any_more_can_be_tried_again():
+async def test_resource_that_is_no_longer_served_is_a_retryable_error():
     async with running_cluster("none") as cluster:
         cluster.ignore_scheduling_fields()
         cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
@@ -286,7 +286,7 @@ async def test_objects_that_are_not_served_any_more_can_be_tried_again():
         assert caught.value.retryable
 
 
-async def test_half_of_a_gang_of_an_older_release_is_begun_anew():
+async def test_half_submitted_gang_of_an_older_release_is_submitted_again():
     async with running_cluster("none") as cluster:
         known = cluster.discovered
         cluster.ignore_scheduling_fields()
@@ -330,7 +330,7 @@ async def test_a_fallback_without_permission_for_events_still_runs():
         assert "NotAGang" not in {event["reason"] for event in cluster.objects(EVENTS)}
 
 
-async def test_unknown_capabilities_can_be_tried_again(cluster):
+async def test_unknown_capabilities_are_a_retryable_error(cluster):
     unknown = {"scheduling.k8s.io": "500"}
     cluster.discovered = replace(cluster.discovered, resources={}, unknown=unknown)
     with pytest.raises(SubmissionFailed, match=r"could not be found out .*scheduling.k8s.io: 500") as caught:
@@ -370,7 +370,7 @@ async def test_manifest_as_text_and_as_data_are_the_same_gang(cluster):
 
 
 class Deleting(CrashingClient):
-    """A client, and somebody who deletes the Job before it is started."""
+    """A client whose Job is deleted before the client resumes it."""
 
     def __init__(self, cluster):
         super().__init__(cluster.client)
@@ -394,7 +394,7 @@ async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted(cluster):
     assert cluster.jobs() == []
 
 
-async def test_job_on_its_way_out_is_not_let_run(cluster):
+async def test_job_that_is_being_deleted_is_not_resumed(cluster):
     spec = GangSpec(manifest={**LINKED, "metadata": {"finalizers": ["example.org/slow"]}})
     with pytest.raises(JobDeleted, match="deleted before it was started"):
         await cluster.submit(spec, api=Deleting(cluster))

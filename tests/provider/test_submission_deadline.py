@@ -1,4 +1,4 @@
-"""One deadline bounds a submission, whatever retries inside it."""
+"""One deadline bounds a submission with all of its retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.provider.submission_cluster import GANG_OF_4, KEY, SubmissionCluster,
 
 
 async def fail_to_submit(cluster: SubmissionCluster, **options: float) -> float:
-    """The seconds until the submission fails in a way that another try may mend."""
+    """Return the seconds until the submission fails with a retryable error."""
     began = cluster.time.now
     with pytest.raises(SubmissionFailed) as failed:
         await GangService(cluster.client).submit(GANG_OF_4, key=KEY, claim="ti-1", **options)

@@ -46,7 +46,7 @@ ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
 
 
 @pytest.mark.parametrize(("at", "ending"), ENDINGS.values(), ids=ENDINGS)
-async def test_gang_that_is_adopted_meanwhile_is_spared(cluster, at: str, ending: Any):
+async def test_gang_that_is_adopted_meanwhile_is_kept(cluster, at: str, ending: Any):
     ref = (await cluster.submit(claim="ti-1")).ref
     api = InterleavingClient(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
 
@@ -150,7 +150,7 @@ async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
     api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
 
     async def free(ref: GangRef) -> None:
-        """Its pods were let go as they ended."""
+        """Remove the finalizer from the pods, as a harvester does when they have ended."""
 
     await delete_submission(
         api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, timeout_s=120, clock=cluster.time.clock()

@@ -17,7 +17,7 @@ from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVIC
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def test_deleting_the_job_takes_everything_along(cluster):
+async def test_deletion_of_the_job_deletes_all_of_its_objects(cluster):
     submission = await cluster.submit()
     cluster.bench.run()
     assert await delete(cluster.client, submission.ref)
@@ -31,7 +31,7 @@ async def test_deleting_the_job_takes_everything_along(cluster):
     assert not await delete(cluster.client, submission.ref)
 
 
-async def test_delete_spares_a_later_job_of_the_name(cluster):
+async def test_deletion_does_not_delete_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
     await delete(cluster.client, first.ref)
     cluster.bench.run(60)
@@ -41,7 +41,7 @@ async def test_delete_spares_a_later_job_of_the_name(cluster):
     assert len(cluster.live_jobs()) == 1
 
 
-async def test_marks_spare_a_later_job_of_the_name(cluster):
+async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
     await delete(cluster.client, first.ref)
     cluster.bench.run(60)
@@ -54,7 +54,7 @@ async def test_marks_spare_a_later_job_of_the_name(cluster):
 
 
 @pytest.mark.parametrize("ran_s", [0, 30])
-async def test_a_halted_gang_fails_for_good(cluster, ran_s):
+async def test_halted_gang_fails_and_never_runs_again(cluster, ran_s):
     first = await cluster.submit()
     cluster.bench.run(ran_s)
     assert await halt(cluster.client, first.ref, reason="assembling took too long")
@@ -84,7 +84,7 @@ async def test_claim_is_taken_once_and_kept(cluster):
     assert await holds_claim(cluster.client, submission.ref, "ti-2")
 
 
-async def test_claim_insists_while_others_change_the_job(cluster):
+async def test_claim_is_retried_while_others_change_the_job(cluster):
     submission = await cluster.submit()
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=3))
     assert await claim(cluster.client, submission.ref, "ti-2", clock=cluster.time.clock())
@@ -105,7 +105,7 @@ async def test_claim_of_a_job_that_vanishes_meanwhile_is_none(cluster):
 
 
 @pytest.mark.parametrize("fault", [Fault(FaultKind.STATUS, code=500, times=2), Fault(FaultKind.DROP_AFTER)], ids=str)
-async def test_deletion_insists(cluster, fault):
+async def test_deletion_is_retried_while_others_change_the_job(cluster, fault):
     submission = await cluster.submit()
     cluster.faults.add(fault)
     await delete(cluster.client, submission.ref, clock=cluster.time.clock())

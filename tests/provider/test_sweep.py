@@ -1,4 +1,4 @@
-"""A sweep ends the gang of a task that has ended, and touches nothing that somebody wants."""
+"""A sweep ends the gang of a task that has ended, and changes no other gang."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Sweeper:
         return await self.sweep.look(GangService(api or self.cluster.client), view)
 
     async def until_confirmed(self, *, api: Any = None) -> list[SweepAction]:
-        """The three looks that end a gang: it is not followed, its task has ended once, and twice."""
+        """Sweep three times: the gang has no follower, and then its task has ended in two answers."""
         looks = [await self.look(), await self.look(after_s=GRACE_S), await self.look(after_s=MINUTE_S, api=api)]
         return [action for look in looks for action in look]
 
@@ -104,7 +104,7 @@ ANSWERS: dict[str, tuple[bool | None, ...]] = {
 
 
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
-async def test_gang_of_a_task_that_may_want_it_stays(cluster, answers: tuple[bool | None, ...]):
+async def test_gang_stays_unless_two_answers_say_that_its_task_has_ended(cluster, answers: tuple[bool | None, ...]):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
     sweeper = Sweeper(cluster, *answers)
     assert await sweeper.until_confirmed() == []
@@ -191,14 +191,14 @@ async def test_gang_of_another_installation_is_not_adopted(cluster):
 
 
 @pytest.mark.parametrize("at", ["get jobs", "delete jobs"])
-async def test_gang_that_a_try_adopts_meanwhile_is_spared(cluster, at: str):
+async def test_gang_that_a_try_adopts_meanwhile_is_kept(cluster, at: str):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
     api = InterleavingClient(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
     assert await Sweeper(cluster).until_confirmed(api=api) == []
     assert (uids(cluster), api.happened) == ([ref.uid], 1)
 
 
-async def test_adoption_makes_what_was_known_about_the_task_void(cluster):
+async def test_adoption_discards_the_known_state_of_the_task(cluster):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
     sweeper = Sweeper(cluster)
     assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], []]

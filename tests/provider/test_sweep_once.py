@@ -1,4 +1,4 @@
-"""`gangjobs tidy` without Airflow: it releases what nobody can want, and ends a live gang only if it is told to."""
+"""`gangjobs tidy` without Airflow releases pods without a follower, and ends a live gang only on request."""
 
 from __future__ import annotations
 

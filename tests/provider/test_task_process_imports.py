@@ -1,4 +1,4 @@
-"""What the process of a task imports beyond the DAG file. Every task pays for each import, in each of its processes."""
+"""The modules that each process of a task imports beyond those of the DAG file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_process(step: str, task: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def processes(embedded: SandboxThread) -> dict[str, dict[str, Any]]:
-    """What the processes of one task printed, by step."""
+    """Run the processes of one task, and return what they printed, by step."""
     extra = {"kube_config_path": str(embedded.kubeconfig_path), "namespace": "default"}
     script = 'echo said; echo "[1, 2]" > "$GANG_RESULT_PATH"'
     task: dict[str, Any] = {"run_id": uuid4().hex, "claim": str(uuid4()), "script": script, "namespace": "default"}

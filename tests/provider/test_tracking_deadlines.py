@@ -121,7 +121,7 @@ async def test_queued_gang_times_out_from_its_creation(plane):
 )
 @in_virtual_time
 async def test_halted_gang_never_runs_again_although_its_queue_lets_it(plane, deadlines, admitted_after_s):
-    """Kueue lets a Job run that waits in a queue, and one that it had admitted again as soon as it is suspended."""
+    """Kueue resumes a Job in its queue, and an admitted Job as soon as the Job is suspended."""
     ref = plane.submit(workers=2, suspend=True)
     label = {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}
     plane.registry.patch(JOBS, ref.name, NAMESPACE, label, PatchKind.MERGE)
@@ -140,7 +140,7 @@ async def test_halted_gang_never_runs_again_although_its_queue_lets_it(plane, de
 
 @asynccontextmanager
 async def as_kueue(plane: VirtualControlPlane, admitted_after_s: float) -> AsyncIterator[None]:
-    """Admit the Job after a time, and let it run whenever it is found suspended from then on."""
+    """Admit the Job after a time, and then resume the Job whenever it is suspended."""
 
     async def reconcile() -> None:
         await asyncio.sleep(admitted_after_s)
@@ -199,7 +199,7 @@ async def test_follower_that_died_after_the_halt_is_replaced(plane):
 
 
 @in_virtual_time
-async def test_dead_node_does_not_hold_the_end(plane):
+async def test_dead_node_does_not_prevent_the_event(plane):
     following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.dead_nodes.add("node-0")
@@ -211,7 +211,7 @@ async def test_dead_node_does_not_hold_the_end(plane):
 
 
 @in_virtual_time
-async def test_gang_that_ends_at_the_last_moment_has_ended(plane):
+async def test_gang_that_ends_just_before_its_deadline_has_ended(plane):
     following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
     await plane.until(lambda: plane.running_ranks() == 2)
     await asyncio.sleep(59.9)
@@ -233,7 +233,7 @@ async def test_gang_deleted_while_it_is_halted_was_deleted(plane):
 
 @in_virtual_time
 async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
-    """The machine's own clock is months ahead of the server's here, and is never asked."""
+    """The clock of the machine is months ahead of that of the server here, and is not used."""
     ref = plane.submit(workers=2)
     event = await follow(plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, clock=loop_clock())
     ran_s = (plane.clock.now() - event.since).total_seconds()

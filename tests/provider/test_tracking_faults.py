@@ -112,7 +112,7 @@ TRANSIENT = {
 
 @pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
 @in_virtual_time
-async def test_fault_that_passes_only_delays(plane, fault):
+async def test_transient_fault_only_delays_the_event(plane, fault):
     plane.arm(**fault)
     following = Follower(plane, plane.submit(workers=3))
     await plane.until(lambda: plane.running_ranks() == 3)
@@ -164,7 +164,7 @@ LASTING = {
 
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
 @in_virtual_time
-async def test_refusal_that_lasts_ends_in_an_event(plane, fault):
+async def test_lasting_refusal_ends_in_an_event(plane, fault):
     plane.arm(**fault)
     event = await Follower(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
     assert event.status is Status.ERROR

@@ -37,7 +37,7 @@ async def test_gang_that_succeeds_has_one_event(plane):
 
 
 @in_virtual_time
-async def test_large_gang_whose_index_is_kept_is_reported_like_a_small_one(plane):
+async def test_large_gang_is_reported_like_a_small_one(plane):
     workers = 7
     ref = plane.submit(workers=workers)
     following = Follower(plane, ref, limits=SizeLimits(indexed_anew_max=2, batch_pods=2))
@@ -85,7 +85,7 @@ async def test_pods_are_released_while_the_gang_still_runs(plane):
 
 
 @in_virtual_time
-async def test_running_gang_ends_the_first_half(plane):
+async def test_wait_until_running_returns_when_all_ranks_run(plane):
     event = await Follower(plane, plane.submit(workers=3), until="running").event()
     assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
     assert event.counts["started"] == 3
@@ -135,7 +135,7 @@ async def test_two_followers_return_the_same_event(plane):
 
 
 @in_virtual_time
-async def test_cancellation_passes_and_leaves_nothing_behind(plane):
+async def test_cancelled_follower_leaves_no_task_and_no_watch(plane):
     following = Follower(plane, plane.submit())
     await plane.until(lambda: plane.running_ranks() == 4)
     before = {task.get_name() for task in asyncio.all_tasks()}
@@ -171,7 +171,7 @@ async def test_each_phase_is_reported_once(plane):
 
 
 @in_virtual_time
-async def test_what_passes_in_a_moment_is_not_reported(plane):
+async def test_phase_that_lasts_a_moment_is_not_reported(plane):
     following = Follower(plane, plane.submit(workers=2))
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.finish_all()
@@ -181,7 +181,7 @@ async def test_what_passes_in_a_moment_is_not_reported(plane):
 
 
 @in_virtual_time
-async def test_what_lasts_is_reported():
+async def test_phase_that_lasts_is_reported():
     async with VirtualControlPlane.running(jobs=False) as plane:
         following = Follower(plane, plane.submit(suspend=True))
         await asyncio.sleep(10)
@@ -190,7 +190,7 @@ async def test_what_lasts_is_reported():
 
 
 @in_virtual_time
-async def test_closed_informers_are_leased_again(plane):
+async def test_closed_informers_are_replaced(plane):
     following = Follower(plane, plane.submit(workers=2))
     await plane.until(lambda: plane.running_ranks() == 2)
     await asyncio.sleep(5)
@@ -241,7 +241,7 @@ async def test_job_deleted_while_nobody_followed_is_reported(plane):
 
 
 @in_virtual_time
-async def test_job_of_the_same_name_is_not_ours(plane):
+async def test_other_job_of_the_same_name_is_reported_as_a_replacement(plane):
     ref = plane.submit(workers=2, gang=False)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 2)

@@ -23,7 +23,7 @@ from tests.provider.virtual_time import in_virtual_time
 
 
 def _fail_watches(plane: VirtualControlPlane, plural: str) -> None:
-    """From now on no watch of these opens, and lists are far between."""
+    """Let all further watches of these objects fail, and lists be rare."""
     plane.arm("status", method="GET", path=f"/{plural}$", query="watch=", times=None, code=500)
 
 
@@ -57,7 +57,7 @@ async def test_job_that_was_not_seen_yet_is_not_gone(plane):
 
 
 @in_virtual_time
-async def test_running_gang_is_not_halted_for_what_was_seen_last(plane):
+async def test_running_gang_is_not_halted_because_of_an_old_view(plane):
     _fail_watches(plane, "pods")
     following = Follower(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
     await plane.until(lambda: plane.running_ranks() == 3)

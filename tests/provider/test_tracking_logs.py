@@ -64,7 +64,7 @@ async def test_tail_is_bounded(plane):
 
 
 def _numbered(lines: int) -> str:
-    """Lines of 400 bytes, then an exception."""
+    """Return lines of 400 bytes, and an exception at the end."""
     return "".join(f"{f'step {number}':<399}\n" for number in range(1, lines + 1)) + TRACEBACK
 
 

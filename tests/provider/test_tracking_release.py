@@ -71,7 +71,7 @@ async def test_foreign_finalizers_stay(idle_plane):
 
 
 @in_virtual_time
-async def test_release_twice_is_as_good_as_once(idle_plane):
+async def test_second_release_changes_nothing(idle_plane):
     await _filled(idle_plane)
     await release_pods(idle_plane.client)
     again = await release_pods(idle_plane.client)
@@ -98,7 +98,7 @@ async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other(idle_plane):
 
 
 @in_virtual_time
-async def test_release_needs_nothing_but_list_and_patch(idle_plane):
+async def test_release_only_lists_and_patches(idle_plane):
     await _filled(idle_plane)
     await release_pods(idle_plane.client)
     assert set(idle_plane.client.statistics().requests) == {"list", "patch"}

@@ -115,7 +115,7 @@ async def test_kill_deletes_the_gang(
 async def test_gang_that_outlives_its_task_is_kept_after_the_success_of_the_task(
     gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
 ) -> None:
-    """A triggerer that was frozen may stop its trigger after another triggerer has let the task succeed."""
+    """A triggerer that was stopped may cancel its trigger after the task has succeeded by another triggerer."""
     set_states({"r": {"train": "success"}})
 
     await trigger_of(gang, connection, outlives_task=True).on_kill()

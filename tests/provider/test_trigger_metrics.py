@@ -26,7 +26,7 @@ GANG = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "100m"
 
 
 class Statsd:
-    """The part of the `statsd` package, an extra of Airflow, that Airflow's logger uses."""
+    """A client with the methods of the `statsd` package that Airflow uses."""
 
     def __init__(self, sender: socket.socket) -> None:
         self._sender = sender

@@ -1,4 +1,4 @@
-"""A trigger retries after faults of its own process, because the gang may be healthy meanwhile."""
+"""A trigger retries after faults of its own process, because the gang may still run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trigger yields one event whatever happens, and never raises."""
+"""A trigger yields exactly one event in every case, and never raises."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_execution_timeout_reports_the_last_observation(connection: str) -
     ref = submitted(connection, SLOW)
     await events_of(GangSubmissionTrigger, connection, ref)  # wait until the gang runs
 
-    for seconds in (1, 10, 100):  # a busy machine needs longer to see anything at all
+    for seconds in (1, 10, 100):  # on a busy machine the first observation takes longer
         deadline = {"deadline": time.time() + seconds, "execution_timeout_s": 3.0}
         (event,) = await events_of(GangJobTrigger, connection, ref, **deadline)
         assert (event.status, event.reason, event.seconds) == (Status.TIMEOUT, "Deadline.execution", 3.0)

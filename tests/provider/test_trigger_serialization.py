@@ -51,7 +51,7 @@ def test_every_argument_is_in_the_full_example() -> None:
 
 
 def test_arguments_of_an_earlier_release_load() -> None:
-    """Airflow stores the arguments over an upgrade: a new argument needs a default, and none is renamed."""
+    """Airflow stores the arguments during an upgrade, so a new argument needs a default, and no argument is renamed."""
     assert GangJobTrigger(**REQUIRED).args.ref == GangRef("team", "train-0", "job-uid")
 
 

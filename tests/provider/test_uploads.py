@@ -52,13 +52,13 @@ async def test_an_upload_takes_one_request_and_survives_a_crash(cluster):
 @pytest.mark.parametrize(
     "kind", [FaultKind.STATUS, FaultKind.STATUS_AFTER, FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER]
 )
-async def test_a_fault_stores_it_once_all_the_same(cluster, kind):
+async def test_upload_with_a_fault_is_stored_once(cluster, kind):
     cluster.faults.add(Fault(kind, code=500, method="POST"))
     content_id = await store(cluster)
     assert [stored["metadata"]["name"] for stored in cluster.objects(CONFIGMAPS)] == [content_id]
 
 
-async def test_a_namesake_with_other_content_is_refused(cluster):
+async def test_config_map_of_the_same_name_with_other_content_is_refused(cluster):
     name = content_id_of(FILES)
     cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": name}, "data": {"a": "b"}}, NAMESPACE)
     with pytest.raises(SubmissionFailed, match="exists with other content") as caught:
@@ -67,7 +67,7 @@ async def test_a_namesake_with_other_content_is_refused(cluster):
 
 
 @pytest.mark.parametrize("files", [{}, {"a/b": ""}, {"a": "x" * 2**20}], ids=["none", "a directory", "too large"])
-async def test_what_cannot_be_stored_is_refused_before_it_is_sent(cluster, files):
+async def test_invalid_upload_is_refused_without_a_request(cluster, files):
     process = CrashingClient(cluster.client)
     with pytest.raises(InvalidGangSpec, match="files"):
         await store(cluster, files, api=process)
@@ -75,7 +75,7 @@ async def test_what_cannot_be_stored_is_refused_before_it_is_sent(cluster, files
 
 
 async def test_uploads_are_listed_and_deleted_when_asked(cluster):
-    await cluster.submit()  # files of a submission are no upload
+    await cluster.submit()  # files of a submission are not uploads
     content_id = await store(cluster)
     (listed,) = await uploads(cluster.client, namespace=NAMESPACE)
     assert (listed.content_id, listed.files) == (content_id, {"train.py": 12, "weights.bin": 20})

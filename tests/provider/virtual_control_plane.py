@@ -68,19 +68,19 @@ def config_for(url: str, token: str | None = None) -> ClusterConfig:
 
 
 def _share_virtual_time() -> None:
-    """Give the loop's informers and their clients its time; by themselves they take the machine's."""
+    """Let the informers of the loop and their clients use the time of the loop instead of the time of the machine."""
     connect = partial(Client, clock=loop_clock())
     set_loop_local(InformerFactory, InformerFactory(connect=connect, clock=loop_clock()))
 
 
 def loop_clock() -> Clock:
-    """Virtual time and a fixed random sequence."""
+    """Return a clock with virtual time and a fixed random sequence."""
     return Clock(monotonic=asyncio.get_running_loop().time, random=random.Random(1))
 
 
 @dataclass
 class VirtualControlPlane:
-    """One control plane; everything in it can be read and changed at once through `registry`."""
+    """A control plane. The test reads and changes its objects through `registry`, without requests."""
 
     registry: Registry
     clock: LoopClock
@@ -112,11 +112,12 @@ class VirtualControlPlane:
         token: str | None = None,
         starts_at: datetime = START,
     ) -> AsyncIterator[VirtualControlPlane]:
-        """Serve a plane. With `jobs=False` no controller runs, and pods are the test's to make.
+        """Run a control plane while the block runs.
 
-        Nodes may be silent; with `node_grace_s` they are looked after, and lost when they are silent for so long.
-        With a `token`, the API server refuses requests without that bearer token.
-
+        :param plays_nodes: Whether simulated kubelets start and stop pods.
+        :param jobs: Whether the controllers run. Without them the test creates the pods.
+        :param node_grace_s: After so many seconds without a heartbeat, a node is lost. By default nodes are never lost.
+        :param token: The bearer token that the API server requires, if any.
         :param starts_at: The time of day of the control plane at the virtual time 0.
         """
         time_of_day = LoopClock(starts_at)
@@ -151,7 +152,7 @@ class VirtualControlPlane:
             yield plane
 
     def moment(self) -> float:
-        """Return the virtual time for the history, later with each call: much may happen at one virtual time."""
+        """Return the virtual time for the history, later with each call, as many changes may have one time."""
         self._moment = max(self._moment + MOMENT_S, asyncio.get_running_loop().time())
         return self._moment
 
@@ -174,7 +175,7 @@ class VirtualControlPlane:
         self.registry.patch(NODES, name, None, {"status": status}, PatchKind.MERGE, subresource="status")
 
     def submit(self, name: str = "train", *, workers: int = 4, gang: bool = True, **spec: Any) -> GangRef:
-        """A gang as the provider would submit it; `spec` adds to the Job's, and its `pod` to the pods'."""
+        """Create a gang as the provider does. `spec` has fields of the Job, and its `pod` has fields of the pods."""
         labels = {LABEL_GANG: name, LABEL_ATTEMPT: "0"}
         pod_spec: Obj = {"restartPolicy": "Never", "containers": [_container(spec.pop("cpu", "1"))]}
         pod_spec |= spec.pop("pod", {})
@@ -200,7 +201,7 @@ class VirtualControlPlane:
         return next(pod for pod in self.pods(name) if pod["metadata"]["annotations"][INDEX] == str(rank))
 
     def write(self, pod: str, text: str) -> None:
-        """Add lines to the log of a pod now."""
+        """Add lines to the log of a pod, with the present time."""
         self.logs[pod] = self.logs.get(pod, "") + text
         self.log_times.setdefault(pod, []).extend([self.clock.now()] * text.count("\n"))
 
@@ -208,7 +209,7 @@ class VirtualControlPlane:
         return [pod for pod in self.pods(name) if is_held(pod)]
 
     def ledger(self, name: str = "train") -> dict[str, str]:
-        """Entries of all the gang's ledger ConfigMaps."""
+        """Return the entries of all ledger ConfigMaps of the gang."""
         shards = self.registry.list(CONFIGMAPS, NAMESPACE, f"{LABEL_GANG}={name},{LABEL_ROLE}={Role.LEDGER}")
         return {uid: text for shard in shards for uid, text in shard.get("data", {}).items()}
 
@@ -221,10 +222,10 @@ class VirtualControlPlane:
     def arm(self, kind: str, **conditions: Any) -> None:
         self.faults.add(Fault(kind, **conditions))
 
-    # -- the nodes' part -------------------------------------------------------------------------------------
+    # -- the nodes ------------------------------------------------------------------------------------------
 
     def finish(self, name: str, rank: int, exit_code: int = 0, message: str = "") -> None:
-        """A rank's program ends by itself."""
+        """Let the program of a rank end by itself."""
         self._end(self.pod(name, rank), exit_code, message)
 
     def finish_all(self, name: str = "train", message: str = "") -> None:
@@ -232,7 +233,7 @@ class VirtualControlPlane:
             self._end(pod, 0, message)
 
     async def _play_nodes(self) -> None:
-        """Start what is placed, end what is deleted, each after its time."""
+        """Start the pods that have a node and stop the pods that are deleted, each after a delay."""
         while True:
             self._changed.clear()
             if self.plays_nodes:
@@ -288,7 +289,7 @@ class VirtualControlPlane:
 
 
 class _Logs:
-    """Serves logs out of a dict as a kubelet does: a line has a time, and a log that is followed ends with its pod.
+    """Serves logs from a dict as a kubelet does: a line has a time, and a followed log ends with its pod.
 
     The key of a log is the name of the pod, or `<pod>/<container>`.
     """

@@ -1,8 +1,8 @@
 """An event loop whose time stands still while there is work, and jumps to the next timer when there is none.
 
-Real sockets, no real waiting: server and client run on this one loop, so whatever was sent is readable
-at once, and when nothing is readable nobody is left but timers. A test of ten minutes takes milliseconds
-and measures exact durations by `loop.time()`.
+The sockets are real, and nothing waits in real time. Server and client run on this loop, so sent bytes are readable at
+once, and when nothing is readable, only timers are left. A test of ten minutes takes milliseconds and measures exact
+durations by `loop.time()`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KERNEL_S = 0.0002
-"""What the kernel may need to carry bytes from one end of a loopback connection to the other."""
+"""How long the kernel may need to carry bytes from one end of a loopback connection to the other."""
 OUTSIDE_S = 0.05
+"""How long the loop waits at a time if it has no timer and only another thread or process can wake it."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -40,7 +41,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """See the module. A thread is work that it cannot see, so it stands still until the thread has ended."""
+    """The event loop of the module. It cannot see the work of a thread, so it blocks until the thread has ended."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -61,7 +62,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """The time of day by the running loop's time, as sandbox and follower ask for it."""
+    """A clock of the sandbox: the time of day by the time of the running loop."""
 
     def __init__(self, start: datetime = START) -> None:
         self._start = start
@@ -71,7 +72,7 @@ class LoopClock:
 
 
 def elapsed() -> float:
-    """Seconds since the test began."""
+    """Return the seconds since the test began."""
     return asyncio.get_running_loop().time()
 
 
