@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
@@ -59,6 +59,8 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
     """
 
     custom_operator_name = "@task.gang_job"
+    _runner_path: ClassVar[Path] = Path(runner.__file__)
+    """The program that a rank runs, which calls the function."""
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *GangJobOperator.template_fields)
     template_fields_renderers = {  # noqa: RUF012 - Airflow defines the name and type of this attribute
         **DecoratedOperator.template_fields_renderers,
@@ -119,7 +121,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         source = extract_source(self.python_callable)
         args, kwargs = arguments.to_json_values(source.name, [*self.op_args], self.op_kwargs)
         return {
-            runner.RUNNER_FILE: Path(runner.__file__).read_text(runner.ENCODING),
+            runner.RUNNER_FILE: self._runner_path.read_text(runner.ENCODING),
             runner.FUNCTION_FILE: source.text,
             runner.ARGUMENTS_FILE: arguments.encode(source.name, args, kwargs, takes_gang=source.takes_gang),
             runner.TASK_FILE: json.dumps({"file": source.file, "line": source.line, "results": self.results}),

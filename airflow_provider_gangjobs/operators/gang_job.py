@@ -273,7 +273,7 @@ class GangJobOperator(StoringTask):
                         return_failed=self.max_disruptions > 0,
                         policies=self._policies,
                         is_retry=context["ti"].try_number > 1,
-                        wait_for_previous_s=previous.WORKER_WAIT_S,
+                        wait_for_previous_s=gangs.wait_for_previous_s,
                         must_confirm=self._must_confirm,
                     ),
                 )

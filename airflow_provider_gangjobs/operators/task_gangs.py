@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.session import GangSession
+from airflow_provider_gangjobs.operators.previous import WORKER_WAIT_S
 from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class TaskGangs:
     )
     kill_timeout_s: float = KILL_TIMEOUT_S
     """How long `kill` may take to delete the gangs, in seconds."""
+    wait_for_previous_s: float = WORKER_WAIT_S
+    """How long a submission waits in the worker for the pods of an earlier attempt, in seconds."""
     server_ahead_s: float = 0.0
     """How many seconds the API server's clock is ahead of the local clock, as the last call has shown."""
     _is_killed: bool = field(default=False, init=False, repr=False)

@@ -22,6 +22,8 @@ from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gangjobs_sandbox.thread import SandboxThread
 
 
@@ -325,17 +327,15 @@ def run_for_ten_minutes(*, gang: Gang) -> None:
     time.sleep(600)
 
 
-def test_next_try_adopts_the_gang_after_a_change_of_the_runner(
-    task: TaskMaker, embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    ends = task(run_for_ten_minutes, deferrable=True)
+def test_next_try_adopts_the_gang_after_a_change_of_the_runner(task: TaskMaker, tmp_path: Path) -> None:
+    long_running = task(run_for_ten_minutes, deferrable=True)
     uids = []
     for release in range(2):
-        other = tmp_path / f"{release}.py"
-        other.write_text(f"# release {release}\n")
-        monkeypatch.setattr(runner, "__file__", str(other))
+        operator = long_running.operator()
+        operator._runner_path = tmp_path / f"{release}.py"
+        operator._runner_path.write_text(f"# release {release}\n")
         with pytest.raises(TaskDeferred) as deferred:
-            ends.operator().execute(ends.context())
+            operator.execute(long_running.context())
         uids.append(deferred.value.trigger.args.uid)
 
     assert uids[0] == uids[1]

@@ -1,33 +1,42 @@
-"""A task whose earlier attempt still ends waits without a worker, and then runs."""
+"""A task waits, without a worker if it can, until the pods of its earlier attempt have ended."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.operators import previous
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger, PreviousGangTrigger
 from tests.airflow.polling import wait_for
-from tests.provider.task_runner import run_trigger
+from tests.provider.task_runner import OperatorWithTime, run_trigger
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from tests.provider.task_runner import Task, TaskMaker
 
 SLOW_TO_END = "trap 'sleep 4; exit 0' TERM; while true; do sleep 0.1; done"
 
 
+class OperatorWithShortWait(OperatorWithTime):
+    """An operator that waits only half a second in its worker for the pods of an earlier attempt."""
+
+    def _find_gangs(self, context: Any, **options: Any) -> TaskGangs:
+        gangs: TaskGangs = super()._find_gangs(context, **options)
+        gangs.wait_for_previous_s = 0.5
+        return gangs
+
+
 @pytest.fixture
-def killed(task: TaskMaker, monkeypatch: pytest.MonkeyPatch) -> Task:
+def killed(task: TaskMaker) -> Task:
     """A task whose first try was killed, and whose pods take some seconds to end."""
-    monkeypatch.setattr(previous, "WORKER_WAIT_S", 0.5)
     made: Task = task(SLOW_TO_END, deferrable=True, termination_grace=60)
+    made.kind = OperatorWithShortWait
     operator, context = made.operator(), made.next_try()
     with pytest.raises(TaskDeferred):
         operator.execute(context)
-    wait_for("its ranks", lambda: [pod["status"].get("phase") for pod in made.pods] == ["Running"] * 2)
+    wait_for("running ranks", lambda: [pod["status"].get("phase") for pod in made.pods] == ["Running"] * 2)
     operator.on_kill()
     return made
 

@@ -83,10 +83,11 @@ class Harvester:
         self._drain_requested = asyncio.Event()
         self._log = HarvestLog(str(ledger.ref) if ledger else None)
         self._recorded_pods = 0
+        self._views = 0
         self._failures = 0
 
     def statistics(self) -> HarvestStatistics:
-        return HarvestStatistics(self.backlog, self._recorded_pods, len(self._released), self._failures)
+        return HarvestStatistics(self.backlog, self._recorded_pods, len(self._released), self._failures, self._views)
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -113,6 +114,7 @@ class Harvester:
         """Enqueue pods that have ended; other pods are ignored."""
         recorded = self.recorded
         for pod in pods:
+            self._views += 1
             if not has_ended(pod):
                 continue
             if pod.metadata.uid in recorded:
@@ -200,7 +202,7 @@ class Harvester:
         """One action of the schedule, or one wait."""
         if self._drain_requested.is_set():
             backoff.reset()
-        # Notification-ups that come after this line concern the state that is looked at next.
+        # Notifications that come after this line concern the state that is looked at next.
         self._drain_requested.clear()
         self._work.clear()
         drains = self._open_drains()

@@ -20,6 +20,8 @@ class HarvestStatistics:
     """Pods from which the finalizer was removed."""
     failures: int = 0
     """Batches that met an error."""
+    views: int = 0
+    """Views of pods that were looked at. A pod has a view for each of its changes."""
 
 
 class StatisticsSource(Protocol):
@@ -61,4 +63,5 @@ def _sum(parts: list[HarvestStatistics]) -> HarvestStatistics:
         recorded=sum(part.recorded for part in parts),
         released=sum(part.released for part in parts),
         failures=sum(part.failures for part in parts),
+        views=sum(part.views for part in parts),
     )
