@@ -1,7 +1,7 @@
 """Jobs, pods and PodGroups in domain words: `pod("a").rank(0).on("node-a").failed(137).held()`.
 
-Times are seconds after the Job's creation. Each method changes the builder and returns it; `view()`
-is what tracking sees, `obj` is what a server would send.
+Times are seconds after the creation of the Job. Each method changes the builder and returns it. `view()` is the view
+of the product, and `obj` is the object as a server sends it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def condition(kind: str, status: bool, when: float, reason: str = "", message: s
 
 
 class JobBuilder:
-    """An Indexed Job of some ranks, created and not yet looked at by the Job controller."""
+    """An Indexed Job of some ranks that the Job controller has not handled yet."""
 
     def __init__(self, ranks: int = 4, uid: str = REF.uid) -> None:
         self.obj: dict[str, Any] = {
@@ -235,5 +235,5 @@ def event(reason: str, message: str, when: float = 1) -> EventView:
 
 
 def ranks(count: int, made: Any = lambda builder: builder) -> list[PodView]:
-    """Pods of ranks 0 to count-1, each shaped by `made`."""
+    """Return the pods of ranks 0 to count-1, each changed by `made`."""
     return [made(pod(f"pod-{rank}").rank(rank)).view() for rank in range(count)]

@@ -22,9 +22,9 @@ def answer(body: bytes = b"{}", *, status: str = "200 OK", **headers: str) -> by
 
 @dataclass
 class ConnectionServer:
-    """Answers the n-th request with the n-th of `answers`, and further requests with the last one.
+    """A server that answers the n-th request with the n-th of `answers`, and further requests with the last one.
 
-    :param closes_after: Close the connection after each answer, although the answer did not say so.
+    :param closes_after: Close the connection after each response without the header `Connection: close`.
     """
 
     answers: tuple[bytes, ...] = (answer(),)
@@ -50,7 +50,7 @@ class ConnectionServer:
         await asyncio.sleep(0)
 
     def stop_reading(self) -> None:
-        """Leave what arrives on the open connections unread, also the end of a connection."""
+        """Read nothing more from the open connections, not even their end."""
         for writer in self._writers:
             cast("asyncio.Transport", writer.transport).pause_reading()
 

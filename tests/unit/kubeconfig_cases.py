@@ -315,13 +315,13 @@ PLUGINS = [
         expected=None,
     ),
     plugin_case(
-        "plugin that is told the cluster",
+        "plugin that gets the cluster",
         program=ECHO % "json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']['server']",
         exec_fields={"provideClusterInfo": True},
         differs={ASYNC: "kubernetes_asyncio does not know provideClusterInfo."},
     ),
     plugin_case(
-        "plugin that is told its configuration",
+        "plugin that gets its configuration",
         program=ECHO % "json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']['config']['audience']",
         exec_fields={"provideClusterInfo": True},
         cluster={"extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "k8s"}}]},

@@ -1,7 +1,7 @@
 """A collection of a model API server, in memory and in virtual time: versions, history, pages, watches, and faults.
 
-Faults are those that servers, proxies and networks have. Events of one watch are never out of order and a DELETED
-never comes twice: no API server does that, since both are one stream of etcd's revisions.
+The faults are those of servers, proxies and networks. The events of one watch are always in order, and DELETED never
+comes twice, because the watch of an API server is one stream of revisions of etcd.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BOOKMARK_EVERY_S = 60.0
 
 
 class WatchFault(Enum):
-    """What a watch does that was accepted."""
+    """The fault of a watch that the server has accepted."""
 
     CLOSES = auto()
     BOOKMARK_AND_CLOSES = auto()
@@ -38,7 +38,7 @@ class WatchFault(Enum):
 
 @dataclass
 class Break:
-    """The connection breaks after so many events."""
+    """The connection breaks after this many events."""
 
     after: int
 
@@ -48,7 +48,7 @@ Fault = Exception | WatchFault | Break
 
 @dataclass
 class Collection:
-    """Objects with a name, a uid and a key. The next requests fail as they are told to."""
+    """Objects with a name, a uid and a key. The next requests fail by the faults in the queues."""
 
     now: float = 0.0
     version: int = 1
@@ -61,11 +61,11 @@ class Collection:
     requests: int = 0
     watches: int = 0
     touched: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By key: the version at which an object of it last came, changed or went."""
-    told: Callable[[], int] = int
-    """Up to which version the informer has applied what happened."""
+    """By key: the version at which an object of the key was last created, changed, or deleted."""
+    applied_version: Callable[[], int] = int
+    """Returns the version up to which the informer has applied all changes."""
     left: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """By key: how often each uid has ceased to be of it, by deletion or by a change."""
+    """By key: how often each uid has lost the key, by a deletion or by a change."""
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -78,7 +78,7 @@ class Collection:
     # -- changes ---------------------------------------------------------------------------------------------
 
     def put(self, name: str, key: str) -> None:
-        """Create the object of this name or change it; one that was deleted comes back as another."""
+        """Create or change the object of this name. After a deletion it is another object, with another uid."""
         known = self.objects.get(name)
         metadata = known["metadata"] if known else {"name": name, "uid": f"{name}-{self.version}", "labels": {}}
         old_key = metadata["labels"].get("key")
@@ -106,16 +106,16 @@ class Collection:
             self.objects[metadata["name"]] = obj
 
     def compact(self) -> None:
-        """Forget all history: no watch can be resumed from before now, and no list be paged on."""
+        """Drop the history, so that no earlier watch can be resumed, and no list can be continued."""
         self.history.clear()
         self.oldest = self.version
 
     def cut(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self.connection += 1
 
     def versions_of(self, keys: tuple[str, ...]) -> dict[str, str]:
-        """Version by uid of all that exist now."""
+        """Return the version of each existing object of these keys, by uid."""
         metadata = [obj["metadata"] for obj in self.objects.values()]
         return {m["uid"]: m["resourceVersion"] for m in metadata if m["labels"]["key"] in keys}
 
@@ -128,7 +128,7 @@ class Collection:
             raise self.list_faults.pop(0)
         version, start = map(int, continue_token.split("-")) if continue_token else (self.version, 0)
         if continue_token and version != self.version:
-            raise Gone(410, request="")  # this server keeps no snapshots
+            raise Gone(410, request="")  # this server has no older versions
         names = sorted(self.objects)
         end = start + limit if limit else len(names)
         metadata = {"resourceVersion": str(version), "continue": f"{version}-{end}" if end < len(names) else None}

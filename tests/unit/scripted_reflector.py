@@ -1,4 +1,4 @@
-"""A script of answers to a reflector's requests, played in virtual time."""
+"""A script of responses to the requests of a reflector, in virtual time."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def expired() -> dict[str, Any]:
 
 @dataclass
 class OpenWatch:
-    """A watch that is open for so long, and then ends or breaks."""
+    """A watch that is open for this many seconds, and then ends or breaks."""
 
     seconds: float
     broken_by: ClusterError | None = None
 
 
 class ScriptEndedError(Exception):
-    """The script is through; whatever is asked next is of no interest."""
+    """The script has no further response."""
 
 
 @dataclass
 class ScriptedAnswers:
-    """Answers to the requests of a reflector, in their order, and the times at which they came."""
+    """Responses to the requests of a reflector, and the times of these requests."""
 
     answers: list[Any]
     now: float = 0.0
     requests: list[tuple[float, str]] = field(default_factory=list)
     limits: list[int] = field(default_factory=list)
-    """How many objects each page might have."""
+    """The limit of each page."""
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -128,7 +128,7 @@ def everything(_: View) -> str:
 async def play(
     *answers: Any, pace: InformerConfig | None = None
 ) -> tuple[ScriptedAnswers, Store[View], Reflector[View]]:
-    """Run a reflector until the script is through."""
+    """Run a reflector until the end of the script."""
     script = ScriptedAnswers(list(answers))
     store: Store[View] = Store(everything)
     pace = pace or InformerConfig()

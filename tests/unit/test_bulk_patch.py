@@ -66,7 +66,7 @@ STOPS_BATCH = {ServerAction.REFUSED, ServerAction.BUSY, ServerAction.BROKEN}
 
 
 class Server:
-    """Keeps connections open, and does with the n-th request what the script says; afterwards all goes well."""
+    """A server that keeps connections open, and has a scripted action for each of its first requests."""
 
     def __init__(self, script: Iterable[ServerAction] = ()) -> None:
         self.script = iter(script)
@@ -89,7 +89,7 @@ class Server:
         for task in self._tasks:
             task.cancel()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        assert not [end for end in ends if isinstance(end, Exception)], "the server itself is in order"
+        assert not [end for end in ends if isinstance(end, Exception)], "the server has raised an error"
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -174,7 +174,7 @@ async def bulk_patch(
     await batch.run(connections)
     assert len(succeeded) == batch.succeeded
     assert sorted({*succeeded, *batch.unfinished}) == sorted([*succeeded, *batch.unfinished]), (
-        "each request succeeds or is unfinished, once"
+        "a request is missing or reported twice"
     )
     assert len(succeeded) + len(batch.unfinished) == batch.sent
     assert all(server.applied[f"/pods/{number}"] for number in succeeded if f"/pods/{number}" in server.applied)
@@ -223,7 +223,7 @@ async def test_refusal_of_all_requests_stops_the_batch(does: ServerAction) -> No
     async with Server([does] * 2) as server:
         batch = await bulk_patch(server, 1000, connections=2)
     assert len(batch.unfinished) >= 1
-    assert batch.sent <= 4, "what was on the way, and no more"
+    assert batch.sent <= 4, "the batch sent requests after the refusal"
 
 
 async def test_conflict_does_not_stop_the_batch() -> None:
@@ -258,7 +258,7 @@ async def test_cancelled_batch_leaves_no_connection() -> None:
             await server.busy.wait()
             running.cancel()
             await asyncio.wait([running])
-            await asyncio.gather(*server._tasks)  # each has read the end of its connection
+            await asyncio.gather(*server._tasks)  # each task has read the end of its connection
     assert running.cancelled()
 
 
@@ -319,7 +319,7 @@ async def released(server: Server, count: int, **more: Any) -> dict[str, Cluster
     reported: dict[str, ClusterError | None] = {}
 
     def report(pod: PodView, error: ClusterError | None) -> None:
-        assert pod.metadata.name not in reported, "each pod is reported once"
+        assert pod.metadata.name not in reported, "a pod is reported twice"
         reported[pod.metadata.name] = error
 
     clock = Clock(sleep=lambda _: asyncio.sleep(0))

@@ -67,7 +67,7 @@ def test_invalid_arguments_exit_with_code_2(arguments, message, capsys):
     ],
     ids=["nothing to run", "no token file", "cpu is not a number", "gate of a later release"],
 )
-def test_impossible_call_is_explained_in_one_line(arguments, message, capsys):
+def test_error_of_a_command_is_one_line(arguments, message, capsys):
     assert cli.main(arguments) == 1
     shown = capsys.readouterr().err
     assert shown.startswith(message)

@@ -1,4 +1,4 @@
-"""Back-off, and cutting a stream into lines."""
+"""Delays of a back-off, time slices, and the split of a stream into lines."""
 
 from __future__ import annotations
 

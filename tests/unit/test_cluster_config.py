@@ -88,7 +88,7 @@ def test_two_sources_exclude_each_other(extras: dict[str, object]) -> None:
     ],
     ids=str,
 )
-def test_wrong_values_name_the_extra(extras: dict[str, object], message: str) -> None:
+def test_invalid_value_names_the_extra(extras: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidConnection, match=message) as caught:
         read(**extras)
     assert "sesame" not in f"{caught.value!r} {caught.value.__cause__!r}"
@@ -108,7 +108,7 @@ def test_key_depends_on_cluster_and_credentials_alone() -> None:
     "other",
     [{}, {"in_cluster": True}, {"kube_config_path": "/a"}, {"cluster_context": "b"}, {"disable_verify_ssl": True}],
 )
-def test_key_differs_with_anything_that_matters(other: dict[str, object]) -> None:
+def test_key_differs_if_cluster_or_credentials_differ(other: dict[str, object]) -> None:
     assert read(**other).key != read(kube_config_path="/b").key
 
 
@@ -124,6 +124,6 @@ def test_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(kube_config_path="~/kube").kube_config_path == "/home/me/kube"
 
 
-def test_errors_travel_between_processes() -> None:
+def test_errors_survive_pickling() -> None:
     error = InvalidConnection("k8s", "problem", "remedy")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -1,4 +1,4 @@
-"""The pods of a gang count as complete only if no doubt remains. In doubt the pods are listed."""
+"""The known pods of a gang count as complete only if this is certain. Otherwise the pods are listed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def completeness_of(
     return check_completeness(job.read() if job else None, PodIndex(REF, seen), recorded, REF)
 
 
-def test_one_pod_for_each_rank_that_all_succeeded_are_all() -> None:
+def test_one_succeeded_pod_for_each_rank_is_complete() -> None:
     assert completeness_of(complete_job(), pods()) is Completeness.COMPLETE
     assert completeness_of(complete_job(), pods(), uids(pods())) is Completeness.COMPLETE
 
@@ -94,9 +94,9 @@ BEHIND = {
 
 
 @pytest.mark.parametrize("seen", BEHIND.values(), ids=BEHIND)
-def test_pods_that_a_watch_may_yet_show_to_be_all_are_waited_for(seen: list[PodView]) -> None:
+def test_pods_that_a_watch_may_complete_are_waited_for(seen: list[PodView]) -> None:
     assert completeness_of(complete_job(), seen) is Completeness.PENDING
 
 
-def test_a_pod_that_is_recorded_and_gone_is_a_sign_of_others() -> None:
+def test_recorded_pod_that_is_gone_makes_the_pods_incomplete() -> None:
     assert completeness_of(complete_job(), pods(), {"a-pod-that-was-preempted"}) is Completeness.UNKNOWN

@@ -1,4 +1,4 @@
-"""TLS: which servers are trusted, client certificates, and that no key stays on disk."""
+"""TLS: which servers are trusted, client certificates, and keys that are not left on disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ELSEWHERE = issue(("api.example.org",))
 
 
 def client_certificate(*, password: bytes | None = None) -> tuple[bytes, bytes]:
-    """A certificate to show to a server, and its key, as PEM."""
+    """Return a client certificate and its key as PEM. The key is encrypted if there is a password."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "me")])
     certificate = (

@@ -62,7 +62,7 @@ def test_names_are_unique_and_found():
 
 
 @pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
-def test_link_is_recognised_and_missed(dialect):
+def test_present_and_missing_links_are_recognised(dialect):
     before = copy.deepcopy(JOB)
     linked = dialect.with_link(JOB, GROUP)
     assert before == JOB

@@ -1,4 +1,4 @@
-"""The resources that a cluster serves: served, not served, and unknown are three answers."""
+"""Discovery distinguishes resources that are served, not served, and unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = "/apis/scheduling.k8s.io"
 
 @dataclass
 class Cluster:
-    """The discovery documents of a cluster; an integer in place of one is the error it answers with."""
+    """The discovery documents of a cluster; an integer in place of a document is the status of an error."""
 
     major: str = "1"
     minor: str = "37"
@@ -152,7 +152,7 @@ async def test_discovery_stops_at_the_first_wanted_version(versions: Any, served
     assert known.serves("v1alpha3", "workloads") is (None if served or versions == 500 else False)
 
 
-async def test_what_one_gang_wanted_does_not_answer_for_other_callers() -> None:
+async def test_discovery_that_stopped_early_for_one_gang_is_not_shared() -> None:
     versions: Any = {"v1": CLASSES, "v1beta1": WORKLOAD, "v1alpha2": WORKLOAD}
     async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config) as client:
         await discover(client, wanted=WANTED)

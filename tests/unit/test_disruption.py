@@ -1,4 +1,4 @@
-"""Which ends of a gang count as disruptions, and how many in a row are allowed. Pure."""
+"""Which ends of a gang count as disruptions, and how many in a row are allowed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def end(rank: int, ending: OutcomeKind, caused: float = 60, **fields: object) ->
 
 
 def event_of(*ends: Outcome, reason: str = BACKOFF, disruptions: int = 0) -> GangEvent:
-    """The event of a gang that failed so, as its follower tells it."""
+    """Return the event of a gang that failed for this reason."""
     why = diagnose_end(Verdict(VerdictKind.FAILED, reason), ends)
     event = build_event(REF, Status.FAILED, Phase.FAILED, reason=why.code, message=why.summary, outcomes=ends)
     return replace(event, disruptions=disruptions)
@@ -71,18 +71,18 @@ DOES_NOT = {
 
 
 @pytest.mark.parametrize("event", COUNTS.values(), ids=COUNTS)
-def test_what_counts_as_a_disruption(event: GangEvent) -> None:
+def test_end_that_counts_as_a_disruption(event: GangEvent) -> None:
     assert disruption_of(event, allowed=3) == Disruption(1, 3, event.message)
 
 
 @pytest.mark.parametrize("event", DOES_NOT.values(), ids=DOES_NOT)
-def test_what_does_not_count(event: GangEvent) -> None:
+def test_end_that_does_not_count_as_a_disruption(event: GangEvent) -> None:
     assert disruption_of(event, allowed=3) is None
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.FAILED}))
 def test_only_a_gang_that_failed_was_lost(status: Status) -> None:
-    """Deadlines and deleted Jobs were meant by somebody, whatever its ranks came to."""
+    """A deadline or a deleted Job is no disruption, whatever the outcomes of the ranks are."""
     assert disruption_of(replace(COUNTS["a preemption"], status=status), allowed=3) is None
 
 
@@ -97,7 +97,7 @@ def test_log_has_the_lost_rank_and_the_number_of_disruptions_left() -> None:
 
 @given(st.integers(0, 20), st.integers(0, 20))
 def test_attempts_of_a_try_are_one_more_than_allowed(allowed: int, behind: int) -> None:
-    """Whatever an earlier try had behind it; and the try after the last one begins anew."""
+    """The disruptions that came before count too."""
     attempts = 1
     lost = disruption_of(event_of(end(0, OutcomeKind.LOST), disruptions=behind), allowed=allowed)
     while lost is not None and lost.is_allowed:

@@ -1,4 +1,4 @@
-"""The documentation names what exists, and what exists is documented."""
+"""The documentation names only things that exist, and the public parts of the code are documented."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """Headings as a forge makes anchors of them."""
+    """Return the anchors that GitHub makes of the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -48,7 +48,7 @@ def columns_of_the_migration_table() -> tuple[set[str], set[str]]:
     named = re.compile(r"`(\w+)`")
     same = set(named.findall(text.split("\n\n")[-2]))
     theirs, ours = ({name for row in rows for name in named.findall(row[column])} for column in (1, 2))
-    return theirs | same, (ours - {"retries"}) | same  # retries is every operator's
+    return theirs | same, (ours - {"retries"}) | same  # every operator of Airflow has retries
 
 
 def test_every_parameter_that_the_migration_names_exists() -> None:

@@ -52,7 +52,7 @@ def test_status_becomes_its_own_class(code: int, reason: str, expected: type) ->
     ("code", "expected"),
     [(302, errors.UnexpectedReply), (418, errors.UnexpectedReply), (404, errors.NotFound), (502, errors.ServerError)],
 )
-def test_reply_without_status_is_sorted_by_code_alone(code: int, expected: type) -> None:
+def test_response_without_status_has_its_class_by_code(code: int, expected: type) -> None:
     error = error_from_reply(code, b"<html>token=abc</html>", request="GET /x")
     assert type(error) is expected
     assert str(error) == f"GET /x: {code}"
@@ -61,7 +61,7 @@ def test_reply_without_status_is_sorted_by_code_alone(code: int, expected: type)
 @pytest.mark.parametrize(
     "garbage", [b"", b"null", b"[]", b"\xff\xfe", b'{"kind":"Pod"}', b'{"kind":"Status","code":"x"}']
 )
-def test_garbage_is_no_status(garbage: bytes) -> None:
+def test_body_that_is_no_status_is_ignored(garbage: bytes) -> None:
     assert error_from_reply(500, garbage, request="GET /x").message == ""
 
 
@@ -113,12 +113,12 @@ def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | 
     assert parse_retry_after(header, now=NOW) == seconds
 
 
-def test_retry_after_of_a_day_is_not_waited_for() -> None:
+def test_retry_after_has_a_maximum() -> None:
     assert error_from_reply(503, b"", request="", retry_after="86400").retry_after_s == RETRY_AFTER_MAX_S
     assert error_from_reply(429, body(details={"retryAfterSeconds": 86400}), request="").retry_after_s == 60.0
 
 
-def test_retry_after_may_stand_in_the_body() -> None:
+def test_retry_after_is_read_from_the_body() -> None:
     error = error_from_reply(429, body(details={"retryAfterSeconds": 3}), request="")
     assert error.retry_after_s == 3.0
 
@@ -157,5 +157,7 @@ REFUSED_WRITES: dict[str, tuple[int, bytes, bool]] = {
 
 
 @pytest.mark.parametrize(("status", "answer", "is_another"), REFUSED_WRITES.values(), ids=REFUSED_WRITES)
-def test_only_the_uid_shows_that_an_object_was_replaced(status: int, answer: bytes, is_another: bool) -> None:
+def test_only_a_conflict_of_the_uid_means_that_an_object_was_replaced(
+    status: int, answer: bytes, is_another: bool
+) -> None:
     assert is_of_another_uid(error_from_reply(status, answer, request="")) is is_another

@@ -100,7 +100,7 @@ def test_error_of_an_unreadable_event_has_a_remedy(payload, words):
     assert "clear the task" in str(caught.value)
 
 
-def test_event_stays_small_whatever_happened():
+def test_event_has_a_maximum_size():
     outcomes = [
         Outcome(uid=f"{n}", pod="p" * 60, outcome=OutcomeKind.FAILED, rank=n, message="m" * 4096, caused=at(n))
         for n in range(500)

@@ -21,12 +21,12 @@ ALARM_S = 0.1
 
 
 class Alarm(BaseException):
-    """As `AirflowTaskTimeout`, it is no `Exception`."""
+    """The timeout of a test. Like `AirflowTaskTimeout`, it is not derived from `Exception`."""
 
 
 @contextmanager
 def alarm(after_s: float = ALARM_S) -> Iterator[None]:
-    """As Airflow's `timeout`: a signal whose handler raises in the main thread."""
+    """Raise `Alarm` in the main thread by a signal handler, as the `timeout` of Airflow does."""
 
     def handler(*_: Any) -> None:
         raise Alarm
@@ -88,7 +88,7 @@ def test_alarm_ends_the_wait_and_the_work() -> None:
 
 
 def test_alarm_is_not_lost_in_a_busy_loop() -> None:
-    """In a loop of the main thread, whatever runs at the moment would take the exception."""
+    """In an event loop of the main thread, the callback that runs at the moment would get the exception."""
 
     def work_on() -> None:
         asyncio.get_running_loop().call_soon(work_on)
@@ -113,7 +113,7 @@ def test_work_that_does_not_stop_does_not_keep_the_alarm() -> None:
 
 
 def test_signal_handler_may_run_another_coroutine() -> None:
-    """As Airflow's handler of SIGTERM does, which calls `on_kill`."""
+    """The handler of SIGTERM of Airflow calls `on_kill`."""
     seen: list[int] = []
     handled = threading.Event()
 
@@ -155,7 +155,7 @@ def test_coroutines_of_one_thread_share_a_loop_and_its_contexts() -> None:
 
 
 def test_signal_handler_may_cancel_what_it_interrupts_and_use_another_loop() -> None:
-    """As `on_kill` does."""
+    """The method `on_kill` of the operator does this."""
     thread = EventLoopThread()
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The log of the harvest as a table: error -> level, line. One line when a problem begins, and one when it ends."""
+"""The log of the harvest: one line when a problem begins, and one line when the problem ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
 
 
 @pytest.mark.parametrize(("error", "storing", "line"), TABLE.values(), ids=TABLE)
-def test_hindrance_is_logged_once_and_its_end_too(
+def test_problem_and_its_end_are_logged_once(
     error: Exception, storing: bool, line: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -68,7 +68,7 @@ def test_hindrance_is_logged_once_and_its_end_too(
     assert last.fields == {"gang": "team/train", "pods": 1, "after_s": 30.0, "tries": 3}
 
 
-def test_another_hindrance_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_problem_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     harvest_log = HarvestLog("team/train")
     for name in ("busy while storing", "ledger forbidden", "ledger forbidden", "release refused"):

@@ -1,4 +1,4 @@
-"""When a harvester records, when it releases, and when it leaves the API server to the pods."""
+"""When a harvester records, when it releases pods, and when it waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.tracking.harvest.schedule import (
 
 
 def _busy(schedule: HarvestSchedule | None = None, now: float = 100.0) -> HarvestSchedule:
-    """Pods end just now, and a release has just been made."""
+    """Set a schedule to a moment at which pods have just ended and were just released."""
     schedule = schedule or HarvestSchedule()
     schedule.pods_ended(now)
     schedule.released_slowly(now, took_s=0.05)
@@ -35,7 +35,7 @@ def _busy(schedule: HarvestSchedule | None = None, now: float = 100.0) -> Harves
         (0, 0, HELD_MAX + 1, Action.RELEASE_ALL),
     ],
 )
-def test_while_pods_end_only_what_is_urgent_is_done(unrecorded, terminating, held, action):
+def test_only_urgent_work_is_done_while_pods_end(unrecorded, terminating, held, action):
     assert _busy().next_action(100.0, Backlog(unrecorded, terminating, held))[0] is action
 
 
@@ -43,7 +43,7 @@ def test_nothing_to_do_waits_until_pods_are_enqueued():
     assert HarvestSchedule().next_action(1.0, Backlog(0, 0, 0)) == (Action.WAIT, None)
 
 
-def test_releases_trickle_as_slowly_as_the_server_answers():
+def test_slow_releases_depend_on_how_fast_the_server_answers():
     schedule = HarvestSchedule()
     schedule.pods_ended(100.0)
     assert schedule.next_action(100.0, Backlog(0, 0, 9))[0] is Action.RELEASE_SLOWLY
@@ -96,7 +96,7 @@ def test_drain_has_no_pauses(backlog, action):
         (QUIET_AFTER_S, Backlog(0, 0, 9), False, True),
     ],
 )
-def test_release_of_all_is_interrupted_only_for_what_is_urgent(after_s, backlog, is_draining, continues):
+def test_release_of_all_is_interrupted_only_by_urgent_work(after_s, backlog, is_draining, continues):
     schedule = _busy()
     schedule.recorded(100.0, 100_000)
     assert schedule.continues_to_release(100.0 + after_s, backlog, is_draining=is_draining) is continues

@@ -70,7 +70,7 @@ def test_json_that_is_no_key_is_none(text):
     assert TaskKey.from_json(text) is None
 
 
-def test_parts_do_not_run_into_each_other():
+def test_parts_of_a_key_are_separated():
     assert TaskKey("a|b", "c", "d").digest != TaskKey("a", "b|c", "d").digest
 
 

@@ -1,8 +1,8 @@
-"""Any history, any faults, fast and slow consumers: notifications are true, come once, and are finally complete.
+"""With any history and any faults, notifications are correct, come once, and are complete in the end.
 
 The informer runs on its own against a model collection, in virtual time, while a state machine changes objects, makes
 requests fail, and has consumers look. A consumer keeps what it pieces together from updates and deletions alone, and
-checks at each look what it is told. At the end the faults stop, and everybody must know what the server has.
+checks the notifications at each look. At the end the faults stop, and each consumer must know all objects of its key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.unit.model_collection import Break, Collection, Fault, WatchFault
 
 TURNS_TO_CONVERGE = 5000
 KEYS = ("k1", "k2")
-FOREIGN = "nobody waits for these"
+FOREIGN = "key without a consumer"
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,40 +55,42 @@ def by_label(view: View) -> str | None:
 
 @dataclass
 class Consumer:
-    """Waits for the objects of one key, and believes what it is told."""
+    """A consumer that waits for the objects of one key, and knows only the updates and deletions that it gets."""
 
     server: Collection
     store: Store[View]
     subscription: Subscription[View]
     known: dict[str, View] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
-    """The highest version seen of each uid, also of those that are gone."""
-    told: Counter[str] = field(default_factory=Counter)
-    """How often it was told that a uid is gone; more than once only if it came back in between."""
+    """The highest version that the consumer got of each uid, including deleted objects."""
+    deletions: Counter[str] = field(default_factory=Counter)
+    """How often the consumer got the deletion of each uid. The object was there again between two deletions."""
     applied: int = 0
-    """All that the server did up to this version was in the store when it looked last."""
+    """The version up to which the store had all changes at the last look."""
     had_synced: bool = False
 
     async def look(self) -> None:
-        """Without waiting. Looking and being woken are one step, in which nothing else happens."""
+        """Take updates and deletions without waiting. Nothing else happens between the notification and the look."""
         was_woken = await self.subscription.changed(timeout_s=0)
         key = self.subscription.key
         deleted, updated = self.subscription.take_deleted(), self.subscription.take_updated()
         if was_woken and self.had_synced:
-            assert self.server.touched[key] > self.applied, "woken by what is not its own"
+            assert self.server.touched[key] > self.applied, "notified of an object of another key"
         if not was_woken:
-            assert not deleted, "not woken for a deletion"
-            assert not updated or not self.known, "not woken for a change"
-        assert not deleted.keys() & updated.keys(), "deleted and there at once"
-        self.told.update(deleted.keys())
-        assert self.told <= self.server.left[key], "a deletion was told twice, or one that never was"
+            assert not deleted, "not notified of a deletion"
+            assert not updated or not self.known, "not notified of an update"
+        assert not deleted.keys() & updated.keys(), "an object is both deleted and updated"
+        self.deletions.update(deleted.keys())
+        assert self.deletions <= self.server.left[key], "a deletion was reported twice, or never happened"
         for uid, view in [*updated.items(), *deleted.items()]:
             version = int(view.metadata.resource_version)
-            assert version >= self.newest.get(uid, 0), "an object went back in time"
+            assert version >= self.newest.get(uid, 0), "an object has an older version than before"
             self.newest[uid] = version
         self.known = {uid: view for uid, view in self.known.items() if uid not in deleted} | updated
-        assert self.known == self.subscription.objects(), "what it was told is not what there is"
-        self.applied, self.had_synced = self.server.told(), self.store.is_synced
+        assert self.known == self.subscription.objects(), (
+            "updates and deletions do not add up to the objects in the store"
+        )
+        self.applied, self.had_synced = self.server.applied_version(), self.store.is_synced
 
 
 NAMES = st.sampled_from("abcdefg")
@@ -111,13 +113,13 @@ WATCH_FAULTS: st.SearchStrategy[Fault] = st.one_of(
     st.builds(Break, st.integers(0, 3)),
 )
 CHANGES = st.lists(st.tuples(NAMES, st.sampled_from([*KEYS, FOREIGN, "delete", "recreate"])), min_size=1, max_size=6)
-"""A name, and the key it gets or what else becomes of it; all of a list at once, so nobody sees the states between."""
+"""The name of an object, and its new key or another change. The changes of a list happen at once."""
 TURNS = st.sampled_from([0, 1, 2, 3, 5, 30, 200])
-"""How far the informer comes before the next thing happens: in the midst of a list, or to rest."""
+"""How many turns of the loop the informer has before the next step: some end within a list, some at rest."""
 
 
 class InformerMachine(RuleBasedStateMachine):
-    """The informer, its server, and for each key a consumer that looks when woken, and one that looks when it likes."""
+    """The informer, its server, and for each key a consumer that looks in each turn and one that looks at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +133,7 @@ class InformerMachine(RuleBasedStateMachine):
         clock = self.server.clock
         self.health = Health("jobs", clock, healthy_after_s=pace.healthy_after_s)
         reflector = Reflector(self.server, Target(JOBS), View, self.store, health=self.health, clock=clock, config=pace)
-        self.server.told = lambda: int(reflector._version or 0)
+        self.server.applied_version = lambda: int(reflector._version or 0)
         self.running = self.loop.create_task(reflector.run())
 
     def _consumer(self, key: str) -> Consumer:
@@ -156,7 +158,7 @@ class InformerMachine(RuleBasedStateMachine):
             for consumer in self.fast:
                 await consumer.look()
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------------------
 
     @rule(changes=CHANGES, turns=TURNS)
     def objects_change(self, changes: list[tuple[str, str]], turns: int) -> None:
@@ -200,7 +202,7 @@ class InformerMachine(RuleBasedStateMachine):
         self.slow[which].subscription.close()
         self.slow[which] = self._consumer(KEYS[which])
 
-    # -- what holds ------------------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------------------
 
     @invariant()
     def informer_runs(self) -> None:
@@ -210,7 +212,7 @@ class InformerMachine(RuleBasedStateMachine):
 
     @invariant()
     def requests_are_few(self) -> None:
-        """At most one a second in the long run, and a handful for each thing that happened."""
+        """There are at most 20 requests for each step, and one for each second."""
         assert self.server.requests <= 20 + 20 * self.steps + self.server.now
 
     @invariant()
@@ -236,13 +238,13 @@ class InformerMachine(RuleBasedStateMachine):
                 break
             await self._run(1)
         else:
-            raise AssertionError(f"not equal after {TURNS_TO_CONVERGE} turns")
+            raise AssertionError(f"the store differs from the server after {TURNS_TO_CONVERGE} turns")
         for consumer in [*self.fast, *self.slow]:
             await consumer.look()
             key = consumer.subscription.key
             assert _versions(consumer.known) == self.server.versions_of((key,))
             gone = consumer.newest.keys() - consumer.known.keys()
-            assert gone <= consumer.told.keys(), "an object is gone, and its consumer was not told"
+            assert gone <= consumer.deletions.keys(), "a consumer did not get the deletion of an object"
 
 
 def _versions(views: dict[str, View]) -> dict[str, Any]:

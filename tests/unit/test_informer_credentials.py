@@ -1,4 +1,4 @@
-"""A token that expires while a watch is open: the watch goes on, the next one is refused, and nothing is lost by it."""
+"""A token expires while a watch is open: the watch continues, the next watch is refused, and no change is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITHIN_S = 600
 
 @dataclass
 class Guarded:
-    """An API that admits one token, which is looked at when a request begins and not again."""
+    """An API that accepts one token, and checks the token only at the beginning of a request."""
 
     api: ModelApi
     token: str
@@ -44,7 +44,7 @@ class Guarded:
 
 @dataclass
 class Watched:
-    """An informer that has synced and watches, by the token of a file."""
+    """An informer that has synced and watches with a token from a file."""
 
     informer: Informer[View]
     api: ModelApi
@@ -53,15 +53,15 @@ class Watched:
     file: Path
 
     def expire(self) -> None:
-        """The token that is in use is no good any more."""
+        """Let the API refuse the token that is in use."""
         self.guard.token = "second"
 
     def renew(self) -> None:
-        """Whoever renews the file does it now."""
+        """Write the new token to the file."""
         self.file.write_text("second")
 
     def cut_and_miss(self) -> None:
-        """The watch ends, and what happens then is told to nobody."""
+        """End the watch, and change objects before the next watch."""
         self.api.cut_watches()
         self.api.put("a", "changed")
         self.api.delete("b")
@@ -69,7 +69,7 @@ class Watched:
 
     @property
     def watches(self) -> list[tuple[str, str]]:
-        """The version from which each was to begin, and its token."""
+        """The resource version and the token of each watch request."""
         return [
             (request.query["resourceVersion"], request.headers["authorization"].removeprefix("Bearer "))
             for request in self.server.requests
@@ -112,7 +112,7 @@ async def test_open_watch_outlives_its_token(tmp_path: Path) -> None:
 async def test_watch_continues_with_the_renewed_token_from_its_version(tmp_path: Path) -> None:
     async with watched(tmp_path) as it:
         gone = it.informer.subscribe("b")
-        await asyncio.sleep(10)  # a watch that lived for a while is resumed at once
+        await asyncio.sleep(10)  # a watch that was open for a while is resumed at once
         version = str(it.api.version)
         it.expire()
         it.renew()
@@ -125,7 +125,7 @@ async def test_watch_continues_with_the_renewed_token_from_its_version(tmp_path:
 
 
 @in_virtual_time
-async def test_token_that_is_due_is_read_again_before_anybody_is_refused(tmp_path: Path) -> None:
+async def test_token_that_is_due_is_read_again_before_a_request_is_refused(tmp_path: Path) -> None:
     async with watched(tmp_path) as it:
         await asyncio.sleep(TOKEN_FILE_PERIOD_S + 1)
         it.expire()

@@ -23,12 +23,12 @@ def named(name: str, **more: Any) -> dict[str, Any]:
 
 
 def odd(name: str) -> dict[str, Any]:
-    """It has a uid and a version, and what else is read of it has another type than Kubernetes gives it."""
+    """Return an object with a uid and a version whose other fields have a wrong type."""
     return named(name, status="odd")
 
 
 def bookmark(version: str) -> dict[str, Any]:
-    """As an API server sends it: an object of the kind, all but empty."""
+    """Return a bookmark, which has an object with a version only."""
     return {"kind": "Pod", "metadata": {"resourceVersion": version}, "spec": {"containers": None}, "status": {}}
 
 
@@ -37,7 +37,7 @@ def line(kind: str, obj: Any) -> bytes:
 
 
 def summary_of(event: WatchEvent[PodView]) -> tuple[str, PodView | None, str, str]:
-    """Its type, its object if that could be read, and its uid and version."""
+    """Return type, object, uid and version of an event. The object is None if it could not be decoded."""
     seen, meta = event.object, event.object.metadata
     return event.type, seen if isinstance(seen, PodView) and meta.uid else None, meta.uid, meta.resource_version
 
@@ -62,7 +62,7 @@ KINDS = st.one_of(
 
 
 @given(st.lists(KINDS, max_size=6))
-def test_event_is_the_same_whatever_it_came_with(events: list[tuple[str, Any]]) -> None:
+def test_event_does_not_depend_on_other_events_of_the_chunk(events: list[tuple[str, Any]]) -> None:
     lines = [line(*event) if event[0] else b"\n" for event in events]
     views = ViewDecoder(PodView)
     assert [summary_of(event) for event in views.decode_events(b"".join(lines))] == [
@@ -82,7 +82,7 @@ def test_bookmark_has_a_version(kind: Any) -> None:
     assert (event.type, event.object.metadata.resource_version) == ("BOOKMARK", "9")
 
 
-def test_events_before_a_line_that_is_none_are_given() -> None:
+def test_events_before_an_invalid_line_are_returned() -> None:
     events = iter(
         ViewDecoder(PodView).decode_events(line("ADDED", named("a")) + b"<html>\n" + line("ADDED", named("b")))
     )
@@ -91,7 +91,7 @@ def test_events_before_a_line_that_is_none_are_given() -> None:
         next(events)
 
 
-def test_error_among_events_is_the_server_s_own() -> None:
+def test_event_of_type_error_raises_the_error_of_the_server() -> None:
     error = error_from_events(line("ADDED", named("a")) + line("ERROR", STATUS), request="watch pods")
     assert (error.status, error.reason) == (410, "Expired")
 
@@ -107,7 +107,7 @@ ITEMS = st.lists(st.sampled_from([named("a"), named("b"), odd("c"), {}, None]), 
 
 
 @given(ITEMS)
-def test_object_of_a_page_is_the_same_whatever_it_came_with(items: list[Any]) -> None:
+def test_object_of_a_page_does_not_depend_on_other_objects(items: list[Any]) -> None:
     views = ViewDecoder(PodView)
     read = views.decode_page(page(*items))
     assert (read.resource_version, read.continue_token) == ("7", "more")
@@ -115,10 +115,10 @@ def test_object_of_a_page_is_the_same_whatever_it_came_with(items: list[Any]) ->
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{},"items":[]}'], ids=repr)
-def test_what_is_no_list_is_refused(body: bytes) -> None:
+def test_response_that_is_no_list_is_refused(body: bytes) -> None:
     with pytest.raises(UnexpectedReply):
         ViewDecoder(PodView).decode_page(body)
 
 
-def test_list_of_nothing_is_empty() -> None:
+def test_list_without_items_is_empty() -> None:
     assert list(ViewDecoder(PodView).decode_page(b'{"metadata":{"resourceVersion":"7"},"items":null}').items) == []

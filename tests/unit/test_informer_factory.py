@@ -1,4 +1,4 @@
-"""Which users share an informer, how long it lives, and what happens to those who wait when it ends."""
+"""Which users share an informer, how long the informer runs, and what happens to waiters when it ends."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ async def test_closing_before_the_first_iteration_notifies_all_waiters() -> None
 
 
 async def test_shared_task_does_not_inherit_the_context_of_a_trigger() -> None:
-    """A triggerer routes log lines by a context variable; the informer outlives the trigger that opened it."""
+    """A triggerer routes log lines by a context variable, and an informer may outlive the trigger that opened it."""
     trigger = contextvars.ContextVar("trigger", default="none")
     trigger.set("first")
     seen = []
@@ -241,7 +241,7 @@ def test_each_loop_has_its_own_informers() -> None:
 
 
 def test_end_of_the_loop_closes_everything() -> None:
-    """As a worker does it: one loop, one wait, and the process goes on."""
+    """A worker runs one wait in one loop, and the process continues."""
 
     async def once() -> tuple[int, InformerFactory]:
         async with FaultServer(ModelApi().handle) as server:
@@ -255,7 +255,7 @@ def test_end_of_the_loop_closes_everything() -> None:
 
 
 async def test_silence_of_the_server_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The watch over staleness runs with each informer, and ends with it."""
+    """The check of staleness runs with each informer, and ends with the informer."""
     waits = asyncio.Queue[float]()
     now = 0.0
 
@@ -279,7 +279,7 @@ async def test_silence_of_the_server_is_logged(caplog: pytest.LogCaptureFixture)
 
 
 async def test_unexpected_error_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
-    """Even what must not happen does not stop those who wait."""
+    """An unexpected error does not stop the informer."""
     failures = iter([RuntimeError("defect")])
 
     async def at_once(_: float) -> None:

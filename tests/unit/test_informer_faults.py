@@ -1,6 +1,6 @@
-"""The whole informer over HTTP against a server that misbehaves: requests stay few, and the state converges.
+"""The whole informer over HTTP against a server with faults: requests are few, and the state converges.
 
-In virtual time, but for the last.
+All tests but the last one run in virtual time.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ ENDLESS = {
 @pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
 @in_virtual_time
 async def test_requests_stay_few_while_watches_fail(fault: Any) -> None:
-    """Each watch fails for a second; even so hurried, there are at most some dozens of requests."""
+    """Each watch fails for a second. There are at most some dozens of requests, also with short delays."""
     api = ModelApi(every_watch=fault)
     api.put("a", "1")
     async with informer_of(api) as (informer, server):
@@ -132,7 +132,7 @@ async def test_requests_stay_few_while_watches_fail(fault: Any) -> None:
 @pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
 @in_virtual_time
 async def test_state_converges_although_watches_fail(fault: Any) -> None:
-    """What changes while no watch works is seen by listing again, and what comes later by the watch that works."""
+    """Changes without a working watch are found by a new list, and later changes by the watch that works."""
     api = ModelApi(every_watch=fault)
     api.put("a", "1")
     api.put("b", "1")
@@ -152,7 +152,7 @@ async def test_state_converges_although_watches_fail(fault: Any) -> None:
     "fault", [internal_error, bad_gateway, login_page, reset_at_once, forbidden, gone, unauthorized]
 )
 @in_virtual_time
-async def test_failing_lists_are_waited_out(fault: Any) -> None:
+async def test_informer_retries_until_a_list_succeeds(fault: Any) -> None:
     api = ModelApi(list_faults=[fault] * 4)
     api.put("a", "1")
     async with informer_of(api) as (informer, server):
@@ -162,7 +162,7 @@ async def test_failing_lists_are_waited_out(fault: Any) -> None:
 
 
 @in_virtual_time
-async def test_watch_without_answer_is_given_up() -> None:
+async def test_watch_without_a_response_is_replaced() -> None:
     api = ModelApi(watch_faults=[no_head])
     async with informer_of(api) as (informer, _):
         await informer.synced()
@@ -251,7 +251,7 @@ async def longest_turn_in_a_burst() -> float:
         api.watch_faults.append(burst)
         api.cut_watches()
         longest_s, before = 0.0, time.thread_time()
-        gc.disable()  # a full collection of the whole test process is not what is measured
+        gc.disable()  # the test does not measure garbage collections of the process
         while informer.statistics().events < 10_000:
             await asyncio.sleep(0)
             longest_s, before = max(longest_s, time.thread_time() - before), time.thread_time()

@@ -1,4 +1,4 @@
-"""The log of the informer as a table: what happens -> level, line, fields. An event has no line."""
+"""The log lines of the informer, with level and fields. Events of a watch are not logged."""
 
 from __future__ import annotations
 

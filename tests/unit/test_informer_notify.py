@@ -73,7 +73,7 @@ class Rounds:
 
 
 async def _asleep(wakes: list[Notification], woken: list[tuple[int, int]], rounds: Rounds) -> list[asyncio.Task[None]]:
-    """Sleepers that note their number and the round in which they were woken."""
+    """Start waiters that record their number and the round in which they were woken."""
 
     async def sleep(number: int, wake: Notification) -> None:
         await wake.wait(60)
@@ -105,7 +105,7 @@ async def test_many_waiters_wake_in_order_over_several_iterations() -> None:
     rounds.stop()
     assert [number for number, _ in woken] == list(range(len(wakes)))
     assert max(Counter(in_round for _, in_round in woken).values()) == WAKEUPS_PER_ITERATION_MAX
-    assert woken[-1][1] - woken[0][1] == 9, "and no round is left out"
+    assert woken[-1][1] - woken[0][1] == 9, "waiters were woken in each round"
 
 
 async def test_due_timer_runs_before_all_waiters_are_woken() -> None:
@@ -134,7 +134,7 @@ async def test_cancelled_waiter_does_not_count_towards_the_limit() -> None:
 
 
 async def test_second_notification_before_the_wake_up_is_merged() -> None:
-    """A wake-up that comes while another one is on its way is the same."""
+    """A notification during a pending wake-up causes no further wake-up."""
     wake, crowd = Notification(), [Notification() for _ in range(WAKEUPS_PER_ITERATION_MAX)]
     rounds, woken = Rounds(), []
     tasks = await _asleep([*crowd, wake], woken, rounds)

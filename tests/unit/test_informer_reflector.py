@@ -45,7 +45,7 @@ from tests.unit.scripted_reflector import (
     values,
 )
 
-# -- how it goes on --------------------------------------------------------------------------------------------
+# -- ends of watches ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ async def test_version_that_never_works_is_listed_again() -> None:
     assert script.asked == ["list", *["watch 5"] * 5, "list", "watch 6"]
 
 
-# -- how long it waits -----------------------------------------------------------------------------------------
+# -- delays ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ MUCH = [event("ADDED", obj(f"u{number}", number + 6)) for number in range(10)]
 
 
 async def test_watch_with_many_changes_is_resumed_soon() -> None:
-    """As an API server ends watches under load: all that are full, again and again, until the burst is over."""
+    """An API server under load ends all watches whose buffers are full, repeatedly until the burst is over."""
     ends = [[event("MODIFIED", obj(f"u{n}", 100 * k + n)) for n in range(10)] for k in range(1, 30)]
     script, store, reflector = await play(page(5), MUCH, *ends, [OpenWatch(300)])
     assert len(script.requests) == 32
@@ -186,7 +186,7 @@ async def test_watch_with_many_changes_is_resumed_soon() -> None:
 
 
 async def test_watch_that_ended_regularly_after_a_second_is_resumed_soon() -> None:
-    """As an API server ends, with the others, a watch that has nothing to tell."""
+    """An API server may end a watch without events together with other watches."""
     script, _, reflector = await play(page(5), *[[OpenWatch(1.5)]] * 100, [OpenWatch(300)])
     assert all(1.52 <= gap <= 1.6 for gap in script.gaps[1:])
     assert (reflector.statistics().lists, reflector.statistics().problem) == (1, None)
@@ -237,7 +237,7 @@ async def test_excessive_retry_after_is_cut() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Forbidden(403, request=""), MethodNotAllowed(405, request="")], ids=str)
-async def test_refused_watch_becomes_one_poll_for_all(refusal: ClusterError) -> None:
+async def test_refused_watch_is_replaced_by_polls(refusal: ClusterError) -> None:
     script, store, reflector = await play(page(5, obj("a", 1)), refusal, page(6), page(7, obj("b", 7)))
     assert script.asked == ["list", "watch 5", "list", "list"]
     assert all(8 <= gap <= 12 for gap in script.gaps[1:])
@@ -255,7 +255,7 @@ async def test_watch_is_tried_again_after_a_while() -> None:
 
 
 def _until_watched(polls: list[Any]) -> list[Any]:
-    """As many polls as fit before the watch is tried again, with the seed that the script uses."""
+    """Return how many polls there are until the watch is tried again, with the seed of the script."""
     clock = Clock(random=random.Random(7))
     clock.random_between(240, 360)
     waited, count = 0.0, 0
@@ -265,7 +265,7 @@ def _until_watched(polls: list[Any]) -> list[Any]:
     return [*polls[:count], [OpenWatch(300)]]
 
 
-# -- odd objects -----------------------------------------------------------------------------------------------
+# -- undecodable objects -----------------------------------------------------------------------------------------------
 
 ODD = [{"metadata": {"uid": 7}}, {"metadata": {"uid": "", "resourceVersion": "9"}}, {}, [], "x", None]
 
@@ -277,7 +277,7 @@ async def test_undecodable_object_in_a_list_is_skipped(odd: Any) -> None:
     assert reflector.statistics().decode_errors == 1
 
 
-async def test_known_object_that_is_undecodable_in_a_later_list_is_not_gone() -> None:
+async def test_known_object_that_is_undecodable_in_a_later_list_stays() -> None:
     odd = {"metadata": {"uid": "a", "resourceVersion": "8"}, "value": 7}
     _, store, _ = await play(page(5, obj("a", 1, "old"), obj("b", 1)), [expired()], page(9, odd), [OpenWatch(300)])
     assert values(store) == {"a": "old"}
@@ -325,12 +325,12 @@ async def test_staleness_counts_from_the_last_response() -> None:
     assert reflector.statistics().staleness_s == 200
 
 
-# -- others on the loop ----------------------------------------------------------------------------------------
+# -- other tasks -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("how", "looks"), [("list", 90), ("watch", 90), ("watch in one part", 5)])
 async def test_other_tasks_run_during_a_long_read(how: str, looks: int) -> None:
-    """A page of a thousand objects, or as many events in a burst, from a source that never waits itself."""
+    """The source sends a page of a thousand objects, or as many events, and never waits."""
     many = [obj(str(number), number + 6) for number in range(1000)]
     events = [json.dumps(event("ADDED", one)).encode() + b"\n" for one in many]
     answers = {

@@ -1,4 +1,4 @@
-"""When the objects of an informer are all objects of one moment, so that a missing object does not exist."""
+"""An informer is a snapshot if it has all objects of one version, so that a missing object does not exist."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def woken(subscription: Subscription[View]) -> bool:
     return await subscription.changed(timeout_s=0)
 
 
-# -- one behaviour each ----------------------------------------------------------------------------------------
+# -- tables of one behaviour ----------------------------------------------------------------------------------------
 
 
 async def test_subscriber_is_notified_of_its_own_objects_only() -> None:
@@ -312,7 +312,7 @@ KEYS = st.sampled_from(["k1", "k2", "k3", None])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Any mix of events, lists that finish or not, and subscribers that come, look and go."""
+    """A mix of events, complete and partial lists, and subscribers that subscribe, take changes, and close."""
 
     subscriptions = Bundle("subscriptions")
 
@@ -370,7 +370,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(subscription=subscriptions)
     def look(self, subscription: Subscription[View]) -> None:
-        """What was taken, applied to what was seen before, is what there is."""
+        """Check that the taken changes, applied to the objects before, are the objects of the store."""
         if subscription not in self.seen:
             return
         was_woken = self.loop.run_until_complete(subscription.changed(timeout_s=0))

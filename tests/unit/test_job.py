@@ -58,7 +58,7 @@ BROKEN: dict[str, tuple[JobBuilder, str, Any]] = {
 
 
 @pytest.mark.parametrize(("built", "name", "value"), BROKEN.values(), ids=BROKEN)
-def test_what_cannot_be_read_is_as_if_it_were_not_there(built: JobBuilder, name: str, value: Any) -> None:
+def test_unreadable_annotation_is_the_same_as_a_missing_one(built: JobBuilder, name: str, value: Any) -> None:
     assert getattr(built.read(), name) == value
 
 
@@ -133,7 +133,7 @@ def test_field_of_another_type_is_an_error() -> None:
         read_job({"metadata": {"name": 1}})
 
 
-def test_value_holds_nothing_but_the_view() -> None:
+def test_jobs_with_equal_views_are_equal() -> None:
     assert read_job(JobView()) == Job(JobView())
 
 

@@ -245,7 +245,7 @@ def test_result_path_is_the_containers_own():
     assert env_of(sidecar)["GANG_RESULT_PATH"] == "/tmp/end"
 
 
-def test_users_env_can_refer_to_ours():
+def test_variables_of_the_user_can_refer_to_those_of_the_provider():
     (container,) = pod_of(GangSpec(image="a", workers=2, env={"ME": "rank $(RANK)"}))["containers"]
     names = [item["name"] for item in container["env"]]
     assert names.index("RANK") < names.index("ME")
@@ -271,7 +271,7 @@ def test_service_is_named_like_the_pods_subdomain():
     assert env_of(pod["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.{ATTEMPT.name}"
 
 
-def test_a_subdomain_that_is_brought_needs_no_service():
+def test_subdomain_of_the_user_needs_no_service():
     spec = GangSpec(image="a", workers=2, pod_overrides={"spec": {"subdomain": "peers"}})
     assert render_service(spec, ATTEMPT, "job-uid") is None
     assert env_of(pod_of(spec)["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.peers"
@@ -311,7 +311,7 @@ def test_manifests_own_deadline_stands():
     assert "gangjobs.airflow/time-limit" not in job["metadata"]["annotations"]
 
 
-def test_plain_job_keeps_the_manifests_shape():
+def test_job_without_a_gang_keeps_the_shape_of_the_manifest():
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 3, "completionMode": "NonIndexed"}}
     spec = job_of(GangSpec(manifest=manifest, image="a", gang="off"))["spec"]
     assert (spec["parallelism"], spec["completionMode"]) == (3, "NonIndexed")
@@ -324,7 +324,7 @@ def test_elastic_minimum_reaches_the_group():
     assert job["spec"]["scheduling"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 
-def test_rendering_changes_nothing_it_was_given():
+def test_rendering_does_not_change_its_arguments():
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -13,7 +13,7 @@ def test_dns_labels_are_accepted(text):
 
 
 @pytest.mark.parametrize("text", ["", "-a", "a-", "A", "a.b", "a_b", "a\n", LONG_LABEL + "a", None, 4, "ä"])
-def test_other_texts_are_no_dns_label(text):
+def test_other_texts_are_refused_as_dns_labels(text):
     assert not names.is_dns_label(text)
 
 

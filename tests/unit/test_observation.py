@@ -69,7 +69,7 @@ PHASES = {
 
 
 @pytest.mark.parametrize(("seen", "pods", "phase"), PHASES.values(), ids=PHASES)
-def test_phase_of_what_the_server_shows(seen, pods, phase):
+def test_phase_follows_from_job_and_pods(seen, pods, phase):
     assert _observe(seen, pods).phase is phase
 
 
@@ -259,7 +259,7 @@ LINES = {
 
 
 @pytest.mark.parametrize(("line", "seen"), LINES.items(), ids=LINES)
-def test_log_line_is_plain(line, seen):
+def test_log_line_has_phase_counts_and_reason(line, seen):
     assert _observe(*seen).line == line
 
 
@@ -268,7 +268,7 @@ NODE_REASONS = {
     "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {gpu: }.": (
         "had untolerated taint {gpu: } on 2 of 3 nodes; Insufficient cpu on 1 of 3 nodes"
     ),
-    # 1.35 and 1.36, then 1.37, as they say it.
+    # The messages of 1.35 and 1.36, and then of 1.37.
     "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). no new claims to deallocate, "
     "preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, "
     "1 Preemption is not helpful for scheduling.": (
@@ -339,7 +339,7 @@ FIT_FAILED = (
         "pod group is not ready, 3 Pending, 3 minAvailable; Pending: 3 Unschedulable",
     ],
 )
-def test_the_pod_with_the_cause_is_heard_and_not_the_pods_that_refer_to_it(others):
+def test_wait_has_the_cause_and_not_the_message_of_pods_that_refer_to_it(others):
     pods = [pod(f"pod-{rank}").rank(rank).unschedulable(others).view() for rank in range(3)]
     pods.append(pod("pod-3").rank(3).unschedulable(FIT_FAILED).view())
     assert _observe(job().resumed(1), pods).waiting_for == "Insufficient cpu on 2 of 2 nodes"

@@ -1,4 +1,4 @@
-"""Random legal histories of a gang: phases only move forward, and a restarted reader reports the same."""
+"""Random valid histories of a gang: phases only move forward, and a restarted reader reports the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ few = settings(max_examples=examples(40), deadline=None)
 
 
 class Snapshot:
-    """How the gang looks at one moment; written as its line, so that a failure can be read."""
+    """The Job and the pods at one moment. Its text is the log line of the gang, so that failures are readable."""
 
     def __init__(self, seen_job: Job, pods: list[PodView]) -> None:
         self.job = seen_job
@@ -39,7 +39,7 @@ def _observe(seen_job: Job, pods: list[PodView]) -> Observation:
 
 
 class History:
-    """A gang as a cluster takes it through its life; `snapshots` holds what each moment looks like."""
+    """A drawn history of a gang, from its creation to its end. `snapshots` has each of its moments."""
 
     def __init__(self, draw: Any) -> None:
         self.draw = draw
@@ -170,10 +170,10 @@ def test_lagging_views_do_not_move_the_phase_back(snapshots, steps):
     of_job = of_pods = before = 0
     for job_ahead, pods_ahead in steps:
         of_job = min(of_job + job_ahead, last)
-        # Once pods are gone only the Job can tell how far they had come, so it must not lag that much.
+        # When pods are gone, only the Job shows the phase that they had, so the view of the Job must not lag that much.
         of_pods = min(of_pods + pods_ahead, last if of_job == last or not gone else gone[0] - 1)
         phase = ORDER.index(_observe(snapshots[of_job].job, snapshots[of_pods].pods).phase)
-        # The end itself is told only after the pods were listed from the server.
+        # The end is reported only after the pods were listed from the server.
         seen = min(phase, ORDER.index(Phase.FINISHING))
         assert seen >= before
         before = seen

@@ -124,7 +124,7 @@ def test_deleted_pod_was_caused_by_the_request():
 
 
 def test_deleted_pod_was_caused_before_its_end_whenever_it_was_removed():
-    """Else a rank that was deleted first would seem to follow those that the Job controller deleted for it."""
+    """Otherwise a rank that was deleted first would come after ranks that the Job controller deleted for it."""
     assert outcome_of(pod().on("n").failed(143, when=62).deleted(asked=64, grace=0).view()).caused == at(62)
 
 
@@ -136,7 +136,7 @@ def test_disruption_was_caused_when_it_was_decided():
 
 
 def test_refused_pod_was_caused_when_it_was_refused():
-    """Else the peers that the Job controller deleted for it would seem to come first."""
+    """Otherwise the ranks that the Job controller deleted because of it would come first."""
     refused = pod("a").rank(1).on("n").phase("Failed", "Evicted", "The node had condition: [DiskPressure]. ")
     refused.obj["status"]["startTime"] = "2026-08-01T12:00:50Z"
     peer = pod("b").rank(0).on("n").failed(143, when=51).deleted(asked=50)
@@ -232,9 +232,9 @@ def test_failed_rank_may_give_its_reason(written, error):
 
 
 def _failed(rank: int, said_at: float | None) -> Outcome:
-    """A rank that ended in second 60, and said when it failed."""
-    told = "" if said_at is None else f'{{"error": "e", "at": {at(said_at).timestamp()}}}'
-    return outcome_of(pod(f"p{rank}").rank(rank).on("n").failed(message=told).view())
+    """Return the outcome of a rank that ended in second 60 and reported the time of its failure."""
+    message = "" if said_at is None else f'{{"error": "e", "at": {at(said_at).timestamp()}}}'
+    return outcome_of(pod(f"p{rank}").rank(rank).on("n").failed(message=message).view())
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ VANISHED = {
 
 @pytest.mark.parametrize("how", VANISHED.values(), ids=VANISHED)
 def test_rank_that_vanished_with_its_node_comes_before_its_peers_failures(how):
-    """They lose their connection at once, and that the node is gone is noticed minutes later."""
+    """The peers lose their connection at once, and the loss of the node is noticed minutes later."""
     lost = Outcome(uid="lost", pod="p", rank=3, caused=at(400), **how)
     peers = [_outcome(rank, OutcomeKind.FAILED, 60, exit_code=1) for rank in range(3)]
 
@@ -320,7 +320,7 @@ def test_rank_that_its_node_saw_end_has_its_time():
 
 
 def test_pod_that_was_replaced_is_no_cause():
-    """A queue stopped the gang, and let it run anew before a rank was preempted."""
+    """A queue suspended and resumed the gang before a rank was preempted."""
     stopped = [
         Outcome(uid=f"old-{rank}", pod="p", rank=rank, outcome=OutcomeKind.DELETED, created=at(0), caused=at(10))
         for rank in range(2)
@@ -346,7 +346,7 @@ def test_failed_ranks_come_first():
     assert [outcome.rank for outcome in failures_first(outcomes, 3)] == [3, 2, 1]
 
 
-def test_result_of_a_rank_is_one_the_job_counts():
+def test_result_of_a_rank_comes_from_the_pod_that_the_job_counts():
     first = _outcome(0, OutcomeKind.SUCCEEDED, finished=at(20), message="1")
     twice = Outcome(uid="again", pod="p", rank=0, outcome=OutcomeKind.SUCCEEDED, finished=at(30), message="2")
     outcomes = [twice, first, _outcome(1, OutcomeKind.FAILED), _outcome(2, OutcomeKind.SUCCEEDED)]

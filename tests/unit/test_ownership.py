@@ -1,4 +1,4 @@
-"""What a sweep does with a gang that nobody owns."""
+"""The decision of a sweep about a gang without an owner."""
 
 from __future__ import annotations
 

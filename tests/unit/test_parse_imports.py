@@ -1,6 +1,6 @@
 """Importing the interfaces of the provider in a DAG file loads no client library and nothing of the sandbox.
 
-In a fresh process each, because imports of other tests would hide what is loaded here.
+Each test uses a new process, because the process of the tests has imported these modules.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ count.expand(urls=[["a"], ["b"]])
 
 def loaded_by(statement: str, home: Path) -> list[str]:
     """Modules that the statement loads beyond those that Airflow itself needs for an empty DAG file."""
-    # In a file, as a DAG is: a decorator reads the source.
+    # The statement is in a file, because a decorator reads the source of a DAG file.
     program = home / "program.py"
     program.write_text(BESIDE_AIRFLOW.format(statement=indent(statement, "    ")))
     done = subprocess.run(
@@ -107,7 +107,7 @@ def test_dag_file_loads_no_client_library(statement: str, tmp_path: Path) -> Non
 
 
 def test_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
-    # Airflow loads it in every process: scheduler, triggerer, dag-processor, and for each task.
+    # Airflow loads the plugin in every process: scheduler, triggerer, dag-processor, and tasks.
     modules = loaded_by("import airflow_provider_gangjobs.plugins.gang", tmp_path)
 
     package = "airflow_provider_gangjobs"
@@ -117,7 +117,7 @@ def test_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
 
 
 def test_provider_info_loads_only_itself(tmp_path: Path) -> None:
-    # Airflow has read it already by the time that anything of Airflow is imported.
+    # Airflow has read the provider info before any other module is imported.
     code = "import sys; before = set(sys.modules); import airflow_provider_gangjobs.get_provider_info; "
     code += "print(*sorted(m for m in set(sys.modules) - before if m.startswith('airflow')))"
     done = subprocess.run(

@@ -47,7 +47,7 @@ async def reset(connection: Connection) -> None:
 
 
 class Visibility:
-    """The first responses are used once, and the last one for all further requests."""
+    """A server that uses each response once, and the last one for all further requests."""
 
     def __init__(self, *answers: Answer, version: str = "v1beta2") -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""What the log of a task says about a gang in a queue, and about a gang that the scheduler cannot place."""
+"""The log lines about a gang in a queue, and about a gang that the scheduler cannot place."""
 
 from __future__ import annotations
 

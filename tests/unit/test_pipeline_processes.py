@@ -1,4 +1,4 @@
-"""The benchmark of pipelines counts the CPU of processes that start and end between two looks."""
+"""The benchmark of pipelines counts the CPU time of processes that start and end between two samples."""
 
 from __future__ import annotations
 

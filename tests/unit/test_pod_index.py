@@ -54,7 +54,7 @@ ranks_of_pods = st.fixed_dictionaries({name: st.integers(0, RANKS - 1) for name 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(changes=changes, ranks=ranks_of_pods, seen_job=st.sampled_from(list(JOBS)))
-def test_changes_one_by_one_come_to_the_same_as_all_pods_at_once(changes, ranks, seen_job):
+def test_index_of_single_changes_equals_index_of_all_pods(changes, ranks, seen_job):
     pods: dict[str, PodView] = {}
     index = PodIndex(REF)
     for name, state in changes:
@@ -63,7 +63,7 @@ def test_changes_one_by_one_come_to_the_same_as_all_pods_at_once(changes, ranks,
         else:
             pods[name] = _shown(name, ranks[name], state)
             index.update([pods[name]])
-        # In the middle as well: what is remembered between two looks must not outlive its truth.
+        # The index is also read between the changes, because a cached count must not become wrong.
         at = JOBS[seen_job].read()
         assert observe_indexed(at, index, None, REF) == observe(at, pods.values(), None, REF)
 
@@ -79,12 +79,12 @@ def test_rank_counts_as_long_as_one_of_its_pods_is_there():
 
 
 @pytest.mark.parametrize("state", ["refused", "without its image"])
-def test_trouble_is_forgotten_once_it_is_over(state):
+def test_problem_of_a_pod_is_dropped_when_the_pod_runs(state):
     index = PodIndex(REF, [_shown("a", 0, state)])
     assert bool(index.troubled) + bool(index.refusals) == 1
     index.update([_shown("a", 0, "running")])
     assert (dict(index.troubled), dict(index.refusals)) == ({}, {})
 
 
-def test_pods_of_another_job_are_passed_over():
+def test_pods_of_another_job_are_ignored():
     assert len(PodIndex(REF, [_shown("a", 0, "of another Job")])) == 0

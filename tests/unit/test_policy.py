@@ -41,7 +41,7 @@ def test_four_indexed_pods_at_once_are_a_gang():
     )
 
 
-def test_one_pod_is_basic_without_complaint():
+def test_one_pod_is_basic_without_a_note():
     one = Shape(parallelism=1, completions=1, indexed=True, backoff_limit=0)
     assert decide_placement(one, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.BASIC, "one pod")
 
@@ -55,11 +55,11 @@ def test_cluster_without_api_is_refused_or_fallen_back_on():
     )
 
 
-def test_off_is_off_everywhere():
+def test_policy_off_is_no_gang_on_any_cluster():
     assert decide_placement(FOUR, GangPolicy.OFF, scheduler="v1beta1") == PlacementDecision(Placement.OFF)
 
 
-def test_a_link_that_is_brought_is_left_alone():
+def test_link_of_the_user_is_not_changed():
     brought = structs.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
     assert decide_placement(brought, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.USER_PROVIDED)
 
@@ -69,7 +69,7 @@ def test_a_link_that_is_brought_is_left_alone():
     st.sampled_from(GangPolicy),
     st.none() | st.just("v1beta1"),
 )
-def test_nothing_but_a_true_gang_is_called_one(shape, policy, dialect):
+def test_only_a_gang_is_reported_as_a_gang(shape, policy, dialect):
     decision = decide_placement(shape, policy, scheduler=dialect)
     if decision.placement is Placement.GANG:
         assert shape.indexed

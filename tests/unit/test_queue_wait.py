@@ -113,7 +113,7 @@ def test_reason_of_a_wait(seen: KueueWorkloadView | None, state: QueueState, tex
     assert (found.state, found.text) == (state, text)
 
 
-def test_the_last_event_tells_the_reason_where_the_workload_cannot_be_read() -> None:
+def test_last_event_has_the_reason_if_the_workload_cannot_be_read() -> None:
     events = [
         view(EventView, {"reason": reason, "message": message, "lastTimestamp": at})
         for reason, message, at in (

@@ -18,7 +18,7 @@ SPANS = ["", "0", "0-3,5", "2,4,6-30", "7,99998-100002"]
 
 @settings(max_examples=examples(200), deadline=None)
 @given(steps=st.lists(st.tuples(RANKS, st.booleans()), max_size=40), done=st.sampled_from(SPANS))
-def test_ranks_are_there_as_long_as_one_pod_of_them_is(steps, done):
+def test_rank_is_in_the_set_while_one_of_its_pods_is(steps, done):
     ranks, model = RankSet(), Counter()
     for rank, comes in steps:
         if comes:
@@ -34,7 +34,7 @@ def test_ranks_are_there_as_long_as_one_pod_of_them_is(steps, done):
 
 
 @pytest.mark.parametrize("missing", [0, 1, 50_000, 99_999])
-def test_one_that_is_missing_among_many_is_missed(missing: int):
+def test_missing_rank_among_many_is_found(missing: int):
     ranks = RankSet()
     for rank in range(100_000):
         ranks.add(rank)

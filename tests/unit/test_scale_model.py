@@ -1,4 +1,4 @@
-"""The scale page's simulation: reproducible, and linear where the page says so."""
+"""The simulation of the page on scale is reproducible, and linear where the page states this."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_same_seed_gives_the_same_traffic() -> None:
     assert simulate(LARGE, minutes=5, seed=7) == simulate(LARGE, minutes=5, seed=7)
 
 
-def test_traffic_is_what_gangs_that_end_make() -> None:
+def test_traffic_is_that_of_gangs_that_end() -> None:
     traffic = simulate(LARGE, minutes=20, seed=1)
 
     assert traffic.pods_ended == pytest.approx(LARGE.gangs * LARGE.pods_per_gang / 10, rel=0.05)

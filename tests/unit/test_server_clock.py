@@ -23,7 +23,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Server:
-    """A server whose clock goes `ahead_s` before the local one, and a clock that has heard its answers."""
+    """A server whose clock is ahead of the local one, and the `ServerClock` that reads its responses."""
 
     def __init__(self, ahead_s: float = 0.0) -> None:
         self.local_s = 1000.0
@@ -53,7 +53,7 @@ def test_one_response_gives_the_time_to_a_second_and_never_early(ahead_s: float)
     assert 0 <= server.late_s <= 1.01
 
 
-def test_more_answers_narrow_it() -> None:
+def test_more_responses_make_the_estimate_more_precise() -> None:
     server = Server(600.0)
     for _ in range(40):
         server.answers()
@@ -61,7 +61,7 @@ def test_more_answers_narrow_it() -> None:
     assert 0 <= server.late_s <= 0.05
 
 
-def test_slow_answer_does_not_make_it_worse() -> None:
+def test_slow_response_does_not_make_the_estimate_less_precise() -> None:
     server = Server(600.0)
     server.answers()
     before_s = server.late_s
@@ -79,14 +79,14 @@ def test_clock_that_was_set_is_followed(moved_s: float) -> None:
 
 
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Thu, 99 Jan 2026 00:00:00 GMT"])
-def test_answer_without_a_date_changes_nothing(date: str | None) -> None:
+def test_response_without_a_date_changes_nothing(date: str | None) -> None:
     clock = ServerClock(lambda: 0.0)
     clock.observe(date, sent_at=0.0)
     assert (clock.is_known, clock.ahead_s) == (False, 0.0)
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
 
 
-async def test_client_learns_it_from_any_answer(connect: Connect) -> None:
+async def test_client_updates_the_clock_with_each_response(connect: Connect) -> None:
     registry = Registry(clock=VirtualClock(START), release="1.37")
     async with serving(create_app(registry, token=None)) as address, connect(config_for(address.url)) as client:
         assert await client.list(JOBS, "default") == []

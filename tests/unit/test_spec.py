@@ -38,21 +38,21 @@ def test_a_default_that_is_written_out_changes_nothing():
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_shapes_the_gang_changes_the_hash(change):
+def test_parameter_that_defines_the_gang_changes_the_hash(change):
     other = dataclasses.replace(BASE, **change)
     assert other.hash != BASE.hash
     differing = {name for name, digest in other.field_digests.items() if BASE.field_digests.get(name) != digest}
     assert differing == set(change)
 
 
-def test_files_of_the_providers_own_are_not_part_of_it():
+def test_files_of_the_provider_are_not_part_of_the_hash():
     ours = dataclasses.replace(BASE, files={"gangjobs.run.py": "of this release"})
     assert (ours.hash, ours.field_digests) == (BASE.hash, BASE.field_digests)
 
 
-def test_where_and_how_long_are_not_part_of_it():
+def test_namespace_and_time_limits_are_not_part_of_the_hash():
     assert dataclasses.replace(BASE, namespace="ml", run_timeout_s=5, assemble_timeout_s=7).hash == BASE.hash
 
 
-def test_digests_name_only_what_was_given():
+def test_digests_name_only_the_given_parameters():
     assert set(BASE.field_digests) == {"env", "image", "workers"}

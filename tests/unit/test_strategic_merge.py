@@ -191,7 +191,7 @@ KEYED = st.lists(st.sampled_from("abcdef"), unique=True, max_size=4)
 
 
 @given(KEYED, KEYED)
-def test_merging_lists_loses_and_doubles_nothing(original: list[str], patch: list[str]) -> None:
+def test_merged_list_has_each_key_once(original: list[str], patch: list[str]) -> None:
     merged = apply(pod(*({"name": n} for n in original)), pod(*({"name": n} for n in patch)), "Pod")
     assert sorted(names(merged)) == sorted({*original, *patch})
 

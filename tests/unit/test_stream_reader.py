@@ -16,7 +16,7 @@ from tests.timeouts import TIMEOUT_S
 
 
 class Wire:
-    """A response whose body comes in parts at given times, and whose transport keeps them back while it is paused."""
+    """A response whose body arrives in parts at given times. A paused transport keeps the parts back."""
 
     def __init__(self, times: list[float]) -> None:
         self.times = times

@@ -22,7 +22,7 @@ RANKS = 4
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """Ten noisy patterns: as easy as the real digits, without scikit-learn."""
+    """Write ten noisy patterns, which are as easy as the real digits and need no scikit-learn."""
     rng = np.random.default_rng(7)
     patterns = rng.integers(0, 17, (10, 64))
     labels = rng.integers(0, 10, 501)
@@ -97,7 +97,7 @@ def test_lost_rank_ends_every_rank_and_is_named(start):
     assert all("rank 2 is lost: " in errors[rank] for rank in (0, 1, 3))
 
 
-def test_stranger_at_the_port_does_no_harm(start, port, tmp_path):
+def test_connection_of_another_program_is_ignored(start, port, tmp_path):
     first = start(0, world_size=2, epochs=2)
     assert_hung_up_on(port)
     second = start(1, world_size=2, epochs=2)

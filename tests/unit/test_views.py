@@ -37,13 +37,13 @@ def decoded(obj: dict[str, Any], intern: InternView | None = None, *, before: Po
 
 
 def named(name: str) -> dict[str, Any]:
-    """A running pod of a gang; all that has this name in it is its own."""
+    """Return a running pod of a gang. The pod shares no value that contains this name."""
     built = pod(name).rank(0).on("node-a").running(5).held().obj
     built["metadata"] |= {"uid": f"uid-of-{name}", "resourceVersion": name, "annotations": NETWORK}
     return built
 
 
-# -- what is read ----------------------------------------------------------------------------------------------
+# -- fields ----------------------------------------------------------------------------------------------------
 
 LABELS = {
     labels.LABEL_GANG: "gang",
@@ -197,8 +197,8 @@ def test_removed_value_is_missing_in_the_later_view(part: str) -> None:
     assert decoded(without, intern, before=was) == view(PodView, without) != was
 
 
-def test_pod_is_no_concern_of_the_garbage_collector() -> None:
-    """A hundred thousand of them would make each full collection a tenth of a second longer."""
+def test_garbage_collector_does_not_track_the_view_of_a_pod() -> None:
+    """A hundred thousand tracked objects would make each full collection a tenth of a second longer."""
     read = decoded(named("a"))
     parts = [read, read.metadata, read.metadata.labels, read.metadata.annotations, read.spec, read.status]
     assert not any(map(gc.is_tracked, parts))
@@ -227,7 +227,7 @@ def test_table_is_bounded() -> None:
 
 
 def test_later_view_of_a_pod_has_the_uid_and_name_of_the_first() -> None:
-    """Dictionaries keep the first key that they got: a second string of each uid would be memory for nothing."""
+    """A dictionary keeps its first key, so a second string of each uid would only use memory."""
     store: Store[PodView] = Store(lambda _: "k", intern=interner_of(PodView))
     first, later = decoded(named("a")), decoded(named("a") | {"status": {"phase": "Failed"}})
     later = msgspec.structs.replace(later, metadata=msgspec.structs.replace(later.metadata, resource_version="2"))
