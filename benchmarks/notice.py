@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.client import Client
 from benchmarks.api_server import (
     admin_config,
-    airflow_environment,
     allow_all,
     api_server,
     complete,
@@ -28,16 +25,15 @@ from benchmarks.api_server import (
     write_gangs,
 )
 from benchmarks.harness import (
-    ROOT,
     Report,
     arguments,
     line_of,
     log_progress,
     median,
     quantile,
-    with_bytecode,
     with_progress,
 )
+from benchmarks.waiting_process import waiting_process
 
 if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
@@ -74,60 +70,47 @@ def main() -> None:
 
 
 def _measure(plane: ControlPlane, who: str, count: int) -> dict[str, Any]:
+    names = [f"gang-{number}" for number in range(count)]
     with tenant_of(plane, f"notice-{who}") as tenant:
         if who == "peer":
             allow_all(tenant)
-        return asyncio.run(_run(tenant, who, count))
-
-
-async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
-    names = [f"gang-{number}" for number in range(count)]
-    async with Client(admin_config(tenant.plane, tenant.namespace)) as client:
-        uids = await write_gangs(client, tenant.namespace, with_progress(names, "written"))
+        uids = asyncio.run(_write(tenant, names))
         if who == "nobody":
-            server = cpu_s(tenant.plane)
-            _, writes_ms = await _end_all(client, tenant.namespace, names)
-            return _write_figures(count, writes_ms, cpu_s(tenant.plane) - server)
-        path = tenant.plane.folder / f"{tenant.namespace}.json"
-        path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
-        with subprocess.Popen(  # noqa: ASYNC220 - started once, read in a thread
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.waiting",
-                who,
-                str(path),
-                "events",
-                str(END_LIMIT_S),
-                str(START_LIMIT_S),
-            ],
-            cwd=ROOT,
-            env=with_bytecode(os.environ | airflow_environment(tenant)),
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            await asyncio.to_thread(line_of, process.stdout)
-            log_progress("all wait")
-            server = cpu_s(tenant.plane)
-            written, writes_ms = await _end_all(client, tenant.namespace, names)
-            result = await asyncio.to_thread(line_of, process.stdout)
-            server = cpu_s(tenant.plane) - server
-    delays_ms = [(at - written[name]) * 1000 for name, (at, _) in result["events"].items()]
+            server = cpu_s(plane)
+            _, writes_ms = asyncio.run(_end_all(tenant, names))
+            return _write_figures(count, writes_ms, cpu_s(plane) - server)
+        with waiting_process(tenant, who, uids, "events", seconds=END_LIMIT_S, start_limit_s=START_LIMIT_S) as output:
+            server = cpu_s(plane)
+            written, writes_ms = asyncio.run(_end_all(tenant, names))
+            result = line_of(output)
+            server = cpu_s(plane) - server
     statuses = Counter(status for _, status in result["events"].values())
-    figures = {
-        **_write_figures(count, writes_ms, server),
+    figures = _write_figures(count, writes_ms, server) | _event_figures(result, written)
+    print(who, json.dumps({**figures, "statuses": statuses}), file=sys.stderr)
+    return figures
+
+
+async def _write(tenant: Tenant, names: list[str]) -> dict[str, str]:
+    async with Client(admin_config(tenant.plane, tenant.namespace)) as client:
+        return await write_gangs(client, tenant.namespace, with_progress(names, "written"))
+
+
+def _event_figures(result: dict[str, Any], written: dict[str, float]) -> dict[str, Any]:
+    """Return the figures of the process that waited for the gangs of these names.
+
+    :param written: When the API server answered the completion of each Job, by its name.
+    """
+    delays_ms = [(at - written[name]) * 1000 for name, (at, _) in result["events"].items()]
+    return {
         "events": len(delays_ms),
         "p50_ms": quantile(delays_ms, 0.5),
         "p99_ms": quantile(delays_ms, 0.99),
         "max_ms": max(delays_ms),
-        "client_cpu_ms_per_gang": result["cpu_s"] / count * 1000,
+        "client_cpu_ms_per_gang": result["cpu_s"] / len(written) * 1000,
         "longest_block_ms": result["steady"]["longest_callback_ms"],
         "longest_gc_ms": result["steady"]["longest_gc_ms"],
         "lag_p99_ms": result["steady"]["lag_p99_ms"],
     }
-    print(who, json.dumps({**figures, "statuses": statuses}), file=sys.stderr)
-    return figures
 
 
 def _write_figures(count: int, writes_ms: list[float], server_s: float) -> dict[str, Any]:
@@ -139,27 +122,27 @@ def _write_figures(count: int, writes_ms: list[float], server_s: float) -> dict[
     }
 
 
-async def _end_all(client: Client, namespace: str, names: list[str]) -> tuple[dict[str, float], list[float]]:
+async def _end_all(tenant: Tenant, names: list[str]) -> tuple[dict[str, float], list[float]]:
     """End all gangs, evenly over `WITHIN_S`.
 
     Return the time of the response to the completion of each Job, by its name, and the durations of these writes.
     """
     written: dict[str, float] = {}
     took_ms: list[float] = []
-    began = time.monotonic()
 
-    async def end(name: str, at: float) -> None:
+    async def end(client: Client, name: str, at: float) -> None:
         await asyncio.sleep(at - time.monotonic())
-        await end_pods(client, namespace, name)
+        await end_pods(client, tenant.namespace, name)
         await asyncio.sleep(at + CONTROLLER_LAG_S - time.monotonic())
         sent = time.perf_counter()
-        await complete(client, namespace, name)
+        await complete(client, tenant.namespace, name)
         written[name] = time.time()
         took_ms.append((time.perf_counter() - sent) * 1000)
 
-    async with asyncio.TaskGroup() as group:
+    async with Client(admin_config(tenant.plane, tenant.namespace)) as client, asyncio.TaskGroup() as group:
+        began = time.monotonic()
         for number, name in enumerate(names):
-            group.create_task(end(name, began + WITHIN_S * number / len(names)))
+            group.create_task(end(client, name, began + WITHIN_S * number / len(names)))
     return written, took_ms
 
 

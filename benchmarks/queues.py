@@ -13,10 +13,6 @@ does.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import time
 from contextlib import aclosing
 from datetime import datetime
@@ -33,7 +29,6 @@ from airflow_provider_gangjobs.service import GangService
 from benchmarks.api_server import (
     Json,
     admin_config,
-    airflow_environment,
     control_plane,
     cpu_s,
     hollow_nodes,
@@ -41,7 +36,8 @@ from benchmarks.api_server import (
     requests_of,
     run_all,
 )
-from benchmarks.harness import ROOT, Report, arguments, line_of, log_progress, median, with_bytecode
+from benchmarks.harness import Report, arguments, line_of, log_progress, median
+from benchmarks.waiting_process import waiting_process
 from tests.queues.kueue.manager import running_kueue
 from tests.queues.tenants import kueue_tenant
 
@@ -224,20 +220,9 @@ def _measure_wait(kueue: Kueue, tenant: Tenant, queue: str | None, gangs: int, s
     if queue is not None:
         kueue.create_queue(tenant.namespace, name=queue, cpu="1m")
     uids = asyncio.run(_write_waiting(tenant, queue, gangs))
-    path = tenant.plane.folder / f"{tenant.namespace}.json"
-    path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.waiting", "ours", str(path), "idle", str(seconds), str(START_LIMIT_S)],
-        cwd=ROOT,
-        env=with_bytecode(os.environ | airflow_environment(tenant)),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        line_of(process.stdout)
-        log_progress("all wait")
+    with waiting_process(tenant, "ours", uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
         server = cpu_s(tenant.plane)
-        result = line_of(process.stdout)
+        result = line_of(output)
         server = cpu_s(tenant.plane) - server
     minutes = result["took_s"] / 60
     since, until = (datetime.fromisoformat(result[name]) for name in ("since", "until"))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.client import Client
 from benchmarks.api_server import (
     admin_config,
-    airflow_environment,
     allow_all,
     api_server,
     cpu_s,
@@ -28,11 +25,10 @@ from benchmarks.api_server import (
     tenant_of,
     write_gangs,
 )
-from benchmarks.harness import ROOT, Report, arguments, line_of, log_progress, median, with_bytecode, with_progress
+from benchmarks.harness import Report, arguments, line_of, log_progress, median, with_progress
+from benchmarks.waiting_process import waiting_process
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
@@ -87,33 +83,21 @@ class _WrittenGangs:
     """The gangs in a namespace. No process changes them, so all rounds use the same gangs."""
 
     tenant: Tenant
-    path: Path
-    """The file with their namespace and uids, as JSON."""
+    uids: dict[str, str]
+    """The uid of each Job, by its name."""
 
 
 def _write_gangs(plane: ControlPlane, tenants: ExitStack, who: str, count: int) -> _WrittenGangs:
     tenant = tenants.enter_context(tenant_of(plane, f"wait-{who}"))
     if who == "peer":
         allow_all(tenant)
-    uids = asyncio.run(_write(tenant, count))
-    path = plane.folder / f"{tenant.namespace}.json"
-    path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
-    return _WrittenGangs(tenant, path)
+    return _WrittenGangs(tenant, asyncio.run(_write(tenant, count)))
 
 
 def _measure(gangs: _WrittenGangs, who: str, count: int, seconds: int) -> dict[str, Any]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.waiting", who, str(gangs.path), "idle", str(seconds), str(START_LIMIT_S)],
-        cwd=ROOT,
-        env=with_bytecode(os.environ | airflow_environment(gangs.tenant)),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        line_of(process.stdout)
-        log_progress("all wait")
+    with waiting_process(gangs.tenant, who, gangs.uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
         server = cpu_s(gangs.tenant.plane)
-        result = line_of(process.stdout)
+        result = line_of(output)
         server = cpu_s(gangs.tenant.plane) - server
     return _row(result, gangs.tenant, count, server)
 
