@@ -59,9 +59,14 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def arguments(
-    doc: str | None, *, paths: Sequence[str] = (), choices: Mapping[str, Sequence[str]] = {}, **numbers: int
+    doc: str | None,
+    *,
+    paths: Sequence[str] = (),
+    choices: Mapping[str, Sequence[str]] = {},
+    switches: Mapping[str, str] = {},
+    **numbers: int,
 ) -> argparse.Namespace:
-    """Parse the command line: --quick, --out, and one option for each number, each path, and each list of names."""
+    """Parse the command line: --quick, --out, and one option for each number, path, list of names, and switch."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller run, of a minute or less")
     parser.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
@@ -73,6 +78,8 @@ def arguments(
         )
     for name, allowed in choices.items():
         parser.add_argument(f"--{name}", nargs="+", choices=allowed, default=list(allowed))
+    for name, meaning in switches.items():
+        parser.add_argument(f"--{name}", action="store_true", help=meaning)
     return parser.parse_args()
 
 

@@ -63,13 +63,20 @@ class _Measured:
 
 
 def main() -> None:
-    options = arguments(__doc__, choices={"operators": VARIANTS}, gangs=200, rounds=3, parallelism=8)
+    options = arguments(
+        __doc__,
+        choices={"operators": VARIANTS},
+        switches={"preload": "the scheduler imports the modules of task processes (docs/operations.md)"},
+        gangs=200,
+        rounds=3,
+        parallelism=8,
+    )
     gangs = options.gangs or (20 if options.quick else 200)
     rounds = options.rounds or (1 if options.quick else 3)
     report = Report("pipeline", "the column `empty tasks`: as many task processes, which do nothing")
     measured = _Measured()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with running(gangs, options.parallelism or 8) as deployment:
+    with running(gangs, options.parallelism or 8, preload=options.preload) as deployment:
         try:
             _measure(deployment, measured, options.operators, gangs, rounds)
         except (Exception, KeyboardInterrupt) as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes, tenant_of
-from benchmarks.harness import log_progress, with_bytecode
+from benchmarks.harness import ROOT, log_progress, with_bytecode
 from benchmarks.pipeline.processes import SCHEDULER, Processes
 from benchmarks.pipeline.sizes import GANGS_VARIABLE
 from tests.airflow.airflow_home import AirflowHome
@@ -28,6 +29,8 @@ PODS_RUN_S: Final = 2.0
 """Long enough that a task has deferred when its pods end."""
 DATABASE: Final = "airflow"
 DAGS: Final = Path(__file__).parent / "dags"
+LOCAL_SETTINGS: Final = ROOT / "docs" / "samples" / "airflow_local_settings.py"
+"""As docs/operations.md shows it: the scheduler imports the modules of task processes."""
 API_SERVER: Final = "API server"
 CLUSTER: Final = "cluster"
 NODES_KIND: Final = "hollow nodes"
@@ -67,7 +70,7 @@ class Deployment:
 
 
 @contextmanager
-def running(gangs: int, parallelism: int) -> Iterator[Deployment]:
+def running(gangs: int, parallelism: int, *, preload: bool = False) -> Iterator[Deployment]:
     """Run all processes during the block."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-")))
@@ -78,6 +81,9 @@ def running(gangs: int, parallelism: int) -> Iterator[Deployment]:
         log_progress("the cluster runs")
         postgres = stack.enter_context(Postgres.running())
         home = _home(folder, postgres, tenant, gangs, parallelism)
+        if preload:
+            (home.path / "config").mkdir()
+            shutil.copy(LOCAL_SETTINGS, home.path / "config")
         log_progress("the database has its tables")
         airflow = stack.enter_context(home.running())
         log_progress("Airflow runs")

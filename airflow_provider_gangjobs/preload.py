@@ -1,0 +1,51 @@
+"""Import this module before the processes of tasks are forked, and these processes need not import the provider.
+
+Airflow forks a process for each part of a task: one process submits a gang, and another process returns its results. A
+module that was imported before the fork costs the forked process nothing. docs/operations.md shows where to import this
+module for LocalExecutor and for CeleryExecutor.
+
+Forking after this import is safe: the import starts no thread, opens no file and no connection, and creates no event
+loop and no TLS context. Client libraries that only a triggerer needs (aiohttp) are not imported.
+"""
+
+# ruff: noqa: F401 - the imports are the purpose of this module
+from __future__ import annotations
+
+import encodings.idna  # the first connection of a process imports this codec
+from contextlib import suppress
+from importlib import import_module
+from typing import Final
+
+import airflow_provider_gangjobs.cluster.api_groups
+import airflow_provider_gangjobs.cluster.http.h11_transport
+import airflow_provider_gangjobs.cluster.http.log_parts
+import airflow_provider_gangjobs.decorators.gang_job
+import airflow_provider_gangjobs.hooks.gang_job
+import airflow_provider_gangjobs.hooks.installation
+import airflow_provider_gangjobs.operators.completion
+import airflow_provider_gangjobs.operators.delete_gang
+import airflow_provider_gangjobs.operators.task_gangs
+import airflow_provider_gangjobs.operators.tracking_errors
+import airflow_provider_gangjobs.sensors.gang_job
+import airflow_provider_gangjobs.submission.attempts
+import airflow_provider_gangjobs.submission.newer_versions
+import airflow_provider_gangjobs.submission.probe_job
+import airflow_provider_gangjobs.submission.scheduler_discovery
+import airflow_provider_gangjobs.submission.submit
+import airflow_provider_gangjobs.tracking.harvest.collect
+import airflow_provider_gangjobs.tracking.logs.copy
+import airflow_provider_gangjobs.tracking.read.logs
+import airflow_provider_gangjobs.tracking.read.outcomes
+import airflow_provider_gangjobs.triggers.gang_job
+
+MODULES_OF_AIRFLOW: Final = (
+    "airflow.dag_processing.dagbag",  # reads the DAG file
+    "airflow.sdk.definitions.decorators",  # `from airflow.sdk import task`
+    "airflow.sdk.execution_time.cache",
+    "airflow.sdk.execution_time.task_runner",
+)
+"""Modules that every task process imports, and that Airflow does not import before each fork."""
+
+for _module in MODULES_OF_AIRFLOW:
+    with suppress(ImportError):  # These modules are internal, and their names may differ in other versions of Airflow.
+        import_module(_module)
