@@ -35,6 +35,7 @@ CONTROL_PLANES = "tests.cluster.controlplane.build"
 OLDER_CONTROL_PLANES = f"{CONTROL_PLANES} 1.34"
 KUEUE = "tests.queues.kueue.build"
 SCHEDULERS = "tests.queues.schedulers.build"
+JOB_SETS = "tests.queues.jobset.build"
 POSTGRES = "tests.airflow.postgres.programs"
 BROWSER = "tests.airflow.ui.browser"
 KUBELETS = "tests.kubelet.build"
@@ -105,7 +106,7 @@ ALL = (
     Tier(
         "queues",
         ("tests/queues", REPEATABLE, *_spread(3, "loadgroup")),
-        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS),
+        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS, JOB_SETS),
     ),
     Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES)),
     _kubelet("kubelet", "real-1.37"),

@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.control_plane import running_plane
 from tests.cluster.node_pool import NodePool
 from tests.cluster.releases import NONE
+from tests.queues.jobset.controller import JobSetController, running_job_sets
 from tests.queues.kueue.build import RELEASES
 from tests.queues.kueue.manager import Kueue, running_kueue
 from tests.queues.tenants import kueue_tenant
@@ -47,6 +48,30 @@ def bare_kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         NodePool.running(plane, nodes=2, cpu=4),
     ):
         yield kueue
+
+
+@pytest.fixture(scope="session", params=["jobset-0.12"])
+def job_sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobSetController]:
+    """The JobSet controller on a control plane without the Workload API, with two nodes of 4 CPUs."""
+    with (
+        running_plane(NONE, tmp_path_factory.mktemp("jobset-")) as plane,
+        running_job_sets(plane) as controller,
+        NodePool.running(plane, nodes=2, cpu=4),
+    ):
+        yield controller
+
+
+@pytest.fixture(scope="session", params=["jobset-kueue-0.19"])
+def job_sets_in_queues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[JobSetController, Kueue]]:
+    """The JobSet controller and the manager of Kueue, which admits JobSets, with two nodes of 4 CPUs."""
+    config = {"integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]}}
+    with (
+        running_plane(NONE, tmp_path_factory.mktemp("jobset-kueue-")) as plane,
+        running_job_sets(plane) as controller,
+        running_kueue(plane, "0.19", **config) as kueue,
+        NodePool.running(plane, nodes=2, cpu=4),
+    ):
+        yield controller, kueue
 
 
 @pytest.fixture

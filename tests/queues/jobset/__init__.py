@@ -1,0 +1,1 @@
+"""The JobSet controller beside a real control plane."""
