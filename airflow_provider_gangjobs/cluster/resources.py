@@ -10,6 +10,7 @@ from msgspec import Struct
 SCHEDULING_GROUP = "scheduling.k8s.io"
 KUEUE_GROUP = "kueue.x-k8s.io"
 KUEUE_VISIBILITY_GROUP = "visibility.kueue.x-k8s.io"
+JOB_SET_GROUP = "jobset.x-k8s.io"
 
 
 class Resource(Struct, frozen=True):
@@ -62,6 +63,7 @@ SECRETS = Resource("", "v1", "secrets", "Secret")
 EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+JOB_SETS = Resource(JOB_SET_GROUP, "v1alpha2", "jobsets", "JobSet")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 

@@ -19,7 +19,10 @@
     ├── OutcomesMissing          the gang succeeded, but its results are unknown
     ├── ResultTooLarge           a rank wrote a result above the limit
     ├── ResultsTooLarge          the results of all ranks together exceed the limit of the task
-    └── LedgerUnavailable        the outcomes could not be read or written
+    ├── LedgerUnavailable        the outcomes could not be read or written
+    ├── JobSetFailed             a JobSet of somebody else failed
+    ├── JobSetDeleted            a JobSet of somebody else was deleted before its end
+    └── JobSetUnavailable        JobSets cannot be read in the cluster
 
 Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
 `retryable` is false if another try with the same parameters must fail in the same way.
@@ -41,6 +44,7 @@ from airflow_provider_gangjobs.exceptions.gang_end import (
     Preempted,
     Unschedulable,
 )
+from airflow_provider_gangjobs.exceptions.job_sets import JobSetDeleted, JobSetFailed, JobSetUnavailable
 from airflow_provider_gangjobs.exceptions.results import (
     LedgerUnavailable,
     OutcomesMissing,
@@ -67,6 +71,9 @@ __all__ = [
     "InvalidGangSpec",
     "JobDeleted",
     "JobReplaced",
+    "JobSetDeleted",
+    "JobSetFailed",
+    "JobSetUnavailable",
     "LedgerUnavailable",
     "OutcomesMissing",
     "Preempted",

@@ -18,6 +18,7 @@ LABEL_CONTROLLER_UID_BEFORE_1_27: Final = "controller-uid"
 LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 LABEL_KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 LABEL_KUEUE_JOB_UID: Final = "kueue.x-k8s.io/job-uid"
+LABEL_JOB_SET: Final = "jobset.sigs.k8s.io/jobset-name"
 
 ANNOTATION_TRIGGER_ID: Final = f"{PREFIX}/trigger-id"
 ANNOTATION_SPEC_HASH: Final = f"{PREFIX}/spec-hash"

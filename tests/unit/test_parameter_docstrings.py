@@ -11,7 +11,9 @@ import pytest
 
 from airflow_provider_gangjobs.decorators.gang_job import GangJobDecoratedOperator, gang_job_task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.job_set import JobSetArgs
 
 
 def documented(item: Any) -> list[str]:
@@ -28,7 +30,9 @@ def parameters_of(function: Any) -> list[str]:
         (GangJobOperator, parameters_of(GangJobOperator.__init__)),
         (GangJobDecoratedOperator, parameters_of(GangJobDecoratedOperator.__init__)),
         (gang_job_task, parameters_of(gang_job_task)),
+        (JobSetSensor, parameters_of(JobSetSensor.__init__)),
         (TriggerArgs, [field.name for field in fields(TriggerArgs)]),
+        (JobSetArgs, [field.name for field in fields(JobSetArgs)]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -95,6 +95,11 @@ def heavy(modules: list[str]) -> list[str]:
             "GangJobSensor(task_id='wait', selector='team=vision')",
             id="a sensor, imported and constructed",
         ),
+        pytest.param(
+            "from airflow_provider_gangjobs.sensors.job_set import JobSetSensor\n"
+            "JobSetSensor(task_id='wait', job_set='fit-{{ ds_nodash }}')",
+            id="a sensor of JobSets, imported and constructed",
+        ),
         pytest.param("import airflow_provider_gangjobs.hooks.gang_job", id="the hook"),
         pytest.param("import airflow_provider_gangjobs.exceptions", id="errors, for a retry policy"),
     ],

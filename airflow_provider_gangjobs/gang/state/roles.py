@@ -15,7 +15,7 @@ The reason is that of the Job that failed first. A Job that ended by a deadline 
 follower ends the other Jobs of a gang by a deadline of zero.
 
 `combine` is the only function that knows that a gang may consist of several objects. A kind of object that contains the
-Jobs of a gang itself, such as a JobSet, would need another function that returns a `Job`.
+Jobs of a gang itself needs another function that returns a `Job`, such as `gang.state.job_set.read_job_set`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,81 @@
+"""Why a JobSet failed, from its Jobs and their pods. Pure.
+
+When a Job of a JobSet fails, the controller of JobSets deletes the Jobs that still run. The Jobs that have failed and
+their pods stay until the JobSet is deleted.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first, outcome_of
+from airflow_provider_gangjobs.gang.state.pods import has_ended
+from airflow_provider_gangjobs.kube.views import condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import JobView, Meta, PodView
+
+PODS_SHOWN_MAX: Final = 3
+
+
+def jobs_of(uid: str, jobs: Iterable[JobView]) -> list[JobView]:
+    """Return the Jobs that a JobSet controls, of the Jobs with its name in their label.
+
+    :param uid: UID of the JobSet.
+    """
+    return [job for job in jobs if uid in _owners(job.metadata)]
+
+
+def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[str, str]:
+    """Return which Job failed first and how its pods ended, and what to do about it. Both are empty if no Job failed.
+
+    :param jobs: The Jobs of the JobSet.
+    :param pods: The pods of these Jobs. Other pods are ignored.
+    """
+    failed = sorted((job for job in jobs if condition(job.status.conditions, "Failed")), key=_failed_at)
+    if not failed:
+        return "", ""
+    first = failed[0]
+    found = condition(first.status.conditions, "Failed")
+    assert found is not None, "the Job was selected by this condition"
+    also = f" {len(failed) - 1} more failed after it." if len(failed) > 1 else ""
+    why = ": ".join(filter(None, (found.reason, found.message)))
+    outcomes = _failures(pod for pod in pods if first.metadata.uid in _owners(pod.metadata))
+    diagnoses = [diagnose_outcome(outcome) for outcome in outcomes[:PODS_SHOWN_MAX]]
+    more = len(outcomes) - len(diagnoses)
+    ends = "; ".join((*(each.summary for each in diagnoses), *((f"{more} more pods failed",) if more else ())))
+    text = f"Job {first.metadata.name} failed first ({why}).{also} {_capitalized(ends)}".rstrip()
+    return text, diagnoses[0].remedy.replace("this rank", "this pod") if diagnoses else ""
+
+
+def _failures(pods: Iterable[PodView]) -> list[Outcome]:
+    """Return how pods ended that have not succeeded, in the order of their ends.
+
+    Several Jobs have pods with the same completion index, so messages name the pods.
+    """
+    outcomes = [replace(outcome_of(pod), rank=None) for pod in pods if has_ended(pod)]
+    failures = [outcome for outcome in outcomes if outcome.outcome is not OutcomeKind.SUCCEEDED]
+    return failures_first(failures, len(failures))
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _owners(metadata: Meta) -> set[str]:
+    return {owner.uid for owner in metadata.owner_references}
+
+
+def _failed_at(job: JobView) -> datetime:
+    found = condition(job.status.conditions, "Failed")
+    return (found.last_transition_time if found else None) or datetime.max.replace(tzinfo=UTC)
+
+
+__all__ = ["describe_failure", "jobs_of"]
