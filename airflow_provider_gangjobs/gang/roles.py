@@ -43,9 +43,10 @@ ROLE_PARAMETERS: Final = (
 """Parameters of `GangSpec` that each role has for itself. All other parameters belong to the gang."""
 
 NO_QUEUE: Final = (
-    "Kueue admits each Job of a gang with roles apart, so a part of the gang would hold its quota and wait"
+    "Kueue admits each Job of a gang with roles apart, so a part of the gang would hold its quota and wait. It admits "
+    "a JobSet as a whole, but the JobSet controller deletes the other Jobs when one fails, and with them the outcomes"
 )
-"""Why a gang with roles has no queue."""
+"""Why a gang with roles has no queue; see docs/design.md, "Several roles"."""
 
 
 class RoleRanks(Struct, frozen=True):

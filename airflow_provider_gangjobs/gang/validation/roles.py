@@ -32,8 +32,8 @@ ROLES_MAX: Final = 8
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _GANG_PARAMETERS: Final = frozenset(field.name for field in fields(GangSpec)) - {*ROLE_PARAMETERS, "roles"}
 _QUEUE_REMEDY: Final = (
-    "Leave out the queue, or run a JobSet in the queue: Kueue admits all Jobs of a JobSet together. "
-    "This release of the provider does not submit JobSets"
+    "Leave out the queue, or create a JobSet in the queue by other means and wait for it with JobSetSensor: "
+    "the provider does not submit JobSets"
 )
 _REFUSED: Final = {
     "manifest": "describes one Job only",
