@@ -147,6 +147,7 @@ def run_task(runner: ProcessRunner, who: str) -> dict[str, Measured]:
 
 
 def measure(runner: ProcessRunner, runs: int) -> dict[str, list[dict[str, Measured]]]:
+    """Return the figures of each contender: for each run, the figures by step."""
     contenders = ["gangjobs", "cncf", *(["before"] if runner.before else [])]
     for who in contenders:  # The first processes compile modules.
         run_task(runner, who)
@@ -159,6 +160,7 @@ def measure(runner: ProcessRunner, runs: int) -> dict[str, list[dict[str, Measur
 
 
 def report_of(taken: dict[str, list[dict[str, Measured]]], runs: int) -> Report:
+    """Return the medians of the figures as a report."""
     report = Report(
         f"task_process: new processes of a task on Kubernetes {RELEASE}, gangs of two, {runs} runs in turns",
         "the process that only parses its DAG file",

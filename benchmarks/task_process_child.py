@@ -24,6 +24,7 @@ IMAGE = "registry.example/train:1"
 
 
 def operator(who: str, task: dict[str, Any]) -> Any:
+    """Import the operator of the provider, and create its task, as the parse of a DAG file does."""
     command = ["sh", "-c", task["script"]]
     if who == "ours":
         from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
@@ -53,6 +54,7 @@ def peer_parameters(command: list[str], namespace: str) -> dict[str, Any]:
 
 
 def context_of(task: dict[str, Any], made: Any, pushed: dict[str, Any]) -> dict[str, Any]:
+    """Return the context of the try. XComs that the task pushes are stored in `pushed`."""
     ti = SimpleNamespace(
         id=task["claim"],
         dag_id="bench",

@@ -36,12 +36,14 @@ END_LIMIT_S = 30
 
 
 def ours(name: str, uid: str, namespace: str) -> BaseTrigger:
+    """Return the trigger of this provider for one gang."""
     from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 
     return GangJobTrigger(kubernetes_conn_id="kubernetes_default", namespace=namespace, name=name, uid=uid)
 
 
 def peer(name: str, uid: str, namespace: str) -> BaseTrigger:
+    """Return the trigger of the cncf.kubernetes provider for one gang."""
     from airflow.providers.cncf.kubernetes.triggers.job import KubernetesJobTrigger
 
     return KubernetesJobTrigger(

@@ -25,6 +25,8 @@ Key = tuple[str, str]
 
 
 class EventType(StrEnum):
+    """The type of a change, as in a watch event."""
+
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"

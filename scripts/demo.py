@@ -147,6 +147,7 @@ def exclusive_directory(home: Path) -> Iterator[int]:
 
 
 def try_lock(descriptor: int) -> bool:
+    """Lock the file, and return whether that succeeded. Another process may hold the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -205,6 +206,7 @@ def poll_until(deadline: float, processes: Processes, failure: str) -> Iterator[
 
 
 def raise_import_errors(rest: Rest) -> None:
+    """Raise DemoError if Airflow could not import a DAG file."""
     for error in (rest.get("/importErrors") or {"import_errors": []})["import_errors"]:
         raise DemoError(f"{error['filename']} cannot be imported: {error['stack_trace'].splitlines()[-1]}")
 

@@ -71,6 +71,7 @@ def type_of(schema: dict) -> tuple[str, str | None]:
 
 
 def merge_key(schema: dict) -> str:
+    """Return the field by which a patch merges the list, `=` for a set, or nothing if a patch replaces the list."""
     if "merge" not in schema.get("x-kubernetes-patch-strategy", ""):
         return ""
     return schema.get("x-kubernetes-patch-merge-key", "=")

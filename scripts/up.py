@@ -54,6 +54,7 @@ def start(home: Path) -> int:
 
 
 def print_addresses(state: dict[str, Any], home: Path, what: str) -> int:
+    """Print how to reach the UI and the cluster. Returns the exit code 0."""
     print(f"{what}: {state['url']}  (no password is needed)")
     print(f"cluster:  export KUBECONFIG={home / 'sandbox' / 'kubeconfig'}  and use kubectl")
     print(f"log:      {home / LOG}")
@@ -62,6 +63,7 @@ def print_addresses(state: dict[str, Any], home: Path, what: str) -> int:
 
 
 def report_failure(process: subprocess.Popen[bytes], home: Path) -> int:
+    """Print the end of the log, and end the process. Returns the exit code 1."""
     print("\n".join((home / LOG).read_text(errors="replace").splitlines()[-40:]))
     print(f"Airflow did not come up within {READY_S:.0f} s; the whole log is {home / LOG}", file=sys.stderr)
     if process.poll() is None:
@@ -101,6 +103,7 @@ def terminate(pid: int, home: Path) -> None:
 
 
 def is_running(home: Path) -> bool:
+    """Return whether the process that `start` started in this directory still runs."""
     if not (home / STATE).exists():
         return False
     lock = try_lock(home)

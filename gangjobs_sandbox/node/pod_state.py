@@ -25,6 +25,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Waiting:
+    """Why a container does not run yet, or not again. Reason and message are the kubelet's."""
+
     reason: str
     message: str = ""
 

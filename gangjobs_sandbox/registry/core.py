@@ -70,6 +70,8 @@ def terminating(outcome: Outcome, now: str) -> Outcome:
 
 
 class NodeStrategy(Strategy):
+    """Nodes. The status of a new node is kept, and its allocatable resources default to its capacity."""
+
     has_status = True
 
     def prepare_create(self, obj: Object, context: Context) -> None:
@@ -90,6 +92,8 @@ def _default_allocatable(node: Object) -> None:
 
 
 class ServiceStrategy(Strategy):
+    """Services. They get no cluster IP, because the sandbox has no proxy."""
+
     has_status = True
     returns_deleted = True
 
@@ -138,6 +142,8 @@ def _service_causes(service: Object) -> Iterator[Cause]:
 
 
 class ConfigMapStrategy(Strategy):
+    """ConfigMaps: valid keys, a limit of the size, and immutability."""
+
     def validate(self, obj: Object, context: Context) -> list[Cause]:
         return list(_data_causes(obj))
 
@@ -150,6 +156,8 @@ class ConfigMapStrategy(Strategy):
 
 
 class SecretStrategy(ConfigMapStrategy):
+    """Secrets. `stringData` is moved to `data`, whose values are base64."""
+
     def default(self, obj: Object, context: Context) -> None:
         obj.setdefault("type", "Opaque")
         for key, value in (obj.pop("stringData", None) or {}).items():
@@ -192,6 +200,8 @@ def _problem_with_key(key: str) -> str | None:
 
 
 class LeaseStrategy(Strategy):
+    """Leases. An update must name the resourceVersion."""
+
     unconditional_update = False
 
 

@@ -57,6 +57,8 @@ _SUSPENDED_MUTABLE = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 class JobStrategy(Strategy):
+    """The rules of Jobs. The deletion of a Job orphans its pods by default, as in `batch/v1`."""
+
     has_status = True
     propagation = Propagation.ORPHAN
 

@@ -77,6 +77,7 @@ def dns_label_1035(text: str) -> list[str]:
 
 @lru_cache(_CACHED_MAX)
 def label_value(text: str) -> list[str]:
+    """Return the errors by the rule for the values of labels."""
     too_long = _too_long(text, names.LABEL_VALUE_MAX, "bytes")
     short = text[: names.LABEL_VALUE_MAX].rstrip("-_.") if too_long else text
     return too_long + ([_LABEL_VALUE] if names.problem_with_label_value(short) else [])

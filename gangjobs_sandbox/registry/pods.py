@@ -74,6 +74,8 @@ def _with_condition(status: Object, kind: str, now: str, **more: str) -> Object:
 
 
 class PodStrategy(Strategy):
+    """The rules of pods. A pod that is bound to a node is deleted with a grace period."""
+
     has_status = True
     defaults_spec_only = True
     returns_deleted = True

@@ -27,6 +27,8 @@ _CONDITION_STATUSES = ("False", "True", "Unknown")
 
 
 class PriorityClassStrategy(Strategy):
+    """PriorityClasses, whose value and preemption policy are immutable."""
+
     def default(self, obj: Object, context: Context) -> None:
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
         obj.setdefault("value", 0)
@@ -51,6 +53,8 @@ class PriorityClassStrategy(Strategy):
 
 
 class WorkloadStrategy(Strategy):
+    """Workloads, in the form of each release."""
+
     def default(self, obj: Object, context: Context) -> None:
         for template in (obj.get("spec") or {}).get("podGroupTemplates") or ():
             _drop_disabled(template, context)
@@ -138,6 +142,8 @@ def _changes(new: Object, old: Object, context: Context) -> list[Cause]:
 
 
 class PodGroupStrategy(Strategy):
+    """PodGroups. A finalizer protects a PodGroup while pods that may run refer to it."""
+
     has_status = True
 
     def default(self, obj: Object, context: Context) -> None:

@@ -120,6 +120,7 @@ class ClusterCache:
 
 
 def group_key(pod: Obj) -> GroupKey | None:
+    """Return the key of the group that the pod names, or None if it names none."""
     ref = pod_group_of(pod)
     return None if ref is None else (namespace_of(pod), ref)
 

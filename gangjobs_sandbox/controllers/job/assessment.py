@@ -65,6 +65,10 @@ def is_suspended(job: Mapping[str, Any]) -> bool:
 
 
 def uncounted_of(job: Mapping[str, Any], outcome: str) -> set[str]:
+    """Return the UIDs of ended pods that are listed in the status and not in a counter yet.
+
+    `outcome` is `succeeded` or `failed`.
+    """
     return set(((job.get("status") or {}).get("uncountedTerminatedPods") or {}).get(outcome) or ())
 
 

@@ -43,10 +43,12 @@ def failure(reason: str, now: datetime, message: str | None = None) -> Obj:
 
 
 def completions_reached(now: datetime) -> Obj:
+    """Build the interim condition of a Job whose pods have succeeded."""
     return new(SUCCESS_CRITERIA_MET, "True", "CompletionsReached", "Reached expected number of succeeded pods", now)
 
 
 def success_policy_met(message: str, now: datetime) -> Obj:
+    """Build the interim condition of a Job whose success policy is met."""
     return new(SUCCESS_CRITERIA_MET, "True", "SuccessPolicy", message, now)
 
 
@@ -64,10 +66,12 @@ def final_for(interim: Mapping[str, Any], now: datetime) -> Obj:
 
 
 def is_success(interim: Mapping[str, Any] | None) -> bool:
+    """Return whether the interim condition, if any, decides that the Job succeeds."""
     return interim is not None and interim["type"] == SUCCESS_CRITERIA_MET
 
 
 def is_finished(job: Mapping[str, Any]) -> bool:
+    """Return whether the Job has the condition `Complete` or `Failed`."""
     return has_condition(job, COMPLETE) or has_condition(job, FAILED)
 
 

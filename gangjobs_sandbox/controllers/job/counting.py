@@ -90,6 +90,7 @@ def record_ended(job: Obj, assessment: Assessment, ended: EndedPods) -> bool:
 
 
 def uncounted_total(status: Obj) -> int:
+    """Return the number of UIDs in `uncountedTerminatedPods`."""
     uncounted = status.get("uncountedTerminatedPods") or {}
     return len(uncounted.get("succeeded") or ()) + len(uncounted.get("failed") or ())
 
