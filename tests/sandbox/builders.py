@@ -115,7 +115,7 @@ class Bench:
     # Time
 
     def run(self, seconds: float = 2.0) -> None:
-        """Handle everything that becomes due within this time."""
+        """Advance the clock by this time, and handle everything that becomes due."""
         end = self.clock.now() + timedelta(seconds=seconds)
         for _ in range(STEPS_MAX):
             if self.manager.step():

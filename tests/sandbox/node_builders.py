@@ -1,4 +1,4 @@
-"""Builds pods and their parts with defaults."""
+"""Builders of pods and their parts, with defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real container processes for tests: builds their specs and finds their remaining processes."""
+"""Specs of real container processes, and a search for their remaining processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def until(holds: Callable[[], object], *, what: str = "condition") -> None
     """Wait until the condition holds."""
     deadline = time.monotonic() + TIMEOUT_S
     while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come true in {TIMEOUT_S:.0f} s"
+        assert time.monotonic() < deadline, f"{what} did not hold within {TIMEOUT_S:.0f} s"
         await asyncio.sleep(0.02)
 
 

@@ -91,7 +91,7 @@ async def test_long_list_shows_one_revision(registry: Registry, query: str) -> N
     moment = int(listed["metadata"]["resourceVersion"])
     assert len({item["metadata"]["name"] for item in listed["items"]}) == len(listed["items"]) >= MANY
     assert max(int(item["metadata"]["resourceVersion"]) for item in listed["items"]) <= moment
-    assert registry.store.revision > moment, "others had their turn"
+    assert registry.store.revision > moment, "no other writer has run meanwhile"
 
 
 async def test_collection_is_deleted_while_others_delete_from_it(registry: Registry) -> None:

@@ -1,3 +1,5 @@
+"""The controller manager: when the keys of a controller are due, and what happens after failures."""
+
 import asyncio
 import contextlib
 import logging

@@ -1,3 +1,5 @@
+"""The Job controller: pods, status, suspension, deadlines and scaling of a Job."""
+
 import pytest
 
 from gangjobs_sandbox.errors import StatusError
@@ -177,7 +179,7 @@ def test_refused_pod_is_reported_once_per_sync(bench):
     (reason, message), *_ = bench.events("train")
     assert reason == "FailedCreate"
     assert message.startswith("Error creating: Pod ")
-    assert len(bench.events("train")) == 1, "slow start asks once"
+    assert len(bench.events("train")) == 1, "slow start has tried to create more than one pod"
 
 
 def test_pods_are_created_when_refusals_end(bench):

@@ -97,7 +97,7 @@ def test_write_during_a_sync_neither_loses_nor_duplicates_counts(disturb):
         if not once.has_acted:
             break
         place += 1
-    assert place > WORKERS, "the sync yields at least once for each pod"
+    assert place > WORKERS, "the sync has fewer yield points than pods"
 
 
 def test_conflict_is_retried_and_not_logged(caplog):
@@ -105,11 +105,11 @@ def test_conflict_is_retried_and_not_logged(caplog):
     bench.job(workers=WORKERS)
     Once(bench, 0, touch)
     bench.run(0.5)
-    assert bench.status() == {}, "the status is of an older version of the Job"
+    assert bench.status() == {}, "the status of an older version of the Job was written"
     assert len(bench.pods()) == WORKERS
     bench.run(2)
     assert bench.status()["active"] == WORKERS
-    assert len(bench.pods()) == WORKERS, "the next sync finds the pods of the one that failed"
+    assert len(bench.pods()) == WORKERS, "the next sync has created the pods again"
     assert caplog.records == []
 
 

@@ -1,3 +1,5 @@
+"""Completion indexes: their compact text, and the lowest free indexes."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -17,7 +17,7 @@ def seconds_until_next_pod(bench, *, limit=1000):
     start = bench.clock.now()
     while not bench.live_pods("train"):
         bench.run(1)
-        assert (bench.clock.now() - start).total_seconds() < limit, "no pod came"
+        assert (bench.clock.now() - start).total_seconds() < limit, "no pod was created"
     return (bench.clock.now() - start).total_seconds()
 
 

@@ -1,4 +1,4 @@
-"""Translates containers of a pod spec into shim specs."""
+"""The translation of containers of a pod spec into shim specs."""
 
 from __future__ import annotations
 

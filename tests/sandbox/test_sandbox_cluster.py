@@ -1,21 +1,19 @@
 """The whole sandbox: it starts completely, runs Jobs as real processes, and leaves nothing behind."""
 
 import base64
-import contextlib
 import json
 import socket
 import ssl
-import time
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 import yaml
 
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig, SandboxError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODS
 from gangjobs_sandbox.thread import running
+from tests.sandbox.host_processes import processes_with, until
 from tests.sandbox.node_processes import unique_sleep_s
 from tests.timeouts import TIMEOUT_S
 
@@ -45,30 +43,12 @@ def client(sandbox):
     return httpx.Client(base_url=cluster["server"], headers=headers, verify=trusted, trust_env=False, timeout=TIMEOUT_S)
 
 
-def until(condition):
-    """Return the first true value of the condition."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
-
-
 def ended(sandbox, name):
     def condition():
         status = sandbox.call(lambda s: s.registry.get(JOBS, name, "default")).get("status") or {}
         return {c["type"] for c in status.get("conditions") or () if c["status"] == "True"} & {"Complete", "Failed"}
 
     return until(condition)
-
-
-def processes_with(text):
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if text in " ".join(process.cmdline()):  # a zombie has an empty command line
-                found.append(process)
-    return found
 
 
 def test_nodes_are_ready_at_once():

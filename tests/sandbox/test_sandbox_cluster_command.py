@@ -1,16 +1,14 @@
 """`gangjobs sandbox` as a process: its output, the signals that it forwards, and that nothing remains."""
 
-import contextlib
 import json
 import shutil
 import signal
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 
+from tests.sandbox.host_processes import processes_with, until
 from tests.sandbox.node_processes import unique_sleep_s
 from tests.timeouts import TIMEOUT_S
 
@@ -55,23 +53,6 @@ def line_with(program, text):
         if text in line:
             return line
     raise AssertionError(f"ended without printing {text!r}")
-
-
-def until(condition):
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
-
-
-def processes_with(text):
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if text in " ".join(process.cmdline()):  # a zombie has an empty command line
-                found.append(process)
-    return found
 
 
 def kubectl_of(kubeconfig):

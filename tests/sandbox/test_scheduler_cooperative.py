@@ -57,7 +57,7 @@ def test_gang_is_not_bound_to_a_removed_node(release):
         elif moment.bound_before == 0:
             # The node was removed before the first pod was bound, but after the last check of the node.
             assert len(bench.bound()) == WORKERS
-    assert places_before_binding >= 2 * WORKERS, "while candidates were read, and while they were placed"
+    assert places_before_binding >= 2 * WORKERS, "the cycle has fewer than two yield points for each pod"
 
 
 @pytest.mark.parametrize("release", ["1.36", "1.37"])

@@ -1,3 +1,5 @@
+"""The summary, code and remedy of the end of a gang, and of each wait that can time out."""
+
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_outcome, diagnose_timeout
@@ -100,7 +102,7 @@ def test_end_of_a_rank_is_one_plain_sentence(summary, seen):
     assert found.remedy.endswith(".")
 
 
-def test_first_cause_speaks_for_the_gang():
+def test_summary_of_a_gang_is_that_of_its_first_cause():
     outcomes = [
         outcome_of(_rank(0).failed(143, when=61).deleted(asked=60).view()),
         outcome_of(_rank(1).failed(143, when=62).deleted(asked=60).view()),
@@ -135,7 +137,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("verdict", "code", "summary"), VERDICTS.values(), ids=VERDICTS)
-def test_some_verdicts_speak_for_themselves(verdict, code, summary):
+def test_summary_of_a_verdict_that_needs_no_outcome(verdict, code, summary):
     outcomes = [Outcome(uid="u", pod="p", rank=0, outcome=OutcomeKind.FAILED, exit_code=1)]
     found = diagnose_end(verdict, outcomes)
     assert (found.code, found.summary) == (code, summary)

@@ -1,3 +1,5 @@
+"""The event of a trigger: it loads in each version of its format, and its size is limited."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""The entries of a ledger: their format in each version, and the selector of their ConfigMaps."""
+
 import json
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind

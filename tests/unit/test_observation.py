@@ -1,3 +1,5 @@
+"""The observation of a gang: phase, times, counts, the reason of a wait, and deadlines."""
+
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE

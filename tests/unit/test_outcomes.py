@@ -1,3 +1,5 @@
+"""The outcome of a pod: how the pod ended, what caused the end, and the result of the rank."""
+
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import (

@@ -1,3 +1,5 @@
+"""Quantities of Kubernetes: how they are read, written, added up and compared."""
+
 from decimal import Decimal
 
 import pytest

@@ -1,3 +1,5 @@
+"""The verdict of a Job follows from its final condition."""
+
 import pytest
 
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
@@ -49,11 +51,11 @@ OPEN = {
 
 
 @pytest.mark.parametrize("seen", OPEN.values(), ids=OPEN)
-def test_nothing_else_is_a_verdict(seen):
+def test_job_without_a_final_condition_has_no_verdict(seen):
     assert judge(seen.read(), REF) is None
 
 
-def test_false_condition_is_none():
+def test_false_condition_is_no_verdict():
     seen = job().failed(60)
     for condition in seen.obj["status"]["conditions"]:
         condition["status"] = "False"
