@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 TIMEOUT_S: Final = 120.0
-"""For one thing that takes well under a second on an idle machine."""
+"""The timeout of a step that takes less than a second on an idle machine."""
 AIRFLOW_TIMEOUT_S: Final = 1500.0
-"""For one thing that takes real Airflow some seconds, or half a minute where its processes start first."""
+"""The timeout of a step that takes a real Airflow some seconds, or half a minute if its processes start first."""

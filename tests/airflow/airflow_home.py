@@ -38,7 +38,7 @@ class DagTestResult:
 
     state: str
     tasks: dict[str, dict[str, Any]]
-    """State and returned value by task id."""
+    """The state and the returned value of each task, by the id of the task."""
     log: str = field(repr=False)
 
     def value(self, task_id: str) -> Any:
@@ -52,7 +52,7 @@ class AirflowHome:
     path: Path
     environment: dict[str, str] = field(repr=False)
     admin: tuple[str, str] | None = field(default=None, repr=False)
-    """Name and password, unless everybody is an admin."""
+    """Name and password of the admin; None if every user is an admin."""
 
     @classmethod
     def make(

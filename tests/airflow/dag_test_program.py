@@ -13,7 +13,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 
 MARK = "=== DAG"
-"""Begins the part of the output that is about one DAG."""
+"""The beginning of the line before the output of each DAG."""
 
 
 def main(report: str, *dag_ids: str) -> None:

@@ -18,7 +18,7 @@ SERVED: dict[str, tuple[str, dict[str, str]]] = {
     "1.36": ("v1alpha2", _GROUPED),
     "1.37": ("v1beta1", _GROUPED),
 }
-"""By release, the version of the Workload API and its kinds."""
+"""The version of the Workload API and its kinds, by release."""
 
 _JOB_SPEC = (
     "suspend",

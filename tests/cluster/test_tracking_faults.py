@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 3.0
 SHORT_WATCHES = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0)
-"""A watch that delivers nothing any more is noticed within seconds."""
+"""The settings find a watch that delivers nothing within seconds."""
 
 FULLY_TESTED_RELEASE = "1.36"
 """Every fault is injected on this release. On the other releases, only faults of writes and crashes are."""

@@ -26,13 +26,13 @@ from tests.timeouts import TIMEOUT_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 GIVEN = "GANGJOBS_CONFORMANCE_KUBECONFIG"
-"""A kubeconfig with a token: its cluster is judged instead, whatever it is."""
+"""The kubeconfig, with a token, of a cluster that is tested instead of the targets."""
 
 SANDBOXES = tuple(f"sandbox-{release}" for release in ("1.35", "1.36", "1.37", "none"))
 NEWEST_SANDBOX = "sandbox-1.37"
 REAL = tuple(f"real-{release}" for release in ("1.35", "1.36", "1.37"))
 BY_NAME_ONLY = ("real-none",)
-"""1.37 as it comes, whose API is that of `real-1.37` but for gangs: it is judged when it is asked for."""
+"""1.37 with its default settings. Its API is that of `real-1.37` without gangs, so it is tested only if it is named."""
 
 
 @dataclass(frozen=True)

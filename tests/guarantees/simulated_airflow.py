@@ -331,7 +331,7 @@ class SimulatedAirflow:
         return self.ti.state == "deferred" and self.ti.trigger is args
 
     async def _follow(self, process: Process, args: TriggerArgs, claim: str) -> None:
-        """One triggerer: run the trigger, and cancel it when another triggerer or nobody has it."""
+        """Run the trigger in one triggerer, and cancel the trigger when it is no longer assigned to this triggerer."""
         trigger = GangJobTrigger(**args.to_kwargs())
         trigger.args = _Args.of(args, process)
         trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]

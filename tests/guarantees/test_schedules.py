@@ -34,7 +34,7 @@ ASLEEP_S = 600.0
 """How long a process is stopped: longer than Airflow waits for a heartbeat, and than any request is retried."""
 SETTLE_S = 300.0
 AFTER_WAKING_S = 30.0
-"""How long a worker that wakes may take to end a gang that nobody wants."""
+"""How long a worker that continues may take to end a gang whose task has ended."""
 FOLLOW_REQUESTS = 3
 """How many requests a trigger sends to follow a gang that runs. The requests of a kill come next."""
 SHORT_S, LONG_S = 30.0, 720.0

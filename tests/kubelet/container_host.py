@@ -31,7 +31,7 @@ for folder in /run/containerd /run/netns /var/log/containers; do
 done
 exec sleep infinity
 """
-"""What the init process runs: the folders that containerd and the kubelet use whatever their configuration is."""
+"""The script of the init process, which mounts the folders whose paths containerd and the kubelet cannot change."""
 
 CONTAINERD: Final = """
 version = 2

@@ -133,7 +133,7 @@ number=0
 until test -e /flags/end; do number=$((number + 1)); echo "line $number"; sleep 0.25; done
 printf $number > "$GANG_RESULT_PATH"; sleep 1
 """
-"""The test says when the program ends: nobody knows how long a busy machine takes to start a kubelet."""
+"""The test ends the program, because the start of a kubelet takes long on a busy machine."""
 
 
 def test_stream_neither_loses_nor_repeats_a_line_while_the_node_program_restarts(

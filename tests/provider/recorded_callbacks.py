@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
 CALLS: list[dict[str, Any]] = []
-"""What the recorders were called with."""
+"""The arguments of each call of a recorder."""
 MAY_END = threading.Event()
 """Ends the calls that hang."""
 

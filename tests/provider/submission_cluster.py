@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.requests import Api
 
 TOKENS = (f"sandbox-{number}" for number in count())
-"""One for each cluster: what was discovered is remembered by address and token, and addresses come back."""
+"""Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""
 KEY = TaskKey("etl", "manual__2026-01-01", "train")
 GANG_OF_4 = GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"})
 RELEASES = ("1.35", "1.36", "1.37")
@@ -43,7 +43,7 @@ class InterleavingClient:
 
     api: Any
     at: str
-    """Method of the client and plural of the resource: `delete jobs`."""
+    """The method of the client and the plural of the resource, such as `delete jobs`."""
     meanwhile: Callable[[], Awaitable[object]]
     happened: int = 0
 
@@ -67,7 +67,7 @@ class FakeTime:
     def __init__(self) -> None:
         self.now = 0.0
         self.meanwhile: Callable[[float], None] = lambda seconds: None
-        """What else happens in that time."""
+        """A function that is called after each sleep."""
 
     def clock(self) -> Clock:
         return Clock(monotonic=lambda: self.now, sleep=self._sleep, random=random.Random(3))

@@ -85,7 +85,7 @@ RULES = {
     "what is being deleted is not waited for": ([job("terminating", 1)], BOTH, SubmitNew(2)),
     "a halted one is over": ([job("halted")], BOTH, SubmitNew(1)),
     "only the last attempt's success counts": ([job("succeeded"), job("failed", 1)], BOTH, SubmitNew(2)),
-    "a live one counts whatever came after": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
+    "a live one counts before later ones": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
     "one of two live ones is left": ([job("live"), job("live", 1)], BOTH, ("adopt", 1, [0])),
     "of two live ones that of these parameters": ([job("live"), job("half", 1, **OTHER)], BOTH, ("adopt", 0, [1])),
     "its own success is returned before others run": ([job("succeeded", **MINE), job("failed", 1)], NEVER, "adopt 0"),
@@ -149,10 +149,10 @@ def test_dropped_gang_of_a_later_try_is_ignored():
 
 
 RETURNED_FAILURES = {
-    "a failure that nobody looked at": ([job("failed", 3)], BOTH, "adopt 3"),
-    "whatever a retry adopts": ([job("failed", 3)], RUNNING, "adopt 3"),
+    "a failure that is not delivered": ([job("failed", 3)], BOTH, "adopt 3"),
+    "a failure where retries adopt running gangs only": ([job("failed", 3)], RUNNING, "adopt 3"),
     "not of an earlier try, if that is not adopted": ([job("failed", 3)], NEVER, SubmitNew(4)),
-    "its own, whatever the policy": ([job("failed", 3, **MINE)], NEVER, "adopt 3"),
+    "a failure of the try itself under any policy": ([job("failed", 3, **MINE)], NEVER, "adopt 3"),
     "no failure that was delivered": ([job("failed and delivered", 3)], BOTH, SubmitNew(4)),
     "no failure of other parameters": ([job("failed", 3, **OTHER)], BOTH, SubmitNew(4)),
     "no failure before the last attempt": ([job("failed"), job("halted", 1)], BOTH, SubmitNew(2)),
@@ -174,7 +174,7 @@ LOST = {
     "one that has succeeded meanwhile": ([job("failed", 1, **MINE), job("succeeded", 2, **MINE)], "adopt 2"),
     "nothing where another try has taken the lost one": ([job("failed", 1)], "leave 1"),
     "nothing where another try has gone on": ([job("failed", 1, **MINE), job("live", 2)], "leave 2"),
-    "whatever earlier tries have left": ([job("failed", 0), job("failed", 1, **MINE)], SubmitNew(2)),
+    "after failures of earlier tries": ([job("failed", 0), job("failed", 1, **MINE)], SubmitNew(2)),
     "not what was made from other parameters": (
         [job("failed", 1, **MINE), job("live", 2, **MINE, **OTHER)],
         "refuse 2",

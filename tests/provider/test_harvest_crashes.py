@@ -52,7 +52,7 @@ async def _ended_gang(plane: VirtualControlPlane, codes: list[int]) -> tuple[Gan
 
 
 REQUESTS = ("LIST pods", *["POST configmaps"] * 3, *["PATCH pods"] * 5, "LIST pods")
-"""What a harvest of five pods sends when nothing goes wrong."""
+"""The requests of a harvest of five pods without faults."""
 
 
 @in_virtual_time

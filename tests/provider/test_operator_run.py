@@ -341,7 +341,7 @@ def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
         train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
 
     assert train.halted
-    wait_for("the end of its pods, which nobody records any more", lambda: not train.pods)
+    wait_for("the end of its pods, whose outcomes are not recorded", lambda: not train.pods)
 
 
 @pytest.mark.parametrize("retries_left", [True, False])
@@ -405,7 +405,7 @@ def test_kill_in_the_worker_deletes_the_gang(task: TaskMaker) -> None:
 
     operator.on_kill()
 
-    wait_for("the end of its pods, which nobody records any more", lambda: not train.pods and not train.jobs)
+    wait_for("the end of its Job and of its pods", lambda: not train.pods and not train.jobs)
 
 
 def test_kill_before_the_submission_does_nothing(task: TaskMaker) -> None:

@@ -309,7 +309,7 @@ def test_gang_that_was_deleted_fails_the_sensor(gangs: Gangs, connection: str, d
 def test_outcomes_are_recorded_and_the_claim_stays(
     gangs: Gangs, connection: str, embedded: SandboxThread, deferrable: bool
 ) -> None:
-    """The task of the gang may have ended on purpose, so that nobody else records the outcomes."""
+    """The task of the gang may have ended on purpose, so that no other process records the outcomes."""
     ref = gangs.submit(QUICK)
 
     run_sensor(connection, gangs=ref.name, deferrable=deferrable)

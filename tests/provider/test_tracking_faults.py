@@ -60,7 +60,7 @@ TRANSIENT = {
         "times": 2,
         "code": 503,
     },
-    "the ledger is written, and nobody is told": {
+    "the ledger is written, and the response is lost": {
         "kind": "drop-after",
         "method": "POST",
         "path": "/configmaps",

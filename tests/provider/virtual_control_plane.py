@@ -88,9 +88,9 @@ class VirtualControlPlane:
     config: ClusterConfig
     client: Client
     logs: dict[str, str]
-    """What containers have written, by pod name; a test fills it."""
+    """The output of containers by the name of the pod, which the test sets."""
     log_times: dict[str, list[datetime]]
-    """When they have written each line, by pod name. Lines without a time were written at the start of the plane."""
+    """The time of each line by the name of the pod. Lines without a time have the time 0 of the plane."""
     plays_nodes: bool = True
     stop_s: float = STOP_S
     dead_nodes: set[str] = field(default_factory=set)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import ssl
 
 CLOSES = b""
-"""In place of an answer: the server closes the connection without an answer."""
+"""In place of a response: the server closes the connection without a response."""
 
 
 def answer(body: bytes = b"{}", *, status: str = "200 OK", **headers: str) -> bytes:
@@ -33,7 +33,7 @@ class ConnectionServer:
     heads: list[str] = field(default_factory=list)
     connections: int = 0
     go_on: asyncio.Event | None = None
-    """If set, answers wait for this."""
+    """Responses wait for this event, if there is one."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _writers: list[asyncio.StreamWriter] = field(default_factory=list)
 

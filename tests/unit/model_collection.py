@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
 IDLE_STEP_S = 5.0
-"""How far the clock goes at each turn of a watch that has nothing to say."""
+"""How far the clock advances at each turn of a watch without events."""
 BOOKMARK_EVERY_S = 60.0
 
 
@@ -31,9 +31,9 @@ class WatchFault(Enum):
     CLOSES = auto()
     BOOKMARK_AND_CLOSES = auto()
     HALF_OPEN = auto()
-    """The peer is gone without a word: nothing comes any more, and the connection does not end by itself."""
+    """The peer is lost without a FIN: no more bytes arrive, and the connection stays open."""
     REPEATS = auto()
-    """Tells the last event again that the client had already."""
+    """Sends again the last event that the client already has."""
 
 
 @dataclass

@@ -42,20 +42,20 @@ class ServerAction(Enum):
     BUSY = auto()
     BROKEN = auto()
     DIES_BEFORE = auto()
-    """The connection ends, and nothing is applied."""
+    """The connection ends, and the request is not applied."""
     DIES_AFTER = auto()
-    """It is applied, and the connection ends."""
+    """The request is applied, and the connection ends."""
     DIES_MIDWAY = auto()
-    """It is applied, and half of the answer is sent."""
+    """The request is applied, and half of the response is sent."""
     LAST = auto()
-    """It is applied, and the answer says that the connection will be closed."""
+    """The request is applied, and the response says that the connection will be closed."""
     CHUNKED = auto()
-    """It is applied, and the answer comes in chunks, byte by byte."""
+    """The request is applied, and the response is chunked, byte by byte."""
     TWICE = auto()
-    """It is applied, and answered twice."""
+    """The request is applied, and two responses are sent."""
     GARBAGE = auto()
     INTERIM = auto()
-    """It is applied; a 100 comes before the answer."""
+    """The request is applied, and a 100 is sent before the response."""
     SILENT = auto()
 
 
@@ -76,7 +76,7 @@ class Server:
         self.connections = 0
         self.in_flight = self.most_in_flight = 0
         self.busy = asyncio.Event()
-        """Three requests have come."""
+        """Set when three requests have arrived."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:

@@ -50,7 +50,7 @@ def test_one_succeeded_pod_for_each_rank_is_complete() -> None:
 
 DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
     "its spec has changed since it was let run": lambda job: job.obj["metadata"].update(generation=3),
-    "nobody tells whether its spec has changed": lambda job: job.obj["metadata"].pop("generation"),
+    "it is not known whether its spec has changed": lambda job: job.obj["metadata"].pop("generation"),
     "a pod has failed": lambda job: job.counts(failed=1),
     "fewer have succeeded than it has ranks": lambda job: job.counts(succeeded=RANKS - 1),
     "it has more ranks": lambda job: job.spec(completions=RANKS + 1),

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Result = dict[str, Any] | None
-"""What a client would use, or None if it refuses the kubeconfig."""
+"""The settings that a client uses, or None if the client refuses the kubeconfig."""
 
 
 def by_provider(paths: list[str], context: str | None) -> Result:

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.hooks import masking
 
 SECRET = "dIrViNzKyOpQaRsT"
 PART = 4
-"""So many characters of a secret in a row count as a part of it."""
+"""This many consecutive characters of a secret count as a part of the secret."""
 REF = GangRef("default", "train", "u")
 
 

@@ -28,7 +28,7 @@ def _running(builder):
 
 
 PHASES = {
-    "nobody has looked at it": (job(), (), Phase.SUBMITTED),
+    "no controller has handled the Job": (job(), (), Phase.SUBMITTED),
     "created suspended, not looked at": (job().submitted_suspended(), (), Phase.SUBMITTED),
     "suspended": (job().suspended(), (), Phase.QUEUED),
     "unsuspended, not looked at again": (job().suspended().spec(suspend=False), (), Phase.QUEUED),

@@ -100,7 +100,7 @@ ENDINGS = {
         pod().on("n").container_removed().phase("Failed", "Evicted").disrupted("TerminationByKubelet", 60),
         OutcomeKind.EVICTED,
     ),
-    "its container was removed, nobody says why": (pod().on("n").container_removed().phase("Failed"), OutcomeKind.LOST),
+    "its container was removed without a reason": (pod().on("n").container_removed().phase("Failed"), OutcomeKind.LOST),
     "refused by its kubelet, deleted later": (
         pod().on("n").phase("Failed", "OutOfcpu").deleted(asked=99),
         OutcomeKind.FAILED,

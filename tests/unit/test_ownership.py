@@ -61,7 +61,7 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "held, of another installation": (gang(installation="staging").complete(9), HELD, LEAVE),
     "live and followed": (gang(), replace(ENDED, unowned_for=None), LEAVE),
     "live, within the grace": (gang(), replace(ENDED, unowned_for=GRACE / 2), LEAVE),
-    "live, nobody has asked": (gang(), UNOWNED, ASK),
+    "live, Airflow was not asked": (gang(), UNOWNED, ASK),
     "live, Airflow is down": (gang(), replace(UNOWNED, task=TaskEnd.UNKNOWN), LEAVE),
     "live, its task is deferred": (gang(), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
     "live, its task has ended once": (gang(), replace(UNOWNED, task=TaskEnd.ENDED_ONCE), LEAVE),
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, without a task": (WITHOUT_TASK, ENDED, LEAVE),
     "live, without a claim": (gang().annotation(labels.ANNOTATION_CLAIM, ""), ENDED, LEAVE),
     "live, handed over by its task": (delivered(gang().annotation(labels.ANNOTATION_CLAIM, "")), ENDED, LEAVE),
-    "live, outlives its task, nobody has asked": (outliving(gang()), UNOWNED, ASK),
+    "live, outlives its task, Airflow was not asked": (outliving(gang()), UNOWNED, ASK),
     "live, outlives its task, which has failed": (outliving(gang()), ENDED, SweepAction.DELETE_LIVE),
     "live, outlives its task, and a person says so": (
         outliving(gang()),

@@ -71,7 +71,7 @@ RESULTS: dict[str, tuple[list[Outcome], CompletedRanks, Results, Any]] = {
     ),
     "rank 0 not needed by the success policy": ([outcome(2, "2")], indexes("2"), Results.RANK0, None),
     "ranks not needed by the success policy": ([outcome(2, "2")], indexes("2"), Results.ALL, [None, None, 2]),
-    "nobody ran": ([], CompletedRanks(None, 0), Results.ALL, []),
+    "no rank ran": ([], CompletedRanks(None, 0), Results.ALL, []),
     "nothing wanted": ([outcome(0, "1")], indexes("0"), Results.NONE, None),
     "cut result of another rank": (
         [outcome(0, "1"), outcome(1, "x" * 4096, message_cut=True)],

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.airflow.debian import install
 
 RELEASES = range(14, 19)
-"""Those of Airflow 3.3's documentation."""
+"""The releases that the documentation of Airflow 3.3 names."""
 PATTERNS = (
     "usr/lib/postgresql/*/bin",
     "usr/pgsql-*/bin",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 USER = "airflow"
 UNPRIVILEGED = ("postgres", "nobody")
-"""Whom root starts the server as, which refuses to run as root; the first that exists."""
+"""Users that can run the server, because it refuses to run as root. The first user that exists is taken."""
 SETTINGS = {
     "listen_addresses": "",
     "max_connections": "200",  # each process of Airflow keeps up to 15 connections
@@ -38,7 +38,7 @@ class Postgres:
     programs: Path
     folder: Path
     account: dict[str, Any]
-    """Whom it runs as, as arguments of `subprocess`."""
+    """The user and the group of the server, as arguments of `subprocess`."""
     _server: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @classmethod

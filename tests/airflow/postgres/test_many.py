@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 MANY = 30
-LOOK_S = 2.0
-"""Airflow's API server works for each look at thirty tasks as long as for one of them."""
+POLL_S = 2.0
+"""The pause between two requests for the states of all tasks, which take the API server some time."""
 WATCH_LASTS_S = 240
-"""At least; then it is opened again."""
+"""A watch stays open for at least so long before it is opened again."""
 
 
 def test_each_of_thirty_gangs_runs_once_when_a_triggerer_is_killed(deployment: AirflowDeployment) -> None:
     watching, since = deployment.faults.note(query="(?=.*watch=)(?=.*gangjobs)"), time.monotonic()
     many = deployment.start("many")
-    wait_for("half of the gangs", lambda: holders(many).total() >= MANY // 2, poll_s=LOOK_S)
+    wait_for("half of the gangs", lambda: holders(many).total() >= MANY // 2, poll_s=POLL_S)
 
     busiest, _ = holders(many).most_common(1)[0]  # Airflow does not share triggers out evenly
     deployment.airflow.processes[busiest].kill()
     (survivor,) = (triggerer.name for triggerer in deployment.triggerers if triggerer.is_alive)
-    wait_for("all gangs with one", lambda: holders(many) == {survivor: MANY}, poll_s=LOOK_S)
+    wait_for("all gangs with one", lambda: holders(many) == {survivor: MANY}, poll_s=POLL_S)
     wait_for("all ranks", lambda: sum(many.ranks("Running", index) for index in range(MANY)) == MANY * RANKS)
     many.open()
 

@@ -45,7 +45,7 @@ TASK_ID: Final = "gang"
 EVERY_S: Final = 1.5
 """The mean pause between two disturbances."""
 STOPPED_S: Final = (5.0, 40.0)
-"""How long a triggerer is stopped. Airflow takes a triggerer for dead after 15 s."""
+"""How long a triggerer is stopped. Airflow considers a triggerer dead after 15 s."""
 END_WITHIN_S: Final = 1800.0
 USER_STATES: Final = {"mark success": "success", "mark failed": "failed"}
 
