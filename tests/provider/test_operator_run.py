@@ -409,7 +409,11 @@ def test_kill_in_the_worker_deletes_the_gang(task: TaskMaker) -> None:
 
 
 def test_kill_before_the_submission_does_nothing(task: TaskMaker) -> None:
-    task(ENDLESS).operator().on_kill()
+    train = task(ENDLESS)
+
+    train.operator().on_kill()
+
+    assert train.jobs == []
 
 
 def test_kill_leaves_a_gang_that_another_try_has_taken(task: TaskMaker) -> None:

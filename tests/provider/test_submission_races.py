@@ -38,7 +38,7 @@ async def test_two_submitters_end_in_one_gang(turns, release):
 
 @settings(max_examples=examples(20), **HARD)
 @given(turns=TURNS)
-async def test_two_that_replace_each_other_leave_at_most_one(turns):
+async def test_two_tries_that_replace_each_other_leave_one_gang_to_the_next_try(turns):
     async with running_cluster() as cluster:
         await interleaved(
             cluster.client,
@@ -52,7 +52,7 @@ async def test_two_that_replace_each_other_leave_at_most_one(turns):
 
 @settings(max_examples=examples(20), **HARD)
 @given(turns=TURNS)
-async def test_two_with_other_parameters_leave_at_most_one(turns):
+async def test_two_tries_with_other_parameters_leave_one_gang(turns):
     async with running_cluster() as cluster:
         ends = await interleaved(
             cluster.client,

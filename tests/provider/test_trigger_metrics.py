@@ -88,7 +88,10 @@ async def test_harvest_of_a_gang_is_counted(connection: str, server: socket.sock
 
 
 async def test_exception_of_the_metrics_library_is_not_raised() -> None:
+    calls: list[str] = []
+
     def broken() -> stats.NoStatsLogger:
+        calls.append("broken")
         raise RuntimeError("no route to the metrics server")
 
     stats.initialize(factory=broken, export_legacy_names=False)
@@ -98,6 +101,7 @@ async def test_exception_of_the_metrics_library_is_not_raised() -> None:
 
     await asyncio.wait_for(task, TIMEOUT_S)
     stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
+    assert calls
 
 
 def test_counter_is_sent_as_its_increase() -> None:
