@@ -1,7 +1,8 @@
 """Install the launchers that the tests run: `python -m tests.launchers.programs`.
 
 As root on Debian or Ubuntu, the command installs OpenSSH, Open MPI and MPICH. The module mpi4py belongs to the Python
-of the system, so the tests run their programs by that Python.
+of the system, so the tests run their programs by that Python. As root on Debian, the command also unpacks PyTorch into
+a folder of its own (`tests/launchers/pytorch.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 import pytest
 
 from tests.airflow.debian import install
+from tests.launchers import pytorch
 
 PYTHON: Final = "/usr/bin/python3"
 SSH_PACKAGES: Final = ("openssh-client", "openssh-server")
@@ -56,10 +58,15 @@ def _missing_module(name: str) -> list[str]:
 def main() -> int:
     if without_mpi():
         install("MPI", *MPI_PACKAGES)
-    if reason := without_mpi():
-        print(f"{reason}: the tests of MPI are skipped")
-        return 1 if os.environ.get("CI") else 0
-    return 0
+    if os.geteuid() == 0 and not pytorch.is_installed():
+        try:
+            pytorch.install()
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            print(f"PyTorch is not installed: {error}")
+    reasons = [reason for reason in (without_mpi(), pytorch.unavailable()) if reason]
+    for reason in reasons:
+        print(f"{reason}: the tests that need it are skipped")
+    return 1 if reasons and os.environ.get("CI") else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.airflow.conftest import cluster, connected, home
+from tests.launchers import pytorch
 from tests.launchers.conftest import create_secret
 from tests.launchers.programs import PYTHON, needs, without_mpi
 from tests.timeouts import AIRFLOW_TIMEOUT_S
@@ -27,6 +30,17 @@ EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 @pytest.fixture(scope="module")
 def examples(connected: AirflowHome) -> AirflowHome:
     return replace(connected, environment=connected.environment | {"AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES)})
+
+
+@needs(pytorch.unavailable())
+def test_torchrun_trains_one_network_on_all_ranks(examples: AirflowHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The nodes of the cluster run in this process, and containers get its PATH.
+    monkeypatch.setenv("PATH", f"{pytorch.FOLDER / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    output = examples.run("airflow", "dags", "test", "train_torch_gang", "2026-01-01")
+
+    assert "[rank 0] step 200/200  loss 0.0" in output
+    assert re.search(r"2 processes with PyTorch 2\.\d+\S*: loss 0\.0\d+ on 512 points", output)
+    assert "succeeded: 2 ranks succeeded, 0 failed" in output
 
 
 @needs(without_mpi())
