@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
+from airflow_provider_gangjobs.triggers.imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
 from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
 from airflow_provider_gangjobs.triggers.wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
@@ -72,6 +73,7 @@ class JobSetTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the JobSet, and yield one event."""
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.job_sets")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             event = await wait_for_job_set(self.args, self.log)

@@ -83,12 +83,12 @@ def test_gangs_that_begin_while_the_tracking_is_imported_wait_for_the_import() -
     assert waiting == begun, done.stderr
 
 
-@pytest.mark.parametrize("trigger", ["gang_job.GangJobTrigger", "sensor.GangSelectionTrigger"])
+@pytest.mark.parametrize("trigger", ["gang_job.GangJobTrigger", "sensor.GangSelectionTrigger", "job_set.JobSetTrigger"])
 def test_first_trigger_imports_client_libraries_in_threads(trigger: str, connection: str) -> None:
     spec = GangSpec(image="i", command=["true"], workers=2, resources={"cpu": "100m"})
     ref = GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "t"), claim="c").ref
     kwargs = {"kubernetes_conn_id": connection, "namespace": ref.namespace}
-    kwargs |= {"name": ref.name, "uid": ref.uid} if "gang_job" in trigger else {"names": {ref.name: ref.uid}}
+    kwargs |= {"names": {ref.name: ref.uid}} if "sensor" in trigger else {"name": ref.name, "uid": ref.uid}
     done = subprocess.run(
         [sys.executable, "-c", NOTE_IMPORTS, json.dumps([f"airflow_provider_gangjobs.triggers.{trigger}", kwargs])],
         capture_output=True,
