@@ -102,8 +102,9 @@ async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant
         second = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "second")
         third = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "third")
         async with following(tenant, second) as next_gang, following(tenant, third) as last_gang:
-            await next_gang.line("2 more needed. Position 1 in the ClusterQueue")
-            await last_gang.line("Position 2 in the ClusterQueue")
+            # Kueue orders gangs by the second of their creation, so the third may be the first of the two.
+            lines = [await gang.line(". Position ") for gang in (next_gang, last_gang)]
+    assert {line.rpartition(". ")[2] for line in lines} == {f"Position {n} in the ClusterQueue" for n in (1, 2)}
     sent = [event["requestURI"] for event in tenant.plane.audited(by=tenant.user)]
     assert len([uri for uri in sent if "/pendingworkloads" in uri]) == 1
     assert tenant.forbidden_requests() == []
