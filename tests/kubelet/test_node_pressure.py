@@ -119,7 +119,8 @@ def test_gang_above_a_limit_of_its_own_fails_and_is_not_submitted_again(
 ) -> None:
     if "resources" in limit and not target.is_real:
         pytest.skip("the sandbox's nodes have no limits of ephemeral-storage (docs/clusters.md)")
-    script = 'test "$RANK" = 0 || head -c 20000000 /dev/zero > /v/file; sleep 300'
+    # The first process of a container ignores SIGTERM by itself, and a process of the sandbox does not.
+    script = 'trap "" TERM; test "$RANK" = 0 || head -c 20000000 /dev/zero > /v/file; sleep 300'
     expected = re.escape(f"Rank 1 was evicted: it used more storage than its own limit ({message})")
     with pytest.raises(AppFailed, match=expected) as raised:
         task(script, max_disruptions=1, **{**ON_A_VOLUME, **limit}).execute()
