@@ -102,6 +102,7 @@ ALL = (
             *(f"--ignore=tests/airflow/{other}" for other in ("postgres", "soak", "ui")),
             *_spread(2, "loadfile"),
         ),
+        requires=(POSTGRES,),
     ),
     Tier(
         "queues",

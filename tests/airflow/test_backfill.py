@@ -16,6 +16,7 @@ from gangjobs_sandbox.thread import running
 from tests.airflow.airflow_home import REPOSITORY, AirflowHome
 from tests.airflow.api import DagRun
 from tests.airflow.polling import wait_for
+from tests.airflow.postgres.server import Postgres
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -44,14 +45,18 @@ def cluster() -> Iterator[SandboxThread]:
 
 
 @pytest.fixture
-def home(cluster: SandboxThread, tmp_path: Path) -> AirflowHome:
-    """An Airflow home with the example as its only DAG."""
+def home(cluster: SandboxThread, tmp_path: Path) -> Iterator[AirflowHome]:
+    """An Airflow home with the example as its only DAG.
+
+    The command writes to the database while the scheduler writes, which SQLite may refuse ("database is locked").
+    """
     dags = tmp_path / "dags"
     dags.mkdir()
     shutil.copy(EXAMPLE, dags)
-    home = AirflowHome.make(tmp_path / "home", dags=dags)
-    home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
-    return home
+    with Postgres.running() as postgres:
+        home = AirflowHome.make(tmp_path / "home", database=postgres.create_database("backfill"), dags=dags)
+        home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
+        yield home
 
 
 def create_backfill(home: AirflowHome, api: Api, **conf: Any) -> None:
