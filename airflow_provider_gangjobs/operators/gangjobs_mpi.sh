@@ -66,11 +66,24 @@ GlobalKnownHostsFile /dev/null
 StrictHostKeyChecking yes
 BatchMode yes
 PreferredAuthentications publickey
-ConnectTimeout 10
+ConnectTimeout 60
+ConnectionAttempts 3
 ServerAliveInterval 30
 ServerAliveCountMax 20
 LogLevel ERROR
 END
+    # MPICH waits forever for a rank to which its ssh could not connect.
+    cat >"$folder/ssh" <<'END'
+#!/bin/sh
+ssh "$@"
+status=$?
+if [ "$status" -eq 255 ]; then
+    echo "gangjobs: the MPI launcher is ended, because its ssh has failed" >&2
+    kill "$PPID"
+fi
+exit "$status"
+END
+    chmod 700 "$folder/ssh"
     cat >"$folder/sshd_config" <<END
 Port $GANG_MPI_PORT
 ListenAddress $GANG_MPI_ADDRESS
@@ -130,7 +143,7 @@ name_of() {
 ask() {
     command="/bin/sh \"\$GANG_FILES/gangjobs_mpi.sh\" $2"
     # shellcheck disable=SC2029 # the client expands the arguments, which are words of this script and a number
-    if ssh -F "$folder/ssh_config" "$(name_of "$1")" "$command" </dev/null 2>"$folder/problem.$1" |
+    if ssh -F "$folder/ssh_config" -o ConnectTimeout=10 -o ConnectionAttempts=1 "$(name_of "$1")" "$command" </dev/null 2>"$folder/problem.$1" |
         grep "^$answer\$" >/dev/null; then
         : >"$folder/answered.$1"
     fi
@@ -198,7 +211,7 @@ lead() {
     program=$!
     wait "$program"
     status=$?
-    while kill -0 "$program" 2>/dev/null; do # a signal has interrupted the wait
+    while [ -n "$stopped" ] && kill -0 "$program" 2>/dev/null; do # a signal has interrupted the wait
         wait "$program"
         status=$?
     done

@@ -36,16 +36,18 @@ LAUNCHER_ENV: Final = {
     "OMPI_MCA_orte_default_hostfile": f"{FOLDER}/hostfile",
     "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
     "OMPI_MCA_plm_rsh_args": _SSH_OPTIONS,
+    # `mpirun` of Open MPI 4 and 5 needs these two, and `prterun` of Open MPI 5 needs the two of PRRTE.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    # Open MPI 5, whose launcher is PRRTE.
+    # Open MPI 5, whose launcher is PRRTE. It connects to the full names, and compares the short names with its own.
+    # With "keep_fqdn_hostnames", it does not recognize its own host, and connects to it too.
     "PRTE_MCA_prte_default_hostfile": f"{FOLDER}/hostfile",
-    "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
     "PRTE_MCA_plm_ssh_args": _SSH_OPTIONS,
     "PRTE_ALLOW_RUN_AS_ROOT": "1",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     # MPICH and MVAPICH.
     "HYDRA_HOST_FILE": f"{FOLDER}/machinefile",
+    "HYDRA_LAUNCHER_EXEC": f"{FOLDER}/ssh",
     "HYDRA_LAUNCHER_EXTRA_ARGS": _SSH_OPTIONS,
     # Intel MPI.
     "I_MPI_HYDRA_HOST_FILE": f"{FOLDER}/machinefile",

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import httpx
 import pytest
@@ -51,6 +51,16 @@ AUDIT_POLICY = {
 
 class ControlPlaneError(Exception):
     """A component did not start; the message has the end of its log."""
+
+
+def skip_or_fail(missing: str) -> NoReturn:
+    """End the test whose program is missing: it is skipped, and fails if the variable `CI` is set.
+
+    :param missing: Which program is missing, and what to do.
+    """
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
 
 
 def die_with_parent() -> None:
@@ -321,10 +331,7 @@ def running_plane(release: str, folder: Path, *, workload_with_job: bool = False
     """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
     built, _ = release_flags(release)
     if not is_current(built):
-        missing = f"no control plane of Kubernetes {built}: {MISSING_BINARY_ADVICE}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        skip_or_fail(f"no control plane of Kubernetes {built}: {MISSING_BINARY_ADVICE}")
     plane = ControlPlane(release, binary(built), folder, workload_with_job=workload_with_job)
     try:
         plane.start()

@@ -8,7 +8,6 @@ systemd-logind and iproute2.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -19,7 +18,15 @@ from typing import Final
 
 from tests.airflow.debian import install
 from tests.cluster.controlplane import build as controlplane
-from tests.cluster.controlplane.build import assets_root, build_missing, go, linker_flags, pinned_version
+from tests.cluster.controlplane.build import (
+    assets_root,
+    build_missing,
+    digest,
+    go,
+    is_built,
+    linker_flags,
+    pinned_version,
+)
 
 MODULE: Final = Path(controlplane.__file__).resolve().parent
 """The Go module of the control planes, whose package `kubelet` is the kubelet."""
@@ -39,18 +46,19 @@ def binary(release: str) -> Path:
     return assets_root() / release / "kubelet"
 
 
+def stamp(release: str) -> Path:
+    """Return the file with the fingerprint of the kubelet, whose folder has a control plane too."""
+    return binary(release).with_name("kubelet.fingerprint")
+
+
 def fingerprint(release: str) -> str:
     """Return a text that changes when anything that the binary is made from changes."""
-    digest = hashlib.sha256()
-    for source in (MODULE / "kubelet" / "main.go", *_module_files(release)):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+    return digest((MODULE / "kubelet" / "main.go", *_module_files(release)))
 
 
 def is_current(release: str) -> bool:
     """Return whether the binary exists and was made from the present sources."""
-    stamp = binary(release).with_name("kubelet.fingerprint")
-    return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
+    return is_built(binary(release), stamp(release), fingerprint(release))
 
 
 def build(release: str) -> None:
@@ -71,7 +79,7 @@ def build(release: str) -> None:
         )
         subprocess.run(command, cwd=MODULE, check=True, env={**os.environ, "CGO_ENABLED": "0"})
     unfinished.replace(target)
-    target.with_name("kubelet.fingerprint").write_text(fingerprint(release))
+    stamp(release).write_text(fingerprint(release))
 
 
 def missing_programs() -> list[str]:

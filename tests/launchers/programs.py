@@ -1,8 +1,8 @@
 """Install the launchers that the tests run: `python -m tests.launchers.programs`.
 
 As root on Debian or Ubuntu, the command installs OpenSSH, Open MPI and MPICH. The module mpi4py belongs to the Python
-of the system, so the tests run their programs by that Python. As root on Debian, the command also unpacks PyTorch into
-a folder of its own (`tests/launchers/pytorch.py`).
+of the system, so the tests run their programs by that Python. As root on Debian, the command also unpacks PyTorch and
+Open MPI 5 of Debian 13 into folders of their own (`tests/launchers/pytorch.py`, `tests/launchers/openmpi.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Final
 import pytest
 
 from tests.airflow.debian import install
-from tests.launchers import pytorch
+from tests.launchers.openmpi import OPEN_MPI_5
+from tests.launchers.pytorch import PYTORCH
 
 PYTHON: Final = "/usr/bin/python3"
 SSH_PACKAGES: Final = ("openssh-client", "openssh-server")
 MPI_PACKAGES: Final = (*SSH_PACKAGES, "openmpi-bin", "mpich", "python3-mpi4py")
+UNPACKED: Final = (PYTORCH, OPEN_MPI_5)
 SSHD: Final = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -37,6 +39,11 @@ def without_mpi() -> str:
     """Return why this machine cannot run MPI programs on a gang; an empty text if it can."""
     programs = [name for name in ("mpirun.openmpi", "mpirun.mpich") if shutil.which(name) is None]
     return without_sshd() or _missing([*programs, *_missing_module("mpi4py")], MPI_PACKAGES)
+
+
+def without_open_mpi_5() -> str:
+    """Return why this machine cannot run programs of Open MPI 5 on a gang; an empty text if it can."""
+    return without_mpi() or OPEN_MPI_5.unavailable()
 
 
 def needs(reason: str) -> pytest.MarkDecorator:
@@ -58,12 +65,13 @@ def _missing_module(name: str) -> list[str]:
 def main() -> int:
     if without_mpi():
         install("MPI", *MPI_PACKAGES)
-    if os.geteuid() == 0 and not pytorch.is_installed():
-        try:
-            pytorch.install()
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            print(f"PyTorch is not installed: {error}")
-    reasons = [reason for reason in (without_mpi(), pytorch.unavailable()) if reason]
+    for packages in UNPACKED:
+        if os.geteuid() == 0 and not packages.is_installed():
+            try:
+                packages.install()
+            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                print(f"{packages.title} is not installed: {error}")
+    reasons = [reason for reason in (without_mpi(), *(each.unavailable() for each in UNPACKED)) if reason]
     for reason in reasons:
         print(f"{reason}: the tests that need it are skipped")
     return 1 if reasons and os.environ.get("CI") else 0

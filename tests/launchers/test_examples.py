@@ -32,10 +32,10 @@ def examples(connected: AirflowHome) -> AirflowHome:
     return replace(connected, environment=connected.environment | {"AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES)})
 
 
-@needs(pytorch.unavailable())
+@needs(pytorch.PYTORCH.unavailable())
 def test_torchrun_trains_one_network_on_all_ranks(examples: AirflowHome, monkeypatch: pytest.MonkeyPatch) -> None:
     # The nodes of the cluster run in this process, and containers get its PATH.
-    monkeypatch.setenv("PATH", f"{pytorch.FOLDER / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{pytorch.PROGRAMS}{os.pathsep}{os.environ['PATH']}")
     output = examples.run("airflow", "dags", "test", "train_torch_gang", "2026-01-01")
 
     assert "[rank 0] step 200/200  loss 0.0" in output

@@ -50,11 +50,14 @@ class Ranks:
             folder.mkdir()
             os.chown(folder, self.user, self.user)
         hosts, users, script = (self.folder / name for name in ("hosts", "passwd", SCRIPT.name))
-        names = (f"{self.address(each)} job-{each}.svc\n" for each in range(self.size))
-        hosts.write_text(f"127.0.0.1 localhost\n{''.join(names)}")
-        users.write_text(f"{Path('/etc/passwd').read_text()}mpi:x:1234:1234::/:/bin/sh\n")
-        shutil.copy(SCRIPT, script)
-        mounted = {hosts: "/etc/hosts", users: "/etc/passwd", shutil.which(self.shell): "/bin/sh"}
+        if not self.processes:  # the ranks that run read these files
+            names = (f"{self.address(each)} job-{each}.svc\n" for each in range(self.size))
+            hosts.write_text(f"127.0.0.1 localhost\n{''.join(names)}")
+            users.write_text(f"{Path('/etc/passwd').read_text()}mpi:x:1234:1234::/:/bin/sh\n")
+            shutil.copy(SCRIPT, script)
+        home = own / "home"  # empty, because a shell that sshd starts runs `.bashrc`, which may be slow
+        home.mkdir()
+        mounted = {hosts: "/etc/hosts", users: "/etc/passwd", shutil.which(self.shell): "/bin/sh", home: "/root"}
         mounts = " && ".join(f"mount --bind {source} {target}" for source, target in mounted.items())
         become = f"setpriv --reuid={self.user} --regid={self.user} --clear-groups"
         with (own / "log").open("wb") as log:

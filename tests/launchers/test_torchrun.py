@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.provider.task_runner import Task
 
-pytestmark = needs(pytorch.unavailable())
+pytestmark = needs(pytorch.PYTORCH.unavailable())
 
 PROGRAM = Path(__file__).parents[2] / "dags_examples" / "include" / "train_torch.py"
 FAILS_ON_RANK_1 = """
@@ -38,7 +38,7 @@ train_torch.main()
 @pytest.fixture
 def torch_task(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Task]:
     """Make a task with two ranks that runs a program beside the program of the example."""
-    monkeypatch.setenv("PATH", f"{pytorch.FOLDER / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{pytorch.PROGRAMS}{os.pathsep}{os.environ['PATH']}")
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]

@@ -67,6 +67,13 @@ def test_open_mpi_finds_its_host_file(host_file: str) -> None:
     assert env_of(spec_of())[host_file] == "/gang/mpi/hostfile"
 
 
+@pytest.mark.parametrize(
+    ("variable", "given"), [("OMPI_MCA_orte_keep_fqdn_hostnames", True), ("PRTE_MCA_prte_keep_fqdn_hostnames", False)]
+)
+def test_only_open_mpi_4_needs_to_be_told_to_keep_full_names(variable: str, given: bool) -> None:
+    assert (variable in env_of(spec_of())) is given
+
+
 @pytest.mark.parametrize("host_file", ["HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"])
 def test_mpich_and_intel_mpi_find_theirs(host_file: str) -> None:
     assert env_of(spec_of())[host_file] == "/gang/mpi/machinefile"

@@ -10,6 +10,7 @@ so that any Python can run this before the project is installed.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 HERE = Path(__file__).resolve().parent
 RELEASES = ("1.35", "1.36", "1.37")
@@ -54,19 +55,34 @@ def pinned_version(release: str) -> str:
 
 def fingerprint(release: str) -> str:
     """Return a text that changes when anything changes that the binary is built from."""
-    digest = hashlib.sha256()
-    for source in (HERE / "main.go", HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum"):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+    releases = HERE / "releases"
+    return digest((HERE / "main.go", releases / f"{release}.mod", releases / f"{release}.sum"))
+
+
+def digest(sources: Iterable[Path], *, text: str = "") -> str:
+    """Return the SHA-256 digest of a text and the contents of the files, in hexadecimal."""
+    found = hashlib.sha256(text.encode())
+    for source in sources:
+        found.update(source.read_bytes())
+    return found.hexdigest()
 
 
 def is_current(release: str) -> bool:
-    """Return whether the binary exists and was built from the present sources.
+    """Return whether the binary exists and was built from the present sources."""
+    return is_built(binary(release), stamp_of(binary(release)), fingerprint(release))
 
-    A binary without a fingerprint is a prebuilt asset, and is used as it is.
+
+def stamp_of(program: Path) -> Path:
+    """Return the file with the fingerprint of a program that is the only one in its folder."""
+    return program.with_name("fingerprint")
+
+
+def is_built(program: Path, stamp: Path, fingerprint: str) -> bool:
+    """Return whether the program exists and its stamp has this fingerprint.
+
+    A program without a stamp is a prebuilt asset, and is used as it is.
     """
-    stamp = binary(release).with_name("fingerprint")
-    return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
+    return program.is_file() and (not stamp.exists() or stamp.read_text() == fingerprint)
 
 
 def go() -> str:
@@ -109,7 +125,17 @@ def build(release: str) -> None:
         env={**os.environ, "CGO_ENABLED": "0"},
     )
     unfinished.replace(target)
-    target.with_name("fingerprint").write_text(fingerprint(release))
+    stamp_of(target).write_text(fingerprint(release))
+
+
+def module_source(module: str, version: str, *, work: Path) -> Path:
+    """Return the folder with the source of a published Go module, which Go downloads if its cache does not have it.
+
+    :param work: The folder with the module file that requires the module.
+    """
+    command = [go(), "mod", "download", "-json", f"{module}@{version}"]
+    found = subprocess.run(command, cwd=work, check=True, capture_output=True, text=True)
+    return Path(json.loads(found.stdout)["Dir"])
 
 
 def build_missing(
@@ -123,7 +149,7 @@ def build_missing(
 ) -> int:
     """Build each program that is not current, and print what is done.
 
-    The builders of Kueue and of the gang schedulers use this function too.
+    The builders of the other programs use this function too.
 
     :param versions: The version that is built, by the name of the program.
     :param label: What is printed before the name.

@@ -8,8 +8,6 @@ some four minutes on two cores when Go's build cache is cold. The binary is kept
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -18,7 +16,15 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.controlplane.build import assets_root, build_missing, go
+from tests.cluster.controlplane.build import (
+    assets_root,
+    build_missing,
+    digest,
+    go,
+    is_built,
+    module_source,
+    stamp_of,
+)
 
 PINS: Final = Path(__file__).resolve().parents[1] / "kueue" / "releases" / "0.19"
 """The module file and the checksums, without the ends of their names."""
@@ -40,19 +46,12 @@ def binary(_: str = NAME) -> Path:
 
 def fingerprint() -> str:
     """Changes when anything that the binary is made from changes."""
-    digest = hashlib.sha256(VERSION.encode())
-    for kind in ("mod", "sum"):
-        digest.update(Path(f"{PINS}.{kind}").read_bytes())
-    return digest.hexdigest()
+    return digest([Path(f"{PINS}.{kind}") for kind in ("mod", "sum")], text=VERSION)
 
 
 def is_current(_: str = NAME) -> bool:
-    """Whether the binary is there and was made from today's sources.
-
-    A binary without a fingerprint beside it was brought by somebody else (prebuilt assets) and is trusted.
-    """
-    stamp = folder() / "fingerprint"
-    return binary().is_file() and (not stamp.exists() or stamp.read_text() == fingerprint())
+    """Return whether the binary exists and was built from the present sources."""
+    return is_built(binary(), stamp_of(binary()), fingerprint())
 
 
 def build(_: str = NAME) -> None:
@@ -66,14 +65,12 @@ def build(_: str = NAME) -> None:
         for kind in ("mod", "sum"):
             shutil.copyfile(f"{PINS}.{kind}", Path(work) / f"go.{kind}")
         subprocess.run([go(), "build", *options, MODULE], cwd=work, check=True, env=environment)
-        download = [go(), "mod", "download", "-json", f"{MODULE}@{VERSION}"]
-        found = subprocess.run(download, cwd=work, check=True, env=environment, capture_output=True, text=True)
-    source = Path(json.loads(found.stdout)["Dir"])
+        source = module_source(MODULE, VERSION, work=Path(work))
     for kind, path in MANIFESTS.items():
         shutil.rmtree(target / kind, ignore_errors=True)
         shutil.copytree(source / path, target / kind, copy_function=shutil.copyfile)
     unfinished.replace(binary())
-    (target / "fingerprint").write_text(fingerprint())
+    stamp_of(binary()).write_text(fingerprint())
 
 
 def main(names: list[str]) -> int:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import subprocess
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
-import pytest
 import yaml
 
 from scripts.ports import free_port
 from tests.cluster.certificates import write_certificate
-from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent
+from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent, skip_or_fail
 from tests.queues.jobset.build import binary, folder, is_current
+from tests.replies import accepted, wait_until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.cluster.control_plane import ControlPlane
@@ -52,8 +50,8 @@ class JobSetController:
         with self.plane.client() as client:
             for path in sorted((folder() / "definitions").glob("*.yaml")):
                 definition = yaml.load(path.read_text(), yaml.CSafeLoader)
-                _accept(client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition))
-            _wait(lambda: client.get(f"{API}/jobsets").is_success)
+                accepted(client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition))
+            wait_until(lambda: client.get(f"{API}/jobsets").is_success, "JobSets are served")
 
     def start(self) -> None:
         """Start the controller, and wait until its webhooks answer."""
@@ -74,7 +72,7 @@ class JobSetController:
         ]
         with (self.work / "controller.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
-        _wait(self._is_ready)
+        wait_until(self._is_ready, "the JobSet controller is ready")
 
     def install_webhooks(self) -> None:
         """Create the webhook configurations, and wait until they are in force.
@@ -91,10 +89,12 @@ class JobSetController:
                     hook["clientConfig"] = {"url": url, "caBundle": bundle}
                 document |= {"webhooks": kept, "metadata": {"name": f"jobset-{document['kind'].lower()[:8]}"}}
                 path = f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s"
-                _accept(client.post(path, json=document))
+                accepted(client.post(path, json=document))
             probe = _job_set("probe", replicatedJobs=[])
             create = f"{API}/namespaces/default/jobsets?dryRun=All"
-            _wait(lambda: "network" in _accept(client.post(create, json=probe))["spec"])
+            wait_until(
+                lambda: "network" in accepted(client.post(create, json=probe))["spec"], "the webhook sets defaults"
+            )
 
     def stop(self) -> None:
         """Stop the controller and wait until it is gone."""
@@ -112,23 +112,19 @@ class JobSetController:
         body = _job_set(name, **spec)
         body["metadata"]["labels"] = dict(labels or {})
         with self.plane.client() as client:
-            return _accept(client.post(f"{API}/namespaces/{namespace}/jobsets", json=body))
+            return accepted(client.post(f"{API}/namespaces/{namespace}/jobsets", json=body))
 
     def delete(self, namespace: str, name: str) -> None:
         """Delete a JobSet and everything that it owns."""
         with self.plane.client() as client:
-            _accept(client.delete(f"{API}/namespaces/{namespace}/jobsets/{name}"))
+            accepted(client.delete(f"{API}/namespaces/{namespace}/jobsets/{name}"))
 
     def jobs_of(self, namespace: str, name: str) -> dict[str, dict[str, Any]]:
         """The Jobs of a JobSet, by the name of their replicated Job."""
         query = {"labelSelector": f"jobset.sigs.k8s.io/jobset-name={name}"}
         with self.plane.client() as client:
-            found = _accept(client.get(f"/apis/batch/v1/namespaces/{namespace}/jobs", params=query))
+            found = accepted(client.get(f"/apis/batch/v1/namespaces/{namespace}/jobs", params=query))
         return {job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"]: job for job in found["items"]}
-
-    def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait until a condition is met."""
-        _wait(is_done)
 
     def _is_ready(self) -> bool:
         if self._process is None or self._process.poll() is not None:
@@ -140,10 +136,7 @@ class JobSetController:
 def running_job_sets(plane: ControlPlane) -> Iterator[JobSetController]:
     """The controller while the block runs. Without its binary the test is skipped, except in CI."""
     if not is_current():
-        missing = f"no JobSet controller: run `python -m tests.queues.jobset.build`; {MISSING_BINARY_ADVICE}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        skip_or_fail(f"no JobSet controller: run `python -m tests.queues.jobset.build`; {MISSING_BINARY_ADVICE}")
     controller = JobSetController(plane)
     try:
         controller.install()
@@ -156,19 +149,3 @@ def running_job_sets(plane: ControlPlane) -> Iterator[JobSetController]:
 
 def _job_set(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
-
-
-def _accept(reply: httpx.Response) -> dict[str, Any]:
-    assert reply.is_success, f"{reply.request.method} {reply.request.url}: {reply.status_code} {reply.text}"
-    answer: dict[str, Any] = reply.json()
-    return answer
-
-
-def _wait(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        with contextlib.suppress(httpx.TransportError):
-            if is_done():
-                return
-        assert time.monotonic() < deadline, "not ready in time"
-        time.sleep(0.1)

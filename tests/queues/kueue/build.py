@@ -8,8 +8,6 @@ changes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -18,7 +16,15 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.controlplane.build import assets_root, build_missing, go
+from tests.cluster.controlplane.build import (
+    assets_root,
+    build_missing,
+    digest,
+    go,
+    is_built,
+    module_source,
+    stamp_of,
+)
 
 HERE: Final = Path(__file__).resolve().parent
 RELEASES: Final = {"0.15": "v0.15.0", "0.19": "v0.19.2"}
@@ -51,19 +57,13 @@ def binary(release: str) -> Path:
 
 def fingerprint(release: str) -> str:
     """Return a text that changes when anything changes that the binary is built from."""
-    digest = hashlib.sha256(RELEASES[release].encode())
-    for source in (HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum", VISIBILITY_OPTIONS):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+    pins = [HERE / "releases" / f"{release}.{kind}" for kind in ("mod", "sum")]
+    return digest((*pins, VISIBILITY_OPTIONS), text=RELEASES[release])
 
 
 def is_current(release: str) -> bool:
-    """Return whether the binary exists and was built from the present sources.
-
-    A binary without a fingerprint is a prebuilt asset, and is used as it is.
-    """
-    stamp = folder(release) / "fingerprint"
-    return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
+    """Return whether the binary exists and was built from the present sources."""
+    return is_built(binary(release), stamp_of(binary(release)), fingerprint(release))
 
 
 def build(release: str) -> None:
@@ -75,9 +75,7 @@ def build(release: str) -> None:
         work = Path(name)
         for kind in ("mod", "sum"):
             shutil.copyfile(HERE / "releases" / f"{release}.{kind}", work / f"go.{kind}")
-        download = [go(), "mod", "download", "-json", f"{MODULE}@{RELEASES[release]}"]
-        found = subprocess.run(download, cwd=work, check=True, env=environment, capture_output=True, text=True)
-        source = Path(json.loads(found.stdout)["Dir"])
+        source = module_source(MODULE, RELEASES[release], work=work)
         main = (source / "cmd/kueue/main.go").read_text()
         assert CERTIFICATES_OF_METRICS in main, "the folder of the certificates has another name in this release"
         main = main.replace(CERTIFICATES_OF_METRICS, f'os.Getenv("{CERTIFICATES_VARIABLE}")')
@@ -96,7 +94,7 @@ def build(release: str) -> None:
             shutil.rmtree(target / kind, ignore_errors=True)
             shutil.copytree(source / path, target / kind, copy_function=shutil.copyfile)
     (target / "manager.part").replace(binary(release))
-    (target / "fingerprint").write_text(fingerprint(release))
+    stamp_of(binary(release)).write_text(fingerprint(release))
 
 
 def _copy_visibility(source: Path, work: Path) -> None:

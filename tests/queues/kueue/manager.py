@@ -6,16 +6,15 @@ import base64
 import contextlib
 import os
 import subprocess
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
-import pytest
 import yaml
 
 from scripts.ports import free_port
 from tests.cluster.certificates import write_certificate
+from tests.cluster.control_plane import skip_or_fail
 from tests.queues.kueue.build import (
     CERTIFICATES_VARIABLE,
     VISIBILITY_PORT_VARIABLE,
@@ -23,10 +22,11 @@ from tests.queues.kueue.build import (
     folder,
     is_current,
 )
+from tests.replies import accepted, wait_until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.cluster.control_plane import ControlPlane
@@ -70,15 +70,15 @@ class Kueue:
         """Create the namespace, the definitions, and wait until they are served. The manager exits otherwise."""
         bundle = base64.b64encode(write_certificate(self.work, "webhooks")).decode()
         with self.plane.client() as client:
-            _accept(client.post("/api/v1/namespaces", json={"metadata": {"name": "kueue-system"}}))
+            accepted(client.post("/api/v1/namespaces", json={"metadata": {"name": "kueue-system"}}))
             for path in sorted((folder(self.release) / "crds").glob("*.yaml")):
                 definition = yaml.load(path.read_text(), yaml.CSafeLoader)
                 if definition["spec"]["names"]["plural"] in CONVERTED:
                     webhook: dict[str, Any] = {"clientConfig": self._client_config("/convert", bundle)}
                     webhook["conversionReviewVersions"] = ["v1"]
                     definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
-                _accept(client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition))
-            _wait(lambda: not {*KINDS, "workloads"} - _served(client))
+                accepted(client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition))
+            wait_until(lambda: not {*KINDS, "workloads"} - _served(client), "the resources of Kueue are served")
 
     def start(self) -> None:
         """Start the manager, and its webhooks as soon as it can serve them."""
@@ -111,7 +111,7 @@ class Kueue:
                     VISIBILITY_PORT_VARIABLE: str(self.visibility),
                 },
             )
-        _wait(self._is_ready)
+        wait_until(self._is_ready, "the manager of Kueue is ready")
 
     def install_webhooks(self) -> None:
         """Create the webhook configurations. From then on every Job needs the manager."""
@@ -124,19 +124,21 @@ class Kueue:
                     hook["clientConfig"] = self._client_config(hook["clientConfig"]["service"]["path"], bundle)
                 document |= {"webhooks": kept, "metadata": {"name": f"kueue-{document['kind'].lower()[:8]}"}}
                 path = f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s"
-                _accept(client.post(path, json=document))
+                accepted(client.post(path, json=document))
 
     def install_visibility(self) -> None:
         """Let the API server forward requests of the visibility API to the manager, and wait until it does."""
         spec = {"type": "ExternalName", "externalName": "127.0.0.1"}
         service = {"metadata": {"name": "visibility-server"}, "spec": spec}
         with self.plane.client() as client:
-            _accept(client.post("/api/v1/namespaces/kueue-system/services", json=service))
+            accepted(client.post("/api/v1/namespaces/kueue-system/services", json=service))
             for path in sorted((folder(self.release) / "visibility").glob("apiservice_*.yaml")):
                 document = yaml.load(path.read_text(), yaml.CSafeLoader)
                 document["spec"]["service"]["port"] = self.visibility
-                _accept(client.post("/apis/apiregistration.k8s.io/v1/apiservices", json=document))
-            _wait(lambda: client.get("/apis/visibility.kueue.x-k8s.io/v1beta2").is_success)
+                accepted(client.post("/apis/apiregistration.k8s.io/v1/apiservices", json=document))
+            wait_until(
+                lambda: client.get("/apis/visibility.kueue.x-k8s.io/v1beta2").is_success, "the visibility API is served"
+            )
 
     def stop(self) -> None:
         """Stop the manager and wait until it is gone. The webhooks stay."""
@@ -152,27 +154,28 @@ class Kueue:
         where = f"/namespaces/{namespace}" if namespace else ""
         document = {"apiVersion": f"kueue.x-k8s.io/{VERSION}", "kind": KINDS[plural], **body}
         with self.plane.client() as client:
-            _wait(lambda: client.post(f"{GROUP}/{VERSION}{where}/{plural}", json=document).is_success)
+            path = f"{GROUP}/{VERSION}{where}/{plural}"
+            wait_until(lambda: client.post(path, json=document).is_success, f"{plural} accept {body['metadata']}")
 
     def patch(self, plural: str, name: str, body: Mapping[str, Any], namespace: str | None = None) -> None:
         """Merge-patch an object."""
         where = f"/namespaces/{namespace}" if namespace else ""
         headers = {"Content-Type": "application/merge-patch+json"}
         with self.plane.client() as client:
-            _accept(client.patch(f"{GROUP}/{VERSION}{where}/{plural}/{name}", json=body, headers=headers))
+            accepted(client.patch(f"{GROUP}/{VERSION}{where}/{plural}/{name}", json=body, headers=headers))
 
     def workload_of(self, namespace: str, job_uid: str) -> dict[str, Any] | None:
         """The Workload of a Job."""
         query = {"labelSelector": f"kueue.x-k8s.io/job-uid={job_uid}"}
         with self.plane.client() as client:
             reply = client.get(f"{GROUP}/{VERSION}/namespaces/{namespace}/workloads", params=query)
-        found: list[dict[str, Any]] = _accept(reply)["items"]
+        found: list[dict[str, Any]] = accepted(reply)["items"]
         return found[0] if found else None
 
     def used_cpu(self, cluster_queue: str) -> str:
         """How much CPU of its quota a ClusterQueue has given away."""
         with self.plane.client() as client:
-            status = _accept(client.get(f"{GROUP}/{VERSION}/clusterqueues/{cluster_queue}")).get("status", {})
+            status = accepted(client.get(f"{GROUP}/{VERSION}/clusterqueues/{cluster_queue}")).get("status", {})
         usage = status.get("flavorsUsage") or [{"resources": [{"name": "cpu", "total": "0"}]}]
         return next(str(one["total"]) for one in usage[0]["resources"] if one["name"] == "cpu")
 
@@ -203,13 +206,13 @@ class Kueue:
             },
         )
         self.create("localqueues", {"metadata": {"name": name}, "spec": {"clusterQueue": cluster_queue}}, namespace)
-        _wait(lambda: self.is_active(namespace, name))
+        wait_until(lambda: self.is_active(namespace, name), f"the queue {name} is active")
         return cluster_queue
 
     def is_active(self, namespace: str, name: str) -> bool:
         """Whether a LocalQueue takes Workloads."""
         with self.plane.client() as client:
-            queue = _accept(client.get(f"{GROUP}/{VERSION}/namespaces/{namespace}/localqueues/{name}"))
+            queue = accepted(client.get(f"{GROUP}/{VERSION}/namespaces/{namespace}/localqueues/{name}"))
         conditions = queue.get("status", {}).get("conditions") or ()
         return any((item["type"], item["status"]) == ("Active", "True") for item in conditions)
 
@@ -226,10 +229,7 @@ class Kueue:
 def running_kueue(plane: ControlPlane, release: str, **config: Any) -> Iterator[Kueue]:
     """The manager of Kueue while the block runs. Without its binary the test is skipped, except in CI."""
     if not is_current(release):
-        missing = f"no manager of Kueue {release}: run `python -m tests.queues.kueue.build {release}`"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        skip_or_fail(f"no manager of Kueue {release}: run `python -m tests.queues.kueue.build {release}`")
     kueue = Kueue(plane, release, config)
     kueue.work.mkdir()
     try:
@@ -245,19 +245,3 @@ def running_kueue(plane: ControlPlane, release: str, **config: Any) -> Iterator[
 def _served(client: httpx.Client) -> set[str]:
     reply = client.get(f"{GROUP}/{VERSION}")
     return {resource["name"] for resource in reply.json()["resources"]} if reply.is_success else set()
-
-
-def _accept(reply: httpx.Response) -> dict[str, Any]:
-    assert reply.is_success, f"{reply.request.method} {reply.request.url}: {reply.status_code} {reply.text}"
-    answer: dict[str, Any] = reply.json()
-    return answer
-
-
-def _wait(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        with contextlib.suppress(httpx.TransportError):
-            if is_done():
-                return
-        assert time.monotonic() < deadline, "not ready in time"
-        time.sleep(0.1)

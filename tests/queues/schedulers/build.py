@@ -7,8 +7,6 @@ build cache is cold, and seconds when it is warm. A binary is kept until its mod
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.controlplane.build import assets_root, build_missing, go
+from tests.cluster.controlplane.build import (
+    assets_root,
+    build_missing,
+    digest,
+    go,
+    is_built,
+    module_source,
+    stamp_of,
+)
 
 MODULES: Final = Path(__file__).resolve().parent / "modules"
 
@@ -81,19 +87,12 @@ def controllers(name: str) -> Path | None:
 def fingerprint(name: str) -> str:
     """Return a text that changes when anything changes that the binary is built from."""
     program = PROGRAMS[name]
-    digest = hashlib.sha256(repr(program).encode())
-    for source in ("go.mod", "go.sum"):
-        digest.update((MODULES / program.modules / source).read_bytes())
-    return digest.hexdigest()
+    return digest([MODULES / program.modules / file for file in ("go.mod", "go.sum")], text=repr(program))
 
 
 def is_current(name: str) -> bool:
-    """Return whether the binary exists and was built from the present sources.
-
-    A binary without a fingerprint is a prebuilt asset, and is used as it is.
-    """
-    stamp = folder(name) / "fingerprint"
-    return binary(name).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(name))
+    """Return whether the binary exists and was built from the present sources."""
+    return is_built(binary(name), stamp_of(binary(name)), fingerprint(name))
 
 
 def build(name: str) -> None:
@@ -108,14 +107,12 @@ def build(name: str) -> None:
             options = ("-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", str(output))
             command = [go(), "build", *options, f"{program.module}/{package}"]
             subprocess.run(command, cwd=work, check=True, env=environment)
-    download = [go(), "mod", "download", "-json", f"{program.module}@{program.version}"]
-    found = subprocess.run(download, cwd=work, check=True, env=environment, capture_output=True, text=True)
-    source = Path(json.loads(found.stdout)["Dir"])
+    source = module_source(program.module, program.version, work=work)
     (target / "definitions").mkdir(exist_ok=True)
     for path in source.glob(program.definitions) if program.definitions else ():
         shutil.copyfile(path, target / "definitions" / path.name)
     unfinished.replace(binary(name))
-    (target / "fingerprint").write_text(fingerprint(name))
+    stamp_of(binary(name)).write_text(fingerprint(name))
 
 
 def main(names: list[str]) -> int:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import time
 from typing import TYPE_CHECKING, Final
 
-import httpx
-import pytest
 import yaml
 
 from scripts.ports import free_port
-from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent
+from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent, skip_or_fail
 from tests.queues.schedulers.build import binary, controllers, folder, is_current
+from tests.replies import accepted, wait_until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -80,8 +78,7 @@ def _volcano(plane: ControlPlane, work: Path) -> list[str]:
 def _yunikorn(plane: ControlPlane, work: Path) -> list[str]:
     """No arguments: YuniKorn reads its settings from ConfigMaps of its namespace. Without them it has defaults."""
     with plane.client() as client:
-        reply = client.post("/api/v1/namespaces", json={"metadata": {"name": YUNIKORN}})
-        assert reply.is_success, reply.text
+        accepted(client.post("/api/v1/namespaces", json={"metadata": {"name": YUNIKORN}}))
     return []
 
 
@@ -96,10 +93,8 @@ ARGUMENTS: Final[dict[str, Callable[[ControlPlane, Path], list[str]]]] = {
 def running_scheduler(name: str, plane: ControlPlane) -> Iterator[Path]:
     """The scheduler while the block runs; yields its log. Without its binary the test is skipped, except in CI."""
     if not is_current(name):
-        missing = f"no scheduler {name}: run `python -m tests.queues.schedulers.build {name}`; {MISSING_BINARY_ADVICE}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        advice = f"run `python -m tests.queues.schedulers.build {name}`; {MISSING_BINARY_ADVICE}"
+        skip_or_fail(f"no scheduler {name}: {advice}")
     work = plane.folder / name
     work.mkdir()
     _define(name, plane)
@@ -138,15 +133,7 @@ def _define(name: str, plane: ControlPlane) -> None:
     with plane.client() as client:
         for path in sorted((folder(name) / "definitions").glob("*.yaml")):
             for definition in filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)):
-                reply = client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition)
-                assert reply.is_success, reply.text
+                accepted(client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition))
                 spec = definition["spec"]
                 served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-                _wait(lambda served=served: client.get(served).status_code == httpx.codes.OK)  # type: ignore[misc]
-
-
-def _wait(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_true():
-        assert time.monotonic() < deadline, "the definitions are not served in time"
-        time.sleep(0.05)
+                wait_until(lambda served=served: client.get(served).is_success, f"{served} is served")  # type: ignore[misc]
