@@ -34,13 +34,13 @@ class EndingService(SubmissionService, frozen=True):
 
         return await mark_delivered(self.client, ref, at=datetime.now(UTC))
 
-    async def deliver(self, ref: GangRef, claim: str, *, free_held: bool = False, delete: bool = False) -> bool:
+    async def deliver(self, ref: GangRef, claim: str, *, release_held: bool = False, delete: bool = False) -> bool:
         """Mark the gang as delivered if `claim` is responsible for it.
 
         The mark and the deletion apply only while `claim` is responsible for the gang: a try that is late changes no
         gang that the next try has adopted. The pods of a gang whose Job is gone are released, too.
 
-        :param free_held: Then release the gang's pods.
+        :param release_held: Then release the gang's pods.
         :param delete: Then delete the Job.
         :return: False if the gang was left alone.
         """
@@ -50,23 +50,23 @@ class EndingService(SubmissionService, frozen=True):
         marked = await mark_delivered_by(self.client, ref, claim, at=datetime.now(UTC))
         if marked is None and not await is_gone(self.client, ref):
             return False
-        if free_held:
+        if release_held:
             await self.release_pods(ref)
         return not delete or marked is None or await delete_claimed(self.client, ref, claim, seen=marked)
 
-    async def discard(self, ref: GangRef, claim: str, *, free_held: bool = False) -> bool:
+    async def discard(self, ref: GangRef, claim: str, *, release_held: bool = False) -> bool:
         """Delete the gang, ended or not, if `claim` is responsible for it. Returns false if the gang was left alone.
 
         The pods of a gang that had not ended are released.
 
-        :param free_held: Also release the pods of a gang that has ended.
+        :param release_held: Also release the pods of a gang that has ended.
         """
         from airflow_provider_gangjobs.submission.ending import remove_claimed
 
-        removal = await remove_claimed(self.client, ref, claim, foreground=free_held)
+        removal = await remove_claimed(self.client, ref, claim, foreground=release_held)
         if removal.kept is not None:
             return False
-        await self._drain_removed(ref, removal, drain_ended=free_held)
+        await self._drain_removed(ref, removal, release_held=release_held)
         return True
 
     async def kill(self, ref: GangRef, claim: str) -> KillResult:
@@ -141,19 +141,19 @@ class EndingService(SubmissionService, frozen=True):
         from airflow_provider_gangjobs.submission.ending import remove
 
         removal = await remove(self.client, ref)
-        await self._drain_removed(ref, removal, drain_ended=True)
+        await self._drain_removed(ref, removal, release_held=True)
         return removal.deleted
 
-    async def _drain_removed(self, ref: GangRef, removal: Removal, *, drain_ended: bool = False) -> None:
+    async def _drain_removed(self, ref: GangRef, removal: Removal, *, release_held: bool = False) -> None:
         """Release the pods of a gang whose Job was deleted, or was gone.
 
-        :param drain_ended: Also release the pods of a gang that had ended.
+        :param release_held: Also release the pods of a gang that had ended.
         """
         from airflow_provider_gangjobs.submission.ending import may_get_pods
         from airflow_provider_gangjobs.tracking.release import drain_pods
 
         job = removal.job if removal.removed is not None else None
-        if job is None or not (job.never_ran or (job.is_ended and not drain_ended)):
+        if job is None or not (job.never_ran or (job.is_ended and not release_held)):
             roles = job.role_names if job is not None else ()
             await drain_pods(self.client, ref, may_get_pods=job is not None and may_get_pods(job), roles=roles)
 
@@ -174,14 +174,14 @@ class EndingService(SubmissionService, frozen=True):
 
         return await drain_pods(self.client, ref, roles=roles)
 
-    async def count_running(self, ref: GangRef) -> int:
+    async def release_and_count_running(self, ref: GangRef) -> int:
         """Return how many pods of a gang that is over have not ended.
 
         If the Job is gone or is being deleted, the gang's pods are released.
         """
-        from airflow_provider_gangjobs.tracking.release import count_running
+        from airflow_provider_gangjobs.tracking.release import release_and_count_running
 
-        return await count_running(self.client, ref)
+        return await release_and_count_running(self.client, ref)
 
 
 __all__ = ["EndingService"]

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.selectors import task_selector
-from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch, needs_finish
+from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.halting import BRIEF_PAUSES_S, PAUSES_S
 from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import Api, Object, Removal, RetryingRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
@@ -40,6 +40,7 @@ async def halt(
     claim_id: str | None = None,
     seen: Object | None = None,
     clock: Clock | None = None,
+    pauses_s: Sequence[float] = PAUSES_S,
 ) -> bool:
     """End the gang permanently. The pods end and free their capacity, and the Job stays and fails.
 
@@ -48,6 +49,7 @@ async def halt(
     :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
         patch. If another one is responsible, the function returns false.
     :param seen: The Job as it was just read.
+    :param pauses_s: How patiently a Job that was suspended is made to fail, see `halting.finish_halted`.
 
     Raises:
         ClusterError: it is unknown whether the gang is halted.
@@ -57,22 +59,24 @@ async def halt(
     if stored is None or (job := read_job(stored)).ref != ref:
         return False
     if claim_id is None:
-        return await halt_job(requests, job, reason)
+        return await halt_job(requests, job, reason, pauses_s=pauses_s)
     patch = halt_patch(reason, job)
     annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
     spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
     if await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is None:
         return False
-    await _finish_halted(requests, job)
+    await _finish_halted(requests, job, pauses_s)
     await _end_roles(requests, job)
     return True
 
 
-async def halt_job(requests: RetryingRequests, job: Job, reason: str) -> bool:
+async def halt_job(
+    requests: RetryingRequests, job: Job, reason: str, *, pauses_s: Sequence[float] = BRIEF_PAUSES_S
+) -> bool:
     """Halt the gang of a Job that was just read, whoever is responsible. Returns false if the Job is gone."""
     is_halted = await requests.mark_job(job.ref, halt_patch(reason, job))
     if is_halted:
-        await _finish_halted(requests, job)
+        await _finish_halted(requests, job, pauses_s)
         await _end_roles(requests, job)
     return is_halted
 
@@ -93,18 +97,13 @@ async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, cl
     stored = await requests.find(JOBS, ref.name)
     if stored is None or kill_result(await requests.read_gang(stored), claim_id) is not KillResult.DELETED:
         return False
-    return await halt(client, ref, reason=reason, claim_id=claim_id, seen=stored, clock=clock)
+    return await halt(client, ref, reason=reason, claim_id=claim_id, seen=stored, clock=clock, pauses_s=BRIEF_PAUSES_S)
 
 
-async def _finish_halted(requests: RetryingRequests, job: Job) -> None:
-    """Take a halted Job that is suspended out of its queue, or let it end as failed. Never raises."""
-    if not needs_finish(job):
-        return
-    try:
-        is_deactivated = job.is_queued_by_kueue and await requests.deactivate_workload(job.ref)
-        await requests.mark_job(job.ref, finish_patch(job, is_deactivated=is_deactivated))
-    except ClusterError as error:
-        log.info("Gang %s is halted, and its Job stays suspended: %s", job.ref, error)
+async def _finish_halted(requests: RetryingRequests, job: Job, pauses_s: Sequence[float]) -> None:
+    """Let a Job fail that was suspended when it was halted. Raises no `ClusterError`."""
+    if needs_finish(job):
+        await requests.finish_halted(job.ref, pauses_s)
 
 
 async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:
@@ -270,7 +269,9 @@ async def end_live_gangs(
         if delete:
             has_ended = await kill(client, job.ref, claim_id, seen=stored) is KillResult.DELETED
         else:
-            has_ended = await halt(client, job.ref, reason=reason, claim_id=claim_id, seen=stored)
+            has_ended = await halt(
+                client, job.ref, reason=reason, claim_id=claim_id, seen=stored, pauses_s=BRIEF_PAUSES_S
+            )
         if has_ended:
             ended.append(EndedGang(job.ref, may_get_pods(job), job.role_names))
     return ended

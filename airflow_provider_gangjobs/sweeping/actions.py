@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import has_ended
+from airflow_provider_gangjobs.halting import finish_halted
 from airflow_provider_gangjobs.submission.claim import is_gone
 from airflow_provider_gangjobs.submission.ending import delete_if
 
@@ -91,6 +92,8 @@ class SweepActions:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self._release(job.ref)
             return True
+        if decision.action is SweepAction.FINISH:
+            return await finish_halted(self._gangs.client, job.ref, clock=self._clock)
         if not await delete_if(self._gangs.client, job.ref, is_still_so, clock=self._clock):
             return False
         await self._gangs.drain_pods(job.ref, roles=job.role_names)

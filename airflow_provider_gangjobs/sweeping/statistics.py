@@ -26,6 +26,8 @@ class SweepCounter(StrEnum):
     """Gangs whose held pods were released."""
     DELETED = "deleted"
     """Delivered Jobs that were deleted by their policy."""
+    FINISHED = "finished"
+    """Suspended Jobs of halted gangs that were made to fail."""
     FORGOTTEN = "forgotten"
     """Gangs that had ended and that the informers dropped from memory."""
     FAILURES = "failures"
@@ -36,6 +38,7 @@ _BY_ACTION: Final = {
     SweepAction.DELETE_LIVE: SweepCounter.ENDED,
     SweepAction.RELEASE: SweepCounter.RELEASED,
     SweepAction.DELETE_DELIVERED: SweepCounter.DELETED,
+    SweepAction.FINISH: SweepCounter.FINISHED,
 }
 
 

@@ -1,7 +1,7 @@
 """Sweep: one look at all gangs of a namespace, and what follows from it. The rules are `gang.state.ownership`.
 
 A `Sweep` remembers between its looks since when nobody has followed a gang, and since when Airflow says that the task
-of a gang has ended. After a restart of the process it counts anew, which only delays what it does.
+of a gang has ended. After a restart of the process it counts again from the beginning, which only delays what it does.
 
 Whatever a sweep deletes, it deletes in exactly the version of the Job that it has judged. A try that adopts the gang
 meanwhile changes the claim, and the sweep leaves the gang alone.
@@ -93,6 +93,10 @@ class Sweep:
             vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
         decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
+        now_s = self.clock.monotonic()
+        for job, _, decision in decided:
+            if decision.action is SweepAction.FINISH:  # a Job that stays suspended is tried again after the next grace
+                self._memory[job.ref].unowned_since_s = now_s
         actions = SweepActions(gangs, release=self._release, is_followed=self.is_followed, clock=self.clock)
         acts = [
             actions.act(job, facts, decision)
@@ -178,7 +182,7 @@ class Sweep:
         )
 
     async def _read_others(self) -> Callable[[GangRef], bool]:
-        """Return a function that says whether another process follows a gang. The grace of such a gang begins anew."""
+        """Return a function that says whether another process follows a gang. The grace of such a gang begins again."""
         follows = await self.others() if self.others is not None else None
         now_s = self.clock.monotonic()
 

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.hooks.configuration import conf
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill
+from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.triggers.task_state import read_task_state
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 log = logging.getLogger(__name__)
-
-CONNECTION_READ_FOR_S: Final = 300.0
 
 
 class _Place(Struct, frozen=True):

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.models.taskinstance import uuid7
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.comms import (
     ErrorResponse,
@@ -29,24 +27,18 @@ from airflow.sdk.execution_time.comms import (
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.task_state import is_running_try
-from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.operators.start_guard import StartGuard
-from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
-from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.crashes import ProcessDied
 from tests.guarantees.history import FINAL_STATES, TaskChange
+from tests.guarantees.process_operator import ProcessOperator, ProcessTriggerArgs
 from tests.guarantees.processes import Process
-from tests.provider.virtual_control_plane import loop_clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+    from airflow_provider_gangjobs.triggers.args import TriggerArgs
     from gangjobs_sandbox.store import Event
     from tests.crashes import Crash
     from tests.provider.virtual_control_plane import VirtualControlPlane
@@ -271,7 +263,7 @@ class SimulatedAirflow:
     async def _work_on(self, process: Process, ti: TaskInstance) -> None:
         """Run one part of a try, as Airflow's task runner does."""
         context = self._context(process, ti)
-        operator = _Operator.make(self, process)
+        operator = ProcessOperator.make(process, DAG_ID, TASK_ID, self._set_key, **self.parameters)
         try:
             if ti.event is None:
                 value = await greenlet_spawn(operator.execute, context)
@@ -311,6 +303,9 @@ class SimulatedAirflow:
         calls = {"xcom_push": lambda *_: None, "get_task_states": lambda **_: self._asked(process)}
         return {"ti": SimpleNamespace(**known, **names, **calls, start_date=datetime.now(UTC))}
 
+    def _set_key(self, key: TaskKey) -> None:
+        self.key = key
+
     def _asked(self, process: Process) -> dict[str, dict[str, str | None]]:
         await_only(process.reach())
         return self.states()
@@ -333,7 +328,7 @@ class SimulatedAirflow:
     async def _follow(self, process: Process, args: TriggerArgs, claim: str) -> None:
         """Run the trigger in one triggerer, and cancel the trigger when it is no longer assigned to this triggerer."""
         trigger = GangJobTrigger(**args.to_kwargs())
-        trigger.args = _Args.of(args, process)
+        trigger.args = ProcessTriggerArgs.of(args, process)
         trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
             id=claim, dag_id=DAG_ID, run_id=RUN_ID, task_id=TASK_ID, map_index=-1
         )
@@ -363,77 +358,6 @@ class SimulatedAirflow:
 
     def _newest(self, role: str) -> Process:
         return [process for process in self.processes if process.name.startswith(role)][-1]
-
-
-@dataclass(kw_only=True)
-class _Gangs(TaskGangs):
-    """The gangs of a try, whose requests run on the running event loop, in the process of the worker."""
-
-    process: Process
-
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        yield
-
-    def _send(self, action: Callable[[GangService], Awaitable[Any]]) -> Any:
-        return await_only(action(GangService(self.process.client())))  # type: ignore[arg-type]
-
-
-class _Operator(GangJobOperator):
-    process: Process
-    airflow: SimulatedAirflow
-
-    @classmethod
-    def make(cls, airflow: SimulatedAirflow, process: Process) -> _Operator:
-        """Return a new operator, as each process creates it from the DAG file."""
-        common: Obj = {"image": "i", "workers": 2, "resources": {"cpu": "1"}, "kubernetes_conn_id": "virtual"}
-        with DAG(DAG_ID, schedule=None):
-            operator = cls(task_id=TASK_ID, deferrable=True, **common, **airflow.parameters)
-        operator.process, operator.airflow = process, airflow
-        return operator
-
-    def _new_start_guard(self, ti: Any) -> StartGuard:
-        clock = asyncio.get_running_loop().time
-        return StartGuard(partial(is_running_try, ti, self.log), started=None, clocks=(clock,))
-
-    def _find_gangs(self, context: Any, **options: Any) -> TaskGangs:
-        found = super()._find_gangs(context, **options)
-        known = {one.name: getattr(found, one.name) for one in fields(TaskGangs) if one.init}
-        self._gangs = _Gangs(**known, process=self.process)
-        self.airflow.key = found.key
-        return self._gangs
-
-
-class _Hook(GangJobHook):
-    def __init__(self, process: Process) -> None:
-        super().__init__()
-        self.process = process
-
-    async def aconfig(self, **_: Any) -> Any:
-        return self.process.config
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[GangService]:
-        yield GangService(self.process.client())
-
-    async def afollow(self, ref: Any, *, report: Any = lambda _: None, config: Any = None, **options: Any) -> Any:
-        options = {name: value for name, value in options.items() if value is not None}
-        return await follow(self.process.config, ref, report=report, clock=loop_clock(), **options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Args(TriggerArgs):
-    """The arguments of a trigger, with a hook in the process of the triggerer."""
-
-    process: Process
-
-    @classmethod
-    def of(cls, args: TriggerArgs, process: Process) -> _Args:
-        return cls(**{one.name: getattr(args, one.name) for one in fields(TriggerArgs)}, process=process)
-
-    @property
-    def hook(self) -> GangJobHook:
-        return _Hook(self.process)
 
 
 class Programs:

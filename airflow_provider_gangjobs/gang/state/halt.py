@@ -7,20 +7,20 @@ annotation and reports the same deadline.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
-    from airflow_provider_gangjobs.gang.state.job import Job
 
 CLEANUP_HALT_REASON: Final = "Tidied: it was submitted half, and nobody came back for it"
 """The reason of a halt by the cleanup, which deletes the Job next. Stored in Jobs and compared, so never changed."""
@@ -74,6 +74,28 @@ def needs_finish(job: Job) -> bool:
     return job.is_suspended or job.started_at is None
 
 
+class FinishStep(StrEnum):
+    """What remains to be done until the Job of a halted gang has failed."""
+
+    NOTHING = "nothing"
+    """The Job has ended, is being deleted, or was not halted."""
+    WAIT = "wait"
+    """The Job controller lets the Job fail, unless somebody suspends the Job before."""
+    END = "end"
+    """The Job is suspended, so it cannot fail; see `finish_patch`."""
+
+
+def next_finish_step(job: Job) -> FinishStep:
+    """Return what remains to be done until a halted Job has failed.
+
+    :param job: The Job as it was read. Of a gang with roles, the Job of the first role is judged.
+    """
+    record = Job(job.parts[0]) if job.parts else job
+    if not record.is_halted or record.has_end_condition or record.is_being_deleted:
+        return FinishStep.NOTHING
+    return FinishStep.END if record.is_suspended else FinishStep.WAIT
+
+
 def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
     """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended.
 
@@ -81,11 +103,12 @@ def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
     patch leaves `parallelism` as it is: Kubernetes 1.36 refuses to change it if the pods are a gang, and every release
     if the gang is that of `Job.spec.scheduling`.
 
-    The same holds for a Job in a queue of Kueue whose Workload is inactive: the Job controller is faster than Kueue,
-    which would suspend the Job again. If the Workload cannot be deactivated, the Job waits in its queue until Kueue
-    starts it, and then fails without a pod.
+    The same holds for a Job in a queue of Kueue whose Workload is inactive, unless Kueue suspends the Job before the
+    Job controller has written its status. So the caller reads the Job again, and repeats the patch by the rule of
+    `next_finish_step`. If the Workload cannot be deactivated, the Job waits in its queue until Kueue starts it, and
+    then fails without a pod.
 
-    :param job: The Job as it was before the halt.
+    :param job: The Job, which is suspended.
     :param is_deactivated: Whether Kueue's Workload of the Job was deactivated.
     """
     if job.is_queued_by_kueue and not is_deactivated:

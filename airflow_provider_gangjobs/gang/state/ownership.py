@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
+from airflow_provider_gangjobs.gang.state.halt import FinishStep, next_finish_step
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -58,6 +59,8 @@ class SweepAction(StrEnum):
     """Delete the live gang and release its pods, if it is still live and its claim has not changed."""
     DELETE_DELIVERED = "delete"
     """Delete the Job, whose outcome was delivered."""
+    FINISH = "finish"
+    """Let the Job of a halted gang fail, which is suspended."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     | is followed, or was followed within the grace | leave |
     | has ended, was halted, or is being deleted, and its pods are held | release |
     | was delivered, and its policy deletes the Job | delete |
+    | was halted, and its Job is suspended, so that the Job cannot fail | finish |
     | has ended, was halted, or is being deleted | leave |
     | has no task or no policy, or its policy keeps it after a kill | leave |
     | was handed over by its task, and runs on | leave |
@@ -117,6 +121,8 @@ def _decide_ended(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
         return SweepDecision(
             SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {job.on_finish}"
         )
+    if next_finish_step(job) is FinishStep.END:
+        return SweepDecision(SweepAction.FINISH, f"the gang is halted, its Job is suspended, and {unowned}")
     return _leave("the gang is over, and its time to live removes the Job")
 
 

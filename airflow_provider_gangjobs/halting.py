@@ -1,0 +1,101 @@
+"""Lets the Job of a halted gang end as failed, if the halt has left the Job suspended. The rules are `gang.state.halt`.
+
+If Kueue manages the Job, Kueue and the Job controller act on the same change of the Job: Kueue suspends the Job again,
+because its Workload is inactive, and the Job controller lets the Job fail, because its deadline has passed. The Job
+fails unless Kueue writes first. So the Job is read again, and the change is repeated if the Job is suspended.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from airflow_provider_gangjobs.cluster.deadline import current_deadline
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
+from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
+from airflow_provider_gangjobs.gang.state.job import read_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
+
+log = logging.getLogger(__name__)
+
+PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""The pause before each look at the Job, in seconds. A sweep continues with a Job that is suspended after the last."""
+BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
+"""The pauses where a process is about to be killed."""
+
+
+class Api(Protocol):
+    """The methods of `cluster.client.Client` that this module uses."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
+        """Return one object."""
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return all objects that match the label selector."""
+
+    async def patch(self, resource: Resource, name: str, namespace: str | None, body: Mapping[str, Any]) -> Any:
+        """Merge-patch an object."""
+
+
+async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
+    """Let the Job of a halted gang end as failed, if the Job is suspended. Safe to repeat. Raises no `ClusterError`.
+
+    Of a gang with roles, this is the Job of the first role.
+
+    :param pauses_s: The pause before each look at the Job, in seconds. No pause continues after the deadline of the
+        requests, see `cluster.deadline`.
+    :return: False if the Job may stay suspended.
+    """
+    problem = "its queue has suspended the Job again, or the Job controller has not answered yet"
+    for pause_s in pauses_s:
+        if clock.monotonic() + pause_s > current_deadline():
+            break
+        await clock.sleep(pause_s)
+        try:
+            job = await _read(client, ref)
+            if job is None or (step := next_finish_step(job)) is FinishStep.NOTHING:
+                return True
+            if step is FinishStep.WAIT:
+                continue
+            is_deactivated = job.is_queued_by_kueue and await _deactivate_workload(client, ref)
+            await patch_uid(
+                client, JOBS, ref.name, ref.namespace, ref.uid, finish_patch(job, is_deactivated=is_deactivated)
+            )
+            if not is_deactivated:  # nothing suspends the Job again, or the Job waits for its queue
+                return not job.is_queued_by_kueue
+        except ClusterError as error:
+            problem = str(error)
+            if not (error.transient or error.may_have_applied or isinstance(error, Conflict)):
+                break
+    log.info("Gang %s is halted, and its Job has not failed yet: %s", ref, problem)
+    return False
+
+
+async def _read(client: Api, ref: GangRef) -> Job | None:
+    """Return the Job, or `None` if it is gone."""
+    try:
+        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
+    except NotFound:
+        return None
+    return job if job.ref == ref else None
+
+
+async def _deactivate_workload(client: Api, ref: GangRef) -> bool:
+    # Few tasks have a queue, and each process that resumes a task would pay for the import.
+    from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
+
+    return await deactivate_workload(client, ref.namespace, ref.uid)
+
+
+__all__ = ["BRIEF_PAUSES_S", "PAUSES_S", "finish_halted"]

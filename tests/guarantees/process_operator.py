@@ -1,0 +1,108 @@
+"""The operator and the trigger of a task, whose requests a `Process` sends, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG
+from sqlalchemy.util import await_only
+
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.hooks.task_state import is_running_try
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.operators.start_guard import StartGuard
+from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from tests.provider.virtual_control_plane import loop_clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from tests.guarantees.processes import Process
+
+
+@dataclass(kw_only=True)
+class _ProcessGangs(TaskGangs):
+    """The gangs of a try, whose requests run on the running event loop, in the process of the worker."""
+
+    process: Process
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        yield
+
+    def _send(self, action: Callable[[GangService], Awaitable[Any]]) -> Any:
+        return await_only(action(GangService(self.process.client())))  # type: ignore[arg-type]
+
+
+class ProcessOperator(GangJobOperator):
+    """An operator whose requests the process of a worker sends."""
+
+    process: Process
+    report_key: Callable[[TaskKey], None]
+
+    @classmethod
+    def make(
+        cls, process: Process, dag_id: str, task_id: str, report_key: Callable[[TaskKey], None], **parameters: Any
+    ) -> ProcessOperator:
+        """Return a new operator, as each process creates it from the DAG file.
+
+        :param report_key: Called with the key of the task when the operator has computed it.
+        """
+        common: Mapping[str, Any] = {"image": "i", "workers": 2, "resources": {"cpu": "1"}}
+        with DAG(dag_id, schedule=None):
+            operator = cls(task_id=task_id, deferrable=True, kubernetes_conn_id="virtual", **common, **parameters)
+        operator.process, operator.report_key = process, report_key
+        return operator
+
+    def _new_start_guard(self, ti: Any) -> StartGuard:
+        clock = asyncio.get_running_loop().time
+        return StartGuard(partial(is_running_try, ti, self.log), started=None, clocks=(clock,))
+
+    def _open_gangs(self, context: Any, **options: Any) -> TaskGangs:
+        found = super()._open_gangs(context, **options)
+        known = {one.name: getattr(found, one.name) for one in fields(TaskGangs) if one.init}
+        self._gangs = _ProcessGangs(**known, process=self.process)
+        self.report_key(found.key)
+        return self._gangs
+
+
+class ProcessHook(GangJobHook):
+    """A hook whose requests the process of a triggerer sends."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self.process = process
+
+    async def aconfig(self, **_: Any) -> Any:
+        return self.process.config
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[GangService]:
+        yield GangService(self.process.client())
+
+    async def afollow(self, ref: Any, *, report: Any = lambda _: None, config: Any = None, **options: Any) -> Any:
+        options = {name: value for name, value in options.items() if value is not None}
+        return await follow(self.process.config, ref, report=report, clock=loop_clock(), **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessTriggerArgs(TriggerArgs):
+    """The arguments of a trigger, with a hook in the process of the triggerer."""
+
+    process: Process
+
+    @classmethod
+    def of(cls, args: TriggerArgs, process: Process) -> ProcessTriggerArgs:
+        return cls(**{one.name: getattr(args, one.name) for one in fields(TriggerArgs)}, process=process)
+
+    @property
+    def hook(self) -> GangJobHook:
+        return ProcessHook(self.process)

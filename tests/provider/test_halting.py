@@ -1,0 +1,139 @@
+"""The Job of a gang that is halted in a queue of Kueue fails, also if Kueue is faster than the Job controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, ServerError
+from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.state.halt import halt_patch
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.halting import BRIEF_PAUSES_S, PAUSES_S
+from airflow_provider_gangjobs.submission.ending import halt, halt_live
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
+from tests.provider.follower import Follower
+from tests.provider.test_sweep import DELETE, GRACE_S, PROD, Sweeper
+from tests.provider.virtual_time import in_virtual_time
+from tests.sandbox.builders import NAMESPACE
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from tests.provider.submission_cluster import SubmissionCluster
+
+HALT, DEACTIVATE, START = "halt the Job", "deactivate the Workload", "start the Job with a deadline that has passed"
+
+
+@dataclass
+class ClusterWithKueue:
+    """The client of a cluster in which Kueue suspends the Job `faster` times before the Job controller can act."""
+
+    cluster: SubmissionCluster
+    faster: int = 0
+    errors: list[ClusterError] = field(default_factory=list)
+    """Errors of the first requests that let the Job start."""
+    patches: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cluster.client, name)
+
+    async def list(self, resource: Any, namespace: str | None = None, **selectors: Any) -> Any:
+        if resource.group != KUEUE_GROUP:
+            return await self.cluster.client.list(resource, namespace, **selectors)
+        return [{"metadata": {"name": "job-train", "namespace": namespace, "uid": "w"}, "spec": {"active": True}}]
+
+    async def patch(self, resource: Any, name: str, namespace: str | None, body: Any, **kind: Any) -> Any:
+        spec = body["spec"] if isinstance(body, dict) else {}  # a JSON patch halts the gang of a claim
+        if resource.group == KUEUE_GROUP:
+            self.patches.append(DEACTIVATE)
+            return {}
+        is_start = spec.get("suspend") is False
+        self.patches.append(START if is_start else HALT)
+        if is_start and self.errors:
+            raise self.errors.pop(0)
+        stored = await self.cluster.client.patch(resource, name, namespace, body, **kind)
+        if is_start and self.patches.count(START) <= self.faster:
+            change(self.cluster, name, {"spec": {"suspend": True}})
+        self.cluster.bench.run()
+        return stored
+
+
+def change(cluster: SubmissionCluster, name: str, body: dict[str, Any]) -> None:
+    cluster.bench.registry.patch(JOBS, name, NAMESPACE, body, PatchKind.MERGE)
+
+
+async def submit_queued(cluster: SubmissionCluster) -> GangRef:
+    """Submit a gang that waits in a queue of Kueue."""
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    change(cluster, ref.name, {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "team"}}, "spec": {"suspend": True}})
+    cluster.bench.run()
+    return ref
+
+
+def state(cluster: SubmissionCluster) -> JobState:
+    return job_state(read_job(cluster.jobs()[0]))
+
+
+@pytest.mark.parametrize("faster", [0, 1, len(PAUSES_S) - 2])
+async def test_halted_gang_fails_although_kueue_suspends_its_job_again(cluster, faster: int):
+    ref = await submit_queued(cluster)
+    api = ClusterWithKueue(cluster, faster)
+    assert await halt(api, ref, reason="stop", clock=cluster.time.clock())
+    assert api.patches == [HALT, *[DEACTIVATE, START] * (faster + 1)]
+    assert (state(cluster), cluster.bench.pods()) == (JobState.FAILED, [])
+
+
+async def test_halt_gives_up_in_time_and_its_gang_does_not_run(cluster):
+    ref = await submit_queued(cluster)
+    api = ClusterWithKueue(cluster, faster=99)
+    assert await halt(api, ref, reason="stop", clock=cluster.time.clock())
+    assert (api.patches.count(START), cluster.time.now) == (len(PAUSES_S), sum(PAUSES_S))
+    assert (state(cluster), cluster.bench.pods()) == (JobState.HALTED, [])
+
+
+async def test_halt_by_a_process_that_is_killed_waits_less_than_a_second(cluster):
+    ref = await submit_queued(cluster)
+    api = ClusterWithKueue(cluster, faster=99)
+    assert await halt_live(api, ref, "ti-1", reason="stop", clock=cluster.time.clock())
+    assert (api.patches.count(START), cluster.time.now) == (len(BRIEF_PAUSES_S), sum(BRIEF_PAUSES_S))
+
+
+ERRORS: dict[str, tuple[list[ClusterError], JobState]] = {
+    "conflict": ([Conflict(409, request="")], JobState.FAILED),
+    "unavailable twice": ([ServerError(503, request="")] * 2, JobState.FAILED),
+    "forbidden": ([Forbidden(403, request="")], JobState.HALTED),
+}
+
+
+@pytest.mark.parametrize(("errors", "expected"), ERRORS.values(), ids=ERRORS)
+async def test_halt_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: JobState):
+    ref = await submit_queued(cluster)
+    assert await halt(ClusterWithKueue(cluster, 0, list(errors)), ref, reason="stop", clock=cluster.time.clock())
+    assert state(cluster) is expected
+
+
+async def test_sweep_lets_a_halted_job_fail_that_stayed_suspended_and_tries_again_after_the_grace(cluster):
+    ref = await submit_queued(cluster)
+    change(cluster, ref.name, halt_patch("stop", read_job(cluster.jobs()[0])))
+    sweeper = Sweeper(cluster)
+    api = ClusterWithKueue(cluster, faster=len(PAUSES_S))
+    assert [await sweeper.look(api=api), await sweeper.look(after_s=GRACE_S, api=api)] == [[], []]
+    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == ([], JobState.HALTED)
+    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == ([SweepAction.FINISH], JobState.FAILED)
+    assert (await sweeper.look(after_s=GRACE_S, api=api), sweeper.asked) == ([], 0)
+
+
+@in_virtual_time
+async def test_follower_lets_a_halted_job_fail_whose_halt_was_interrupted(plane):
+    ref = plane.submit(workers=2, suspend=True)
+    plane.registry.patch(JOBS, ref.name, NAMESPACE, halt_patch("stop", read_job(plane.job())), PatchKind.MERGE)
+    event = await Follower(plane, ref).event()
+    assert (event.status, event.message) == ("failed", "The gang was halted: stop")
+    await plane.until(lambda: read_job(plane.job()).failed is not None, within_s=60)
+    assert plane.pods() == []
