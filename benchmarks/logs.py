@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from contextlib import aclosing, contextmanager
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 from benchmarks.api_server import admin_config, airflow_environment, api_server, end_pods, tenant_of, write_gangs
-from benchmarks.harness import ROOT, Report, arguments, line_of, log_progress, with_bytecode
+from benchmarks.harness import ROOT, Report, arguments, line_of, log_progress, median, with_bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +36,7 @@ WAITS = ("no streams", "streams")
 LATE_MAX_S = 60
 """A gang that is not halted this long after the last deadline fails the benchmark."""
 WATCH_S = 3600
+GANG_NAME = re.compile(r"gang-\d+")
 
 
 def main() -> None:
@@ -92,9 +97,59 @@ def _wait(tenant: Tenant, *command: str) -> dict[str, Any]:
     """Run the process that waits, and note when it halts each gang whose deadline has passed."""
     with _process(tenant, "wait", tenant.namespace, *command) as output:
         due = line_of(output)
-        halted = asyncio.run(_watch_halts(tenant, due))
-        late_s = sorted(halted[name] - at for name, at in due.items())
-        return {"late_median_s": late_s[len(late_s) // 2], "late_max_s": late_s[-1], **line_of(output)}
+        shown = asyncio.run(_watch_halts(tenant, due))
+        return _late_figures(tenant, due, shown) | line_of(output)
+
+
+def _late_figures(tenant: Tenant, due: dict[str, float], shown: dict[str, float]) -> dict[str, float]:
+    """Return the delays of the deadlines, and the parts of them that the process and the API server need.
+
+    :param due: When the deadline of each gang passes, by the name of its Job.
+    :param shown: When a watch showed that each Job was halted.
+    """
+    requests = _requests_by_gang(tenant)
+    asked_s, server_s = [], []
+    for name, at in due.items():
+        spans = sorted(span for span in requests[name] if at <= span[0] <= shown[name])
+        asked_s.append(spans[0][0] - at)
+        server_s.append(_covered_s(spans, until=shown[name]))
+    late_s = [shown[name] - at for name, at in due.items()]
+    return {
+        "late_median_s": median(late_s),
+        "late_max_s": max(late_s),
+        "asked_late_median_s": median(asked_s),
+        "asked_late_max_s": max(asked_s),
+        "server_median_s": median(server_s),
+        "server_max_s": max(server_s),
+    }
+
+
+def _requests_by_gang(tenant: Tenant) -> dict[str, list[tuple[float, float]]]:
+    """Return when the API server received and answered each request of the tenant for a gang, without streams.
+
+    At its deadline, the process reads the Job, pods, and events of the gang, and then halts the Job.
+    """
+    requests = defaultdict(list)
+    for event in tenant.plane.audited(by=tenant.user):
+        uri = unquote(event["requestURI"])
+        gang = GANG_NAME.search(uri)
+        if gang is not None and event["verb"] != "watch" and not urlsplit(uri).path.endswith("/log"):
+            span = (_unix_s(event["requestReceivedTimestamp"]), _unix_s(event["stageTimestamp"]))
+            requests[gang[0]].append(span)
+    return requests
+
+
+def _unix_s(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def _covered_s(spans: list[tuple[float, float]], *, until: float) -> float:
+    """Return the seconds in which at least one request is at the API server."""
+    covered, reached = 0.0, 0.0
+    for begin, end in spans:
+        covered += max(0.0, min(end, until) - max(begin, reached))
+        reached = max(reached, end)
+    return covered
 
 
 async def _watch_halts(tenant: Tenant, due: dict[str, float]) -> dict[str, float]:

@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
 from airflow_provider_gangjobs.tracking.logs.store import store_logs
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.wait import wait_for_event
+from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
 from benchmarks.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ STREAM_BYTES_MAX = 16 * 2**20
 """Half of the default `log_limit`, as the operator sets it."""
 FIRST_S = 15.0
 """After how many seconds the first deadline passes."""
+LAST_S = 10.0
+"""How long after the last deadline the process still runs."""
 
 
 class _Discarded(io.RawIOBase):
@@ -128,7 +130,7 @@ async def wait(namespace: str, *, streams: bool, seconds: float) -> dict[str, An
         ticking = asyncio.create_task(watch.tick())
         cpu_s, began = time.process_time(), time.monotonic()
         waits = [asyncio.create_task(wait_for_event(one, "ended", log)) for one in args]
-        await asyncio.sleep(FIRST_S + seconds)
+        await asyncio.sleep(FIRST_S + seconds + LAST_S)
         # No program ends the pods, so a gang ends only by its deadline: a minute later, without an answer from its Job.
         ended = [one.result() for one in waits if one.done()]
         early = [event for event in ended if event.status is not Status.TIMEOUT]

@@ -6,6 +6,10 @@ clock. The clock of the machine that waits may be minutes ahead or behind, and m
 `Date` has whole seconds. One response therefore limits the server's time to an interval of one second plus the round
 trip time. Further responses narrow the interval. The clock returns the interval's lower end, so it is at most a second
 late and never early: a deadline is not declared to have passed before it has.
+
+A response that contradicts the interval comes from another API server, or the clock was corrected. Clocks of servers
+that use NTP differ by milliseconds, so the interval is first only extended by `DIFFERENCE_MAX_S`. A response that still
+contradicts the interval replaces it.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 RESOLUTION_S: Final = 1.0
 """The resolution of the `Date` header (RFC 9110, section 5.6.7)."""
+DIFFERENCE_MAX_S: Final = 0.1
+"""The largest difference between the clocks of two API servers of a cluster that does not discard the estimate."""
 
 
 class ServerClock:
@@ -45,12 +51,24 @@ class ServerClock:
         if server_s is None:
             return
         earliest, latest = server_s - self._monotonic(), server_s + RESOLUTION_S - sent_at
-        known = self._earliest_s
-        if known is None or latest < known or earliest > self._latest_s:
-            # This is the first response, the clock was set, or another API server of the cluster responded.
-            self._earliest_s, self._latest_s = earliest, latest
-        else:
-            self._earliest_s, self._latest_s = max(known, earliest), min(self._latest_s, latest)
+        for slack_s in (0.0, DIFFERENCE_MAX_S):
+            if self._narrow(earliest, latest, slack_s):
+                return
+        # This is the first response, or the clock was set.
+        self._earliest_s, self._latest_s = earliest, latest
+
+    def _narrow(self, earliest: float, latest: float, slack_s: float) -> bool:
+        """Intersect the interval, extended on both sides by `slack_s`, with the interval of a response.
+
+        Return false, and change nothing, if the intersection is empty.
+        """
+        if self._earliest_s is None:
+            return False
+        earliest, latest = max(self._earliest_s - slack_s, earliest), min(self._latest_s + slack_s, latest)
+        if earliest > latest:
+            return False
+        self._earliest_s, self._latest_s = earliest, latest
+        return True
 
     @property
     def is_known(self) -> bool:

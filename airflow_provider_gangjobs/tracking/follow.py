@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.server_clock import RESOLUTION_S
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.selectors import gang_selector
@@ -52,20 +53,21 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.gang_observer import ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
-T = TypeVar("T")
 Until = Literal["running", "ended"]
 
 SYNC_WITHIN_S: Final = 30.0
 """When an informer has not synced for this long, the follower sends the same request to learn why."""
 STALE_S: Final = 600.0
-"""The same for an informer that was synced and has received nothing for this long."""
-LOOK_AGAIN_S: Final = 1.0
-"""The pause before the next look when the server has a newer state than the watch."""
+"""When a synced informer has received nothing for this long, the follower sends the request of the watch itself. This
+is also the longest sleep."""
+RETRY_SOON_S: Final = 1.0
+"""The sleep when the server has a newer state than the watch."""
 PAUSE_PER_POD_S: Final = 200e-6
-"""Between two looks, so that several changes of a pod are processed once. A look costs 7 us for each changed pod."""
+"""The pause before an evaluation, for each pod, so that several changes of a pod are processed once. An evaluation
+costs 7 us for each changed pod."""
 PAUSE_MAX_S: Final = 2.0
 COLLECT_S: Final = 0.1
-"""During the pause between two looks: how soon pods that end are harvested, and the end of the Job is noticed."""
+"""During this pause: how soon pods that end are harvested, and the end of the Job is noticed."""
 RESULTS_GONE: Final = (
     "The Job was deleted after its end, and the recorded outcomes of its ranks with it. A task that wants results "
     "fails. Set a longer ttl_after_finished."
@@ -101,7 +103,7 @@ async def follow(
         while True:
             watch = GangWatch(client, ref)
             try:
-                await watch.find_podgroups(client)
+                await watch.subscribe_to_podgroups(client)
                 follower = _Follower(
                     client, ref, watch, deadlines, until, reporter, server_now, clock or client.clock, limits
                 )
@@ -121,10 +123,10 @@ async def follow(
                 watch.close()
 
 
-class _Rest(NamedTuple):
-    """How long to sleep at most, and then how long to collect changes for one look."""
+class _Sleep(NamedTuple):
+    """How long to wait for a change at most, and then how long to collect further changes for one evaluation."""
 
-    for_s: float
+    max_s: float
     collect_s: float
 
 
@@ -161,16 +163,16 @@ class _Follower:
         return self.harvest.harvester
 
     async def run(self) -> GangEvent:
-        """Look, act and sleep until there is an event."""
+        """Evaluate the state of the gang, act and sleep until there is an event."""
         try:
             await self._sync()
-            self.watch.watch_group_of(self.client, self.watch.job)
+            self.watch.subscribe_to_podgroup_of(self.client, self.watch.job)
             while True:
                 self.harvest.check()
-                found = await self._look()
+                found = await self._evaluate()
                 if isinstance(found, GangEvent):
                     return found
-                await self.watch.changed(found.for_s)
+                await self.watch.changed(found.max_s)
                 if found.collect_s:
                     await self._collect_changes(found.collect_s)
                 if any(informer.staleness_s >= STALE_S and informer.problem for informer in self.watch.informers):
@@ -200,20 +202,22 @@ class _Follower:
         )
         await self.jobs.answer(lambda: list_pods(self.client, self.ref))
 
-    async def _look(self) -> GangEvent | _Rest:
-        """Look at the gang once, and return the event if the follower is done, or how long to sleep."""
+    async def _evaluate(self) -> GangEvent | _Sleep:
+        """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
         if job is not None and _waits_for_kueue(job):
-            await self.watch.find_queue(self.client)
+            await self.watch.subscribe_to_queue(self.client)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, **self.evidence.inputs())
         self.evidence.keep(observation)
-        self.watch.watch_position(self.client, job.queue if job and observation.wait.cause is WaitCause.QUEUE else None)
+        self.watch.subscribe_to_position(
+            self.client, job.queue if job and observation.wait.cause is WaitCause.QUEUE else None
+        )
         halted = read_deadline_halt(job)
         is_halted = job is not None and job.end_is_by_halt
         if observation.verdict is not None and not is_halted:
-            return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
+            return await self._confirm(pods, *self._verdict_before_deletion(job, observation.verdict))
         report_in_s = self.reporter.report(
             observation, self.now(), has_events=self.evidence.has_events or says_why(workload)
         )
@@ -223,15 +227,15 @@ class _Follower:
             return await self._halted(halted)
         if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:
             await self.jobs.halt(job, note)
-            return _LOOK_AGAIN
+            return _RETRY_SOON
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
         requeue_s = await self._requeue(job)
         if requeue_s is not None and observation.phase is Phase.ASSEMBLING:
-            return _Rest(requeue_s, 0.0)
+            return _Sleep(requeue_s, 0.0)
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
-        return await self._rest(observation, _soonest(report_in_s, requeue_s))
+        return await self._next_sleep(observation, _soonest(report_in_s, requeue_s))
 
     async def _requeue(self, job: Job | None) -> float | None:
         """Do what is due of the return to the queue; see `Requeue.advance`. Only a follower with the limit does it."""
@@ -239,22 +243,32 @@ class _Follower:
             return None
         return await self.requeue.advance(job, self.watch.queue_workload, self.now())
 
-    async def _rest(self, observation: Observation, look_in_s: float | None) -> _Rest:
+    async def _next_sleep(self, observation: Observation, evaluate_in_s: float | None) -> _Sleep:
         """Return how long to sleep: until a deadline is due, or something has to be reported, done or read."""
         due = next_deadline(observation, self.deadlines)
-        rest_s = STALE_S if due is None else (due - self.now()).total_seconds()
-        if look_in_s is not None:
-            rest_s = min(rest_s, look_in_s)
+        sleep_s = STALE_S if due is None else self._until_evaluation_s(due)
+        if evaluate_in_s is not None:
+            sleep_s = min(sleep_s, evaluate_in_s)
         events_in_s = await self.evidence.read_due(observation, self._age_s(observation))
         if events_in_s == 0.0:
-            return _Rest(0.0, 0.0)
+            return _Sleep(0.0, 0.0)
         if events_in_s is not None:
-            rest_s = min(rest_s, events_in_s)
+            sleep_s = min(sleep_s, events_in_s)
         collect_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
-        return _Rest(min(max(rest_s, 0.0), STALE_S), collect_s)
+        return _Sleep(min(max(sleep_s, 0.0), STALE_S), collect_s)
+
+    def _until_evaluation_s(self, due: datetime) -> float:
+        """Return how long to sleep because of a deadline, in seconds.
+
+        The estimate of the server's time is late by up to `RESOLUTION_S`, and each response may correct it. A follower
+        that slept until the deadline by the present estimate would keep the present error. So the follower evaluates
+        the gang also shortly before the deadline.
+        """
+        left_s = (due - self.now()).total_seconds()
+        return left_s - RESOLUTION_S if left_s > RESOLUTION_S else left_s
 
     async def _collect_changes(self, for_s: float) -> None:
-        """Collect changes of pods for one look. Pods are harvested meanwhile, and the end of the Job ends the wait."""
+        """Collect changes of pods, and harvest the pods that end. The end of the Job ends the wait."""
         until = self.clock.monotonic() + for_s
         while (left_s := until - self.clock.monotonic()) > 0 and judge(self.watch.job, self.ref) is None:
             await self.clock.sleep(min(left_s, COLLECT_S))
@@ -265,29 +279,30 @@ class _Follower:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _verdict_of_gone_job(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
+    def _verdict_before_deletion(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
         """Prefer the verdict of a Job that ended and was then deleted: a time to live may delete it at once."""
-        last = self.watch.gone_job
-        said = judge(last, self.ref) if last is not None else None
-        ended = said is not None and said.job_is_there and not verdict.job_is_there
-        return (last, said) if ended and said is not None else (job, verdict)
+        deleted = self.watch.gone_job
+        earlier = judge(deleted, self.ref) if deleted is not None else None
+        if earlier is not None and earlier.job_is_there and not verdict.job_is_there:
+            return deleted, earlier
+        return job, verdict
 
-    async def _confirm(self, pods: ObservedPods, seen: Job | None, likely: Verdict) -> GangEvent | _Rest:
+    async def _confirm(self, pods: ObservedPods, observed: Job | None, probable: Verdict) -> GangEvent | _Sleep:
         """Ask the server whether the verdict that the watch shows is true, and harvest meanwhile.
 
         A Job that ended and does not exist any more ended with that verdict: its pods may be all that kept it, and they
         are being released.
         """
         final = self._final_harvest()
-        meanwhile = final.prepare(seen, pods) if likely.job_is_there else final.load_ledger()
+        meanwhile = final.prepare(observed, pods) if probable.job_is_there else final.load_ledger()
         job, _ = await gather_or_cancel(self.jobs.read(), meanwhile)
         verdict = judge(job, self.ref)
         if verdict is None:
-            return _LOOK_AGAIN
+            return _RETRY_SOON
         if not verdict.job_is_there:
             self.harvester.drop_ledger()
-            if likely.job_is_there:
-                verdict, job = likely, seen
+            if probable.job_is_there:
+                verdict, job = probable, observed
         return await self._end(verdict, job, final)
 
     async def _end(self, verdict: Verdict, job: Job | None, final: FinalHarvest) -> GangEvent:
@@ -308,10 +323,10 @@ class _Follower:
             diagnose_end(verdict, self.harvester.outcomes),
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
-            notes=(*result.notes, *self._lost_with(verdict)),
+            notes=(*result.notes, *self._notes_on_lost_results(verdict)),
         )
 
-    def _lost_with(self, verdict: Verdict) -> tuple[str, ...]:
+    def _notes_on_lost_results(self, verdict: Verdict) -> tuple[str, ...]:
         return (RESULTS_GONE,) if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None else ()
 
     def _final_harvest(self) -> FinalHarvest:
@@ -321,7 +336,7 @@ class _Follower:
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
-    async def _time_out(self) -> GangEvent | _Rest:
+    async def _time_out(self) -> GangEvent | _Sleep:
         """Halt the gang if its deadline has passed also by what the server says now, because a watch may lag."""
         await self.evidence.read_refusal()
         job, pods, events = await gather_or_cancel(
@@ -332,19 +347,24 @@ class _Follower:
         observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, **self.evidence.inputs(events))
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
-            return _LOOK_AGAIN
+            return self._retry_by(next_deadline(observation, self.deadlines))
         assert job is not None, "a gang without a Job has a verdict"
         summary = ""
         if exceeded.phase is Phase.ASSEMBLING:
             if await self.requeue.begin(job):
-                return _LOOK_AGAIN
+                return _RETRY_SOON
             summary = self.requeue.summary(job)
         line = ". ".join(filter(None, (observation.line, summary)))
         halted = DeadlineHalt(exceeded.phase, observation.wait.cause, line)
         if not await self.jobs.halt(job, str(halted)):
-            return _LOOK_AGAIN
+            return _RETRY_SOON
         await self.jobs.end_parts(job)
         return await self._halted(halted, observation)
+
+    def _retry_by(self, due: datetime | None) -> _Sleep:
+        """Return the usual sleep, or less if the deadline passes earlier: a response may have set the time back."""
+        left_s = RETRY_SOON_S if due is None else (due - self.now()).total_seconds()
+        return _Sleep(min(max(left_s, 0.0), RETRY_SOON_S), 0.0)
 
     async def _halted(self, halted: DeadlineHalt | None, before: Observation | None = None) -> GangEvent:
         """Finish the harvest of a gang that was halted, unless the gang ended by itself at the last moment.
@@ -356,6 +376,7 @@ class _Follower:
         await final.load_ledger()
         result = await final.run()
         job = await self.jobs.read()
+        await self.jobs.finish_halted(job)
         verdict = judge(job, self.ref)
         if verdict is not None and not (is_halt_verdict(verdict) and job is not None and job.is_halted):
             if not verdict.job_is_there:
@@ -400,7 +421,7 @@ class _Follower:
         )
 
 
-_LOOK_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
+_RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)
 
 
 def _waits_for_kueue(job: Job) -> bool:

@@ -1,6 +1,6 @@
 """Gang observer: how a gang stands according to its watch, at a cost that depends on what has changed.
 
-The pods of a small gang are indexed anew for each observation. The index of a large gang is kept (see PodIndex), and
+The pods of a small gang are indexed again for each observation. The index of a large gang is kept (see PodIndex), and
 changes are processed in batches, between which other tasks of the loop run.
 """
 
@@ -104,7 +104,7 @@ class GangObserver:
             index = PodIndex(self._ref)
             async for batch in in_batches(pods, self._limits.batch_pods):
                 index.update(batch)
-            if len(pods) > self._limits.indexed_anew_max:
+            if len(pods) > self._limits.reindexed_max:
                 self._index = index
             return index
         not_indexed, self._not_indexed = self._not_indexed, {}
@@ -120,7 +120,7 @@ class GangObserver:
 
     async def observe(self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
         """Return the observation of indexed pods; see `observe_indexed`."""
-        has_few_troubled = pods.has_one_pod_a_rank and len(pods.troubled) <= self._limits.indexed_anew_max
+        has_few_troubled = pods.has_one_pod_a_rank and len(pods.troubled) <= self._limits.reindexed_max
         if len(pods) < IN_THREAD_MIN or has_few_troubled:
             return observe_indexed(job, pods, podgroup, self._ref, **more)
         return await asyncio.to_thread(observe_indexed, job, pods, podgroup, self._ref, **more)

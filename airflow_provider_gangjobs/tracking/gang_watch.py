@@ -77,13 +77,13 @@ class GangWatch:
         self._gone: Mapping[str, JobView] = {}
         """The last views of deleted Jobs."""
 
-    async def find_podgroups(self, client: Client) -> None:
+    async def subscribe_to_podgroups(self, client: Client) -> None:
         """Watch the PodGroup too, if the cluster serves PodGroups."""
         resource = await podgroups_served(client)
         if resource is not None:
             self._watch_groups(client, resource)
 
-    def watch_group_of(self, client: Client, job: Job | None) -> None:
+    def subscribe_to_podgroup_of(self, client: Client, job: Job | None) -> None:
         """Watch the PodGroup of another gang scheduler, if such a scheduler places the gang of this Job."""
         resource = group_resource(job)
         if resource is not None:
@@ -94,7 +94,7 @@ class GangWatch:
         self._informers.append(groups)
         self._groups = groups.subscribe(self._ref.name, self._notification)
 
-    async def find_queue(self, client: Client) -> None:
+    async def subscribe_to_queue(self, client: Client) -> None:
         """Watch Kueue's Workload of the Job too, if the cluster serves Kueue's API. Safe to repeat."""
         if self._queue is not None:
             return
@@ -106,7 +106,7 @@ class GangWatch:
             self._informers.append(self._queue_informer)
             self._queue = self._queue_informer.subscribe(self._ref.uid, self._notification)
 
-    def watch_position(self, client: Client, queue: str | None) -> None:
+    def subscribe_to_position(self, client: Client, queue: str | None) -> None:
         """Learn the position of the Job in this LocalQueue from now on, or stop if there is none. Safe to repeat."""
         if queue is None:
             self._close_position()

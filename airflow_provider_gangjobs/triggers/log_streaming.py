@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.hooks.masking import mask
+from airflow_provider_gangjobs.triggers.log_channel import log_channel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,19 +30,20 @@ SAVE_S: Final = 2.0
 class LogStreaming:
     """The streams of one wait, as one asyncio task."""
 
-    __slots__ = ("_args", "_log", "_saves", "_streams", "_task")
+    __slots__ = ("_args", "_has_arrived", "_log", "_saves", "_streams", "_task")
 
     def __init__(self, args: TriggerArgs, log: Logger) -> None:
         self._args = args
         self._log = log
         self._saves = False
+        self._has_arrived = True
         self._streams: GangStreams | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def positions(self) -> dict[str, str]:
-        """How far each log was streamed."""
-        return self._streams.positions if self._streams is not None else {}
+        """How far each log was streamed. Empty if lines may be missing, so that the logs are copied as a whole."""
+        return self._streams.positions if self._streams is not None and self._has_arrived else {}
 
     def start(self, config: ClusterConfig) -> None:
         """Start the streams, if they are wanted and have not started."""
@@ -51,12 +53,22 @@ class LogStreaming:
     async def stop(self, *, save: bool) -> None:
         """Stop the streams. Takes at most `STOP_S`, and `SAVE_S` to save.
 
+        Without `save`, the method also waits until Airflow has read the lines of this trigger (see `log_channel`).
+
         :param save: Whether to save the positions, for the process that continues the streams.
         """
         self._saves = save
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task], timeout=STOP_S + SAVE_S * save)
+        if not save:
+            self._has_arrived = await log_channel().drain()
+            if not self._has_arrived and self._streams is not None:
+                self._log.warning(
+                    "Airflow may not have read all streamed lines of gang %s, so its logs are copied as a whole, "
+                    "and lines appear a second time",
+                    self._args.ref,
+                )
 
     async def _run(self, config: ClusterConfig) -> None:
         from airflow_provider_gangjobs.cluster.informer import informers
@@ -73,7 +85,7 @@ class LogStreaming:
                     args.ref,
                     args.stream_ranks,
                     store,
-                    write=self._write,
+                    output=self,
                     mask=mask,
                     bytes_max=args.stream_bytes_max,
                 )
@@ -90,6 +102,15 @@ class LogStreaming:
                 async with asyncio.timeout(SAVE_S):
                     await self._streams.save()
 
-    def _write(self, lines: Sequence[str]) -> None:
+    def write(self, lines: Sequence[str]) -> None:
+        """Write lines of a stream into the log of the task."""
         for line in lines:
             self._log.info("%s", line)
+
+    async def wait_until_free(self) -> None:
+        """Wait until the triggerer can write further lines without blocking its event loop."""
+        await log_channel().wait_until_free()
+
+    async def drain(self, within_s: float) -> bool:
+        """Wait at most this long until Airflow has read all lines of this process. Return false if it may not have."""
+        return await log_channel().drain(within_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,21 @@ def test_airflow_says_whether_a_try_runs_and_forgets_the_id_of_the_try_before(ap
 
     printed = connected.run(sys.executable, str(HERE / "ask_as_try.py"), first, second)
     assert json.loads(printed.splitlines()[-1]) == [404, 200]
+
+
+def test_lines_that_the_triggerer_streams_and_the_rest_are_the_whole_log(api: Api, connected: AirflowHome) -> None:
+    run = api.trigger("long_log")
+    assert run.wait() == "success"
+
+    streamed = lines_of_rank_0(connected.trigger_log("long_log"))
+    copied = lines_of_rank_0(connected.worker_log("long_log"))
+    assert streamed
+    assert streamed + copied == list(range(20_000))
+
+
+def lines_of_rank_0(log: str) -> list[int]:
+    """Return the numbers of the lines of `LONG_LOG` that a log contains."""
+    return [int(number) for number in re.findall(r"\[rank 0\] line (\d+)", log)]
 
 
 def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: AirflowHome, cluster: SandboxThread) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_STREAMED
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_STREAMED
 from airflow_provider_gangjobs.gang.log_options import LogOptions
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs
@@ -24,11 +29,11 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
 )
 from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.wait import wait_for_event
-from tests.provider.virtual_time import in_virtual_time
+from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
+from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.provider.virtual_control_plane import VirtualControlPlane
 
@@ -49,6 +54,18 @@ class Lines(logging.Handler):
     def of_rank(self) -> list[str]:
         """Return the lines of rank 0, without the notes of the provider."""
         return said(self.all)
+
+
+class ListOutput:
+    """An output that has each line at once."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.write = lines.extend
+
+    async def wait_until_free(self) -> None: ...
+
+    async def drain(self, within_s: float) -> bool:
+        return True
 
 
 def said(lines: list[str]) -> list[str]:
@@ -156,9 +173,9 @@ async def test_stream_that_breaks_neither_loses_nor_repeats_a_line(plane, faults
 # -- other processes ---------------------------------------------------------------------------------------
 
 
-def streams(plane: VirtualControlPlane, ref: GangRef, lines: list[str], process: str, log: str = "try") -> GangStreams:
-    store = PositionStore(plane.client, ref, log, process)
-    return GangStreams(plane.client, ref, [0], store, write=lines.extend, mask=str, bytes_max=2**20)
+def streams(client: Client, ref: GangRef, lines: list[str], process: str, log: str = "try") -> GangStreams:
+    store = PositionStore(client, ref, log, process)
+    return GangStreams(client, ref, [0], store, output=ListOutput(lines), mask=str, bytes_max=2**20)
 
 
 async def stream_for(stream: GangStreams, plane: VirtualControlPlane, pod: str, steps: range, *, save: bool) -> None:
@@ -177,8 +194,8 @@ async def stream_for(stream: GangStreams, plane: VirtualControlPlane, pod: str, 
 async def test_next_triggerer_continues_exactly_where_one_has_stopped(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
-    await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(10), save=True)
-    await stream_for(streams(plane, ref, lines, "b"), plane, pod, range(10, 20), save=True)
+    await stream_for(streams(plane.client, ref, lines, "a"), plane, pod, range(10), save=True)
+    await stream_for(streams(plane.client, ref, lines, "b"), plane, pod, range(10, 20), save=True)
     assert said(lines) == [f"step {number}" for number in range(20)]
     assert not any("may appear" in line for line in lines)
 
@@ -187,9 +204,9 @@ async def test_next_triggerer_continues_exactly_where_one_has_stopped(plane):
 async def test_next_triggerer_of_a_killed_one_loses_no_line_and_notes_a_short_repetition(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
-    await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(70), save=False)
+    await stream_for(streams(plane.client, ref, lines, "a"), plane, pod, range(70), save=False)
     before = len(lines)
-    await stream_for(streams(plane, ref, lines, "b"), plane, pod, range(70, 80), save=False)
+    await stream_for(streams(plane.client, ref, lines, "b"), plane, pod, range(70, 80), save=False)
     after = said(lines[before:])
     assert after[-1] == "step 79"
     assert said(lines[:before]) == [f"step {number}" for number in range(70)]
@@ -202,9 +219,11 @@ async def test_next_triggerer_of_a_killed_one_loses_no_line_and_notes_a_short_re
 async def test_repetition_is_noted_also_if_the_earlier_triggerer_was_killed_at_once(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
-    await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(10), save=True)
-    await stream_for(streams(plane, ref, lines, "b"), plane, pod, range(10, 11), save=False)
-    await stream_for(streams(plane, ref, lines, "c"), plane, pod, range(11, 12), save=False)
+    await stream_for(streams(plane.client, ref, lines, "a"), plane, pod, range(10), save=True)
+    plane.arm("status", method="PATCH", path="/jobs/train$", skip=1, times=None)  # the save at the start succeeds
+    await stream_for(streams(plane.client, ref, lines, "b"), plane, pod, range(10, 11), save=False)
+    plane.faults.remove()
+    await stream_for(streams(plane.client, ref, lines, "c"), plane, pod, range(11, 12), save=False)
     assert said(lines) == [*(f"step {number}" for number in range(11)), "step 10", "step 11"]
     assert sum("may appear a second time" in line for line in lines) == 1
 
@@ -212,7 +231,7 @@ async def test_repetition_is_noted_also_if_the_earlier_triggerer_was_killed_at_o
 @in_virtual_time
 async def test_stop_after_a_silence_is_exact(plane):
     ref, pod = await running(plane)
-    stream = streams(plane, ref, [], "a")
+    stream = streams(plane.client, ref, [], "a")
     task = asyncio.create_task(stream.run())
     plane.write(pod, "step\n")
     await asyncio.sleep(3 * SAVE_EVERY_MIN_S)
@@ -222,6 +241,26 @@ async def test_stop_after_a_silence_is_exact(plane):
     store = PositionStore(plane.client, ref, "try", "b")
     assert list(await store.load()) == [f"{pod}/main"]
     assert store.repeated_s == 0
+
+
+@in_virtual_time
+async def test_gangs_that_began_together_save_their_positions_at_different_times(plane):
+    loop_local(StreamLimits).gangs = 200
+    refs = [plane.submit(f"gang-{number}", workers=1) for number in range(20)]
+    await plane.until(lambda: all(plane.running_ranks(ref.name) == 1 for ref in refs))
+    for ref in refs:
+        plane.write(plane.pod(ref.name, 0)["metadata"]["name"], "step\n")
+    tasks = [asyncio.create_task(streams(plane.client, ref, [], "a").run()) for ref in refs]
+    await asyncio.sleep(70)
+    saved_at: dict[str, float] = {}
+    for change in plane.history.changes:
+        if ANNOTATION_STREAMED in change.obj["metadata"].get("annotations", {}):
+            saved_at.setdefault(change.obj["metadata"]["name"], change.at)
+    assert len(saved_at) == len(refs)
+    assert max(Counter(int(at) for at in saved_at.values()).values()) <= 6
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("gangs", "seconds"), [(1, 5), (10, 5), (60, 30), (200, 60)])
@@ -242,8 +281,8 @@ def test_positions_are_saved_less_often_if_many_gangs_are_streamed(gangs: int, s
 async def test_log_of_the_task_that_has_no_lines_gets_all_lines(plane, process, log):
     ref, pod = await running(plane)
     lines: list[str] = []
-    await stream_for(streams(plane, ref, [], "a"), plane, pod, range(10), save=True)
-    await stream_for(streams(plane, ref, lines, process, log), plane, pod, range(10, 12), save=False)
+    await stream_for(streams(plane.client, ref, [], "a"), plane, pod, range(10), save=True)
+    await stream_for(streams(plane.client, ref, lines, process, log), plane, pod, range(10, 12), save=False)
     assert said(lines) == [f"step {number}" for number in range(12)]
 
 
@@ -303,6 +342,42 @@ async def test_flood_delays_no_deadline(plane):
     event = await waiting
     assert event.status is Status.TIMEOUT
     assert (plane.clock.now() - event.since).total_seconds() < 40
+
+
+@in_virtual_time
+async def test_requests_for_streams_that_the_server_does_not_answer_delay_no_deadline(plane):
+    """A client has 100 connections for requests, and the followers of all gangs share them with the streams."""
+    ref, _ = await running(plane)
+    plane.arm("delay", method="GET", path="/pods", query="completion-index", delay_s=1000, times=None)
+    async with informers().client(plane.config) as client:
+        others = [GangRef(ref.namespace, f"other-{number}", "uid") for number in range(120)]
+        stuck = [asyncio.create_task(streams(client, other, [], "a").run()) for other in others]
+        await asyncio.sleep(1)
+        waiting = wait(plane, ref, Lines(), run_timeout_s=30)
+        await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}), within_s=31)
+        for task in (*stuck, waiting):
+            task.cancel()
+        await asyncio.gather(*stuck, waiting, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_streams_open_one_after_the_other(plane):
+    slots = StreamSlots(size=64, slice_s=10, opens_per_s=20)
+    opened: list[float] = []
+
+    async def stream() -> None:
+        while True:
+            async with slots.slot():
+                opened.append(elapsed())
+                await asyncio.sleep(10_000)
+
+    tasks = [asyncio.create_task(stream()) for _ in range(200)]
+    await asyncio.sleep(60)
+    assert len(opened) > 350
+    assert min(later - earlier for earlier, later in pairwise(opened)) == pytest.approx(1 / 20)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @in_virtual_time

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.resources import JOBS as JOBS_RESOURCE
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
@@ -21,7 +24,7 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
-from tests.provider.virtual_time import elapsed, in_virtual_time
+from tests.provider.virtual_time import START, elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -241,6 +244,49 @@ async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
     assert 300 <= ran_s <= 310
 
     assert plane.held() == []
+
+
+def halted_late_s(plane: VirtualControlPlane, run_s: float) -> float:
+    """Return the time between the end of `run_s` and now, in seconds."""
+    started = plane.pod("train", 0)["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+    return (plane.clock.now() - datetime.fromisoformat(started)).total_seconds() - run_s
+
+
+def is_halted(plane: VirtualControlPlane) -> bool:
+    job = plane.job()
+    assert job is not None
+    return ANNOTATION_HALTED in job["metadata"].get("annotations", {})
+
+
+@in_virtual_time
+async def test_responses_to_other_requests_make_a_deadline_precise_while_its_follower_sleeps():
+    async with VirtualControlPlane.running(starts_at=START + timedelta(seconds=0.9)) as plane:
+        ref = plane.submit(workers=1)
+        following = Follower(plane, ref, deadlines=Deadlines(run_s=60), now=None)
+        await plane.until(lambda: plane.running_ranks() == 1)
+        async with informers().client(plane.config) as client:
+            for _ in range(40):
+                await client.get(JOBS_RESOURCE, ref.name, NAMESPACE)
+                await asyncio.sleep(0.77)
+        await plane.until(lambda: is_halted(plane))
+        assert 0 <= halted_late_s(plane, 60) < 0.1
+        await following.kill()
+
+
+@in_virtual_time
+async def test_deadline_that_a_correction_of_the_clock_postpones_is_only_late_by_the_correction(plane):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    plane.arm("delay", method="GET", path="/jobs/train$", delay_s=0.1, times=None)
+
+    def now() -> datetime:
+        is_corrected = halted_late_s(plane, 60) >= 0.1
+        return plane.clock.now() - timedelta(seconds=0.3 if is_corrected else 0)
+
+    following = Follower(plane, ref, deadlines=Deadlines(run_s=60), now=now)
+    await plane.until(lambda: is_halted(plane))
+    assert 0.3 <= halted_late_s(plane, 60) < 0.5
+    await following.kill()
 
 
 @in_virtual_time

@@ -40,7 +40,7 @@ async def test_gang_that_succeeds_has_one_event(plane):
 async def test_large_gang_is_reported_like_a_small_one(plane):
     workers = 7
     ref = plane.submit(workers=workers)
-    following = Follower(plane, ref, limits=SizeLimits(indexed_anew_max=2, batch_pods=2))
+    following = Follower(plane, ref, limits=SizeLimits(reindexed_max=2, batch_pods=2))
     await plane.until(lambda: plane.running_ranks() == workers)
     await asyncio.sleep(5)
     for rank in range(workers):

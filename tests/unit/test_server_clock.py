@@ -78,6 +78,28 @@ def test_clock_that_was_set_is_followed(moved_s: float) -> None:
     assert 0 <= server.late_s <= 1.01
 
 
+@pytest.mark.parametrize("difference_s", [0.002, 0.03, 0.09])
+def test_api_servers_whose_clocks_differ_slightly_give_a_precise_estimate(difference_s: float) -> None:
+    server = Server()
+    late_s = []
+    for number in range(400):
+        server.ahead_s = difference_s * (number % 2)
+        server.answers()
+        server.local_s += 0.37
+        late_s.append(server.late_s)
+    assert -difference_s <= min(late_s[100:]) <= max(late_s[100:]) <= 0.1 + 2 * difference_s
+
+
+@pytest.mark.parametrize("corrected_s", [-0.5, -0.05, 0.05, 0.5])
+def test_clock_that_was_corrected_is_followed(corrected_s: float) -> None:
+    server = Server()
+    for number in range(200):
+        server.ahead_s = corrected_s * (number >= 100)
+        server.answers()
+        server.local_s += 0.37
+    assert -0.05 <= server.late_s <= 0.15
+
+
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Thu, 99 Jan 2026 00:00:00 GMT"])
 def test_response_without_a_date_changes_nothing(date: str | None) -> None:
     clock = ServerClock(lambda: 0.0)

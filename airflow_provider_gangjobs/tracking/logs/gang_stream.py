@@ -23,17 +23,22 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.tracking.logs.output import LineOutput
     from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
 
 LOOK_BASE_S: Final = 1.0
 LOOK_CAP_S: Final = 30.0
+DRAIN_S: Final = 5.0
+"""How long a stream waits until its lines are read, before it saves its position."""
+DRAIN_AT_END_S: Final = 0.5
+"""How long a process that ends waits until its lines are read. Airflow reads them also while the process ends."""
 
 
 class GangStreams:
     """The streams of one gang. `run` ends only when it is cancelled.
 
-    :param write: Called with lines for the log of the task. The call must take no longer than some milliseconds.
+    :param output: The log of the task.
     :param mask: Returns a text with its secrets replaced.
     """
 
@@ -44,7 +49,7 @@ class GangStreams:
         ranks: Sequence[int],
         store: PositionStore,
         *,
-        write: Callable[[Sequence[str]], None],
+        output: LineOutput,
         mask: Callable[[str], str],
         bytes_max: int,
     ) -> None:
@@ -52,9 +57,11 @@ class GangStreams:
         self._ref = ref
         self._ranks = ranks
         self._store = store
-        self._write = write
+        self._output = output
         self._mask = mask
         self._bytes_max = bytes_max
+        self._limits = loop_local(StreamLimits)
+        self._requests = self._limits.requests_of(client)
         self._positions: dict[str, str] = {}
         self._streams: dict[str, LogStream] = {}
 
@@ -66,31 +73,46 @@ class GangStreams:
 
     async def run(self) -> None:
         """Stream the logs, and save their positions from time to time."""
+        limits, clock = self._limits, self._client.clock
         self._positions = await self._load()
-        limits = loop_local(StreamLimits)
         limits.gangs += 1
         try:
             # From here on, the positions of the process before are not the last ones.
-            await self._store.save(self._positions, every_s=limits.save_every_s)
+            await self._save(limits.save_every_s)
             async with asyncio.TaskGroup() as tasks:
                 for rank in self._ranks:
                     tasks.create_task(self._stream(rank))
+                # Gangs that began at the same time save their positions at different times.
+                save_in_s = clock.random_between(0.0, limits.save_every_s)
                 while True:
-                    every_s = limits.save_every_s
-                    await self._client.clock.sleep(every_s)
-                    await self._store.save(self.positions, every_s=every_s)
+                    await clock.sleep(save_in_s)
+                    save_in_s = limits.save_every_s
+                    await self._save(save_in_s)
         finally:
             limits.gangs -= 1
 
     async def save(self) -> None:
-        """Save the positions of the streams, which have ended."""
-        await self._store.save(self.positions, every_s=0.0)
+        """Save the positions of the streams, which have ended.
+
+        The process may be about to end, so this does not wait for the requests of other gangs.
+        """
+        positions = self.positions
+        await self._output.drain(DRAIN_AT_END_S)
+        await self._store.save(positions, every_s=0.0)
+
+    async def _save(self, every_s: float) -> None:
+        """Save positions of lines that are in the log of the task also if this process is killed."""
+        positions = self.positions
+        if await self._output.drain(DRAIN_S):
+            async with self._requests:
+                await self._store.save(positions, every_s=every_s)
 
     async def _load(self) -> dict[str, str]:
         backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
         while True:
             try:
-                return await self._store.load()
+                async with self._requests:
+                    return await self._store.load()
             except (NotFound, Forbidden):
                 return {}
             except ClusterError:
@@ -103,9 +125,9 @@ class GangStreams:
             self._client,
             source,
             position,
-            write=self._write,
+            output=self._output,
             mask=self._mask,
-            limits=loop_local(StreamLimits),
+            limits=self._limits,
             bytes_max=self._bytes_max,
         )
         self._streams[source.key] = stream
@@ -127,12 +149,7 @@ class GangStreams:
         backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
         while True:
             try:
-                pages = [
-                    page
-                    async for page in self._client.list_views(
-                        PodView, PODS, self._ref.namespace, label_selector=selector
-                    )
-                ]
+                pages = await self._list(selector)
             except ClusterError:
                 pages = []
             found = pods_of(self._ref, (pod for page in pages for pod in page))
@@ -140,3 +157,8 @@ class GangStreams:
                 if has_started(pod):
                     return next(source for source in sources_of(pod))
             await self._client.clock.sleep(backoff.next())
+
+    async def _list(self, selector: str) -> list[list[PodView]]:
+        async with self._requests:
+            views = self._client.list_views(PodView, PODS, self._ref.namespace, label_selector=selector)
+            return [page async for page in views]

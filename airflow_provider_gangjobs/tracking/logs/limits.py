@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
 
 STREAMS_MAX: Final = 64
 """How many logs an event loop streams at once. Each is a connection to the API server, and one from it to a kubelet."""
 SLICE_S: Final = 10.0
 """How long a log is streamed at least before another log that waits takes its turn."""
+OPENS_PER_S: Final = 20.0
+"""How many streams an event loop opens a second. Each costs a TLS handshake, some 10 ms of CPU at both ends."""
+REQUESTS_MAX: Final = 4
+"""How many other requests of a client for streams are in flight. The followers use the same connections."""
 BYTES_PER_UNIT: Final = 1024
 RATE: Final = 200.0
 """How many lines a second of one log are written, on average. A KiB counts as a line."""
@@ -31,9 +37,12 @@ SAVE_EVERY_MAX_S: Final = 60.0
 class StreamSlots:
     """Lets a limited number of logs be streamed at once. Logs that wait take turns with the logs that are streamed."""
 
-    def __init__(self, size: int = STREAMS_MAX, slice_s: float = SLICE_S) -> None:
+    def __init__(self, size: int = STREAMS_MAX, slice_s: float = SLICE_S, *, opens_per_s: float = OPENS_PER_S) -> None:
         self._free = asyncio.Semaphore(size)
         self._slice_s = slice_s
+        self._open_every_s = 1 / opens_per_s
+        self._next_open_at = 0.0
+        """When the next stream may be opened, by the clock of the loop."""
         self._holders: dict[asyncio.Timeout, float] = {}
         """When each holder began that may stay for as long as nobody waits, oldest first."""
         self._waiting = 0
@@ -49,6 +58,7 @@ class StreamSlots:
         finally:
             self._waiting -= 1
         try:
+            await self._wait_to_open()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._slice_s if self._waiting else None) as timeout:
                     if not self._waiting:
@@ -59,6 +69,13 @@ class StreamSlots:
                         self._holders.pop(timeout, None)
         finally:
             self._free.release()
+
+    async def _wait_to_open(self) -> None:
+        """Wait so that streams open one after the other. Thus their slices also end one after the other."""
+        now = asyncio.get_running_loop().time()
+        open_at = max(now, self._next_open_at)
+        self._next_open_at = open_at + self._open_every_s
+        await asyncio.sleep(open_at - now)
 
     def _stop_oldest(self) -> None:
         oldest = next(iter(self._holders), None)
@@ -97,8 +114,13 @@ class StreamLimits:
     def __init__(self) -> None:
         self.slots = StreamSlots()
         self.total = RateLimit(TOTAL_RATE, TOTAL_BURST)
+        self._requests: WeakKeyDictionary[Client, asyncio.Semaphore] = WeakKeyDictionary()
         self.gangs = 0
         """How many gangs have streams."""
+
+    def requests_of(self, client: Client) -> asyncio.Semaphore:
+        """Return the semaphore that each request for a stream of this client holds, except the stream itself."""
+        return self._requests.setdefault(client, asyncio.Semaphore(REQUESTS_MAX))
 
     @property
     def save_every_s(self) -> float:

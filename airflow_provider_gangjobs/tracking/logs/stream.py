@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_parts import LogPart, LogPosition
     from airflow_provider_gangjobs.tracking.logs.limits import StreamLimits
+    from airflow_provider_gangjobs.tracking.logs.output import LineOutput
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ LATE_NOTE_EVERY_S: Final = 300.0
 class LogStream:
     """Streams one log.
 
+    :param output: Where the lines go.
     :param bytes_max: How many bytes of the log are streamed in all. The rest is copied after the end of the gang.
     """
 
@@ -52,7 +54,7 @@ class LogStream:
         source: LogSource,
         position: LogPosition | None,
         *,
-        write: Callable[[Sequence[str]], None],
+        output: LineOutput,
         mask: Callable[[str], str],
         limits: StreamLimits,
         bytes_max: int,
@@ -60,12 +62,13 @@ class LogStream:
         self._client = client
         self._source = source
         self._cursor = LogCursor(position)
-        self._lines = LineWriter(source.label, write, mask)
+        self._output = output
+        self._lines = LineWriter(source.label, output.write, mask)
         self._limits = limits
         self._rate = RateLimit(RATE, BURST)
         self._bytes_left = bytes_max - (position.total if position else 0)
         self._late_s = 0.0
-        """How long the rate limit has delayed the lines since it last did not."""
+        """How long the limits have delayed the lines since they last did not."""
         self._late_note_at = -LATE_NOTE_EVERY_S
 
     @property
@@ -87,8 +90,9 @@ class LogStream:
                 async with self._limits.slots.slot():
                     await self._read_response()
             except (NotFound, Forbidden) as error:
-                if isinstance(error, Forbidden) or not await pod_exists(self._client, self._source):
-                    self.note(f"the log is not streamed any more: {error}")
+                if isinstance(error, Forbidden) or not await self._pod_exists():
+                    why = error if isinstance(error, Forbidden) else "the pod was deleted"
+                    self.note(f"the log is not streamed any more: {why}")
                     return
             except ClusterError as error:  # also while the container is being restarted
                 log.debug("%s", error)
@@ -96,6 +100,10 @@ class LogStream:
                 backoff.reset()
             await self._client.clock.sleep(backoff.next())
         self.note("the stream ends here, because it has half of log_limit; the rest follows after the end of the gang")
+
+    async def _pod_exists(self) -> bool:
+        async with self._limits.requests_of(self._client):
+            return await pod_exists(self._client, self._source)
 
     async def _read_response(self) -> None:
         """Write what one response has. It ends with the container, and may also end before."""
@@ -109,7 +117,7 @@ class LogStream:
                 parts = self._cursor.new_parts(parser.feed(chunk))
                 if self._cursor.is_other_file and not has_noted:
                     has_noted = True
-                    self.note("the log begins anew: the container was restarted, or the kubelet has rotated the log")
+                    self.note("the log begins again: the container was restarted, or the kubelet has rotated the log")
                 await self._write(parts)
                 if self._bytes_left <= 0:
                     return
@@ -118,7 +126,7 @@ class LogStream:
         """Write parts in turns with the other tasks of the event loop, as fast as the limits allow."""
         at = 0
         while at < len(parts) and self._bytes_left > 0:
-            late_s = await wait_for_turn(self._rate, self._limits.total, self._client.clock)
+            late_s = await self._wait_for_turn()
             self._late_s = self._late_s + late_s if late_s else 0.0
             if self._late_s > LATE_S:
                 self._note_late()
@@ -133,12 +141,23 @@ class LogStream:
                 limit.take(len(turn) + size / BYTES_PER_UNIT)
         self._lines.flush()
 
+    async def _wait_for_turn(self) -> float:
+        """Wait until the limits and the output allow the next lines. Return how long this took, in seconds.
+
+        The rate limit that all logs share is not part of this time. The wait for the output is.
+        """
+        clock = self._client.clock
+        late_s = await wait_for_turn(self._rate, self._limits.total, clock)
+        before = clock.monotonic()
+        await self._output.wait_until_free()
+        return late_s + clock.monotonic() - before
+
     def _note_late(self) -> None:
         now = self._client.clock.monotonic()
         if now - self._late_note_at >= LATE_NOTE_EVERY_S:
             self._late_note_at = now
             self.note(
-                f"this rank writes faster than the {RATE:.0f} lines or KiB a second that are streamed: "
+                f"this rank writes faster than the triggerer streams, at most {RATE:.0f} lines or KiB a second: "
                 "its lines appear here later, and the rest after the end of the gang"
             )
 

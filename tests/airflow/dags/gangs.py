@@ -22,6 +22,13 @@ if os.environ["RANK"] == "1":
     sys.exit(3)
 time.sleep(3000)
 """
+LONG_LOG = """
+import os, time
+if os.environ["RANK"] == "0":
+    for line in range(20_000):
+        print("line", line)
+time.sleep(15)
+"""
 FIRST_ATTEMPT_IS_ENDLESS = (
     """
 import os, time
@@ -59,6 +66,9 @@ with DAG("three_ranks_in_worker", schedule=None):
 
 with DAG("failing_rank", schedule=None):
     gang(RANK_1_FAILS, on_finish="delete")
+
+with DAG("long_log", schedule=None):
+    gang(LONG_LOG)
 
 with DAG("evicted", schedule=None):
     gang(FIRST_ATTEMPT_IS_ENDLESS, max_disruptions=3, on_finish="delete")
