@@ -31,7 +31,7 @@ _INSTALLATION_ID: dict[str, Any] = {
 _SWEEP_GRACE: dict[str, Any] = {
     "description": (
         "For how many seconds nobody may follow a gang before a triggerer asks Airflow whether the task of the gang "
-        "has ended, and ends or frees the gang.\n"
+        "has ended, and ends or releases the gang.\n"
     ),
     "version_added": "0.1.0",
     "type": "integer",

@@ -6,7 +6,6 @@ Importing this module imports no client library.
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -15,7 +14,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, 
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
 from airflow_provider_gangjobs.operators import targets
-from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
 from airflow_provider_gangjobs.operators.parameters import is_templated
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.selection import SelectedGang
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-    from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs
+    from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
 
 UNTIL: Final = ("running", "succeeded", "ended")
 WAIT_FOR: Final = ("all", "any")
@@ -112,9 +111,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
 
         hook, config = self._connect()
         args = self._args(context, hook, config)
-        limit = timedelta(seconds=self.timeout)
-        if self.execution_timeout is not None:
-            limit = min(limit, self.execution_timeout)
+        limit = sensor_timeout(self.timeout, self.execution_timeout)
         self.defer(trigger=GangSelectionTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -163,7 +160,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
         from airflow_provider_gangjobs.gang.selection import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
-        from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
+        from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
 
         if gang.ref is None:
             return Answer.WAITING
@@ -183,7 +180,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         """Return what is known about a gang. The failure of a task's gang counts when the task has ended."""
         from airflow_provider_gangjobs.gang.selection import Answer
         from airflow_provider_gangjobs.hooks.task_state import read_state
-        from airflow_provider_gangjobs.triggers.wait_selected import answer_of_failure
+        from airflow_provider_gangjobs.triggers.sensor_wait import answer_of_failure
 
         task = args.tasks_by_key.get(key)
         if answer is not Answer.FAILED or task is None:
@@ -235,7 +232,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid.
         """
-        from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs
+        from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
 
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
         selection = targets.read_selection(self, context["ti"], default_namespace=config.namespace, **more)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -21,7 +20,8 @@ from airflow_provider_gangjobs.exceptions import (
     Problem,
 )
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
-from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.kube.text import to_sentence
+from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,9 +99,7 @@ class JobSetSensor(BaseSensorOperator):
     def _defer(self) -> None:
         from airflow_provider_gangjobs.triggers.job_set import JobSetArgs, JobSetTrigger
 
-        limit = timedelta(seconds=self.timeout)
-        if self.execution_timeout is not None:
-            limit = min(limit, self.execution_timeout)
+        limit = sensor_timeout(self.timeout, self.execution_timeout)
         hook, _, ref = self._target()
         args = JobSetArgs(kubernetes_conn_id=self.kubernetes_conn_id, must_exist=bool(hook.exists), **asdict(ref))
         self.defer(trigger=JobSetTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
@@ -179,12 +177,8 @@ def _error_of(event: GangEvent) -> GangJobError:
     if event.status is Status.ERROR:
         return JobSetUnavailable(ref, event.message, is_served=event.reason != NOT_SERVED)
     if event.status is Status.FAILED:
-        return JobSetFailed(ref, event.reason, " ".join(filter(None, (_sentence(event.message), event.remedy))))
+        return JobSetFailed(ref, event.reason, " ".join(filter(None, (to_sentence(event.message), event.remedy))))
     return JobSetDeleted(ref, event.other_uid)
-
-
-def _sentence(text: str) -> str:
-    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
 
 
 __all__ = ["JobSetSensor"]

@@ -5,9 +5,7 @@ A DAG file may import this module, so the module imports no client library.
 
 from __future__ import annotations
 
-import asyncio
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,35 +34,13 @@ async def follow(
     :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
     :param report: Called with each new observation of the gang.
     """
+    from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
+
+    await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.follow")
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+    from airflow_provider_gangjobs.tracking import follow as tracking
 
-    module = _tracking or await _import_tracking()
-    event: GangEvent = await module.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
-    return event
-
-
-_tracking: Any = None
-"""The module `tracking.follow`, once the imports are complete."""
-_TRACKING = "airflow_provider_gangjobs.tracking.follow"
-_IMPORTED_LATER = (
-    "airflow_provider_gangjobs.cluster.http.aiohttp_transport",
-    "airflow_provider_gangjobs.cluster.http.bulk_patch",
-)
-"""What the client imports when it opens its first connection. The import of aiohttp reads the CAs of the system."""
-
-
-async def _import_tracking() -> Any:
-    """Import the module that follows gangs, in a thread so that other triggers on this event loop go on meanwhile.
-
-    The first import in a process loads the client libraries, which takes half a second of CPU or more. `sys.modules`
-    contains a module from the beginning of its import, so it does not say that the module can be used. The import
-    system makes other threads wait until the import is complete.
-    """
-    global _tracking
-    for name in _IMPORTED_LATER:
-        await asyncio.to_thread(import_module, name)
-    _tracking = await asyncio.to_thread(import_module, _TRACKING)
-    return _tracking
+    return await tracking.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
 
 
 __all__ = ["follow"]

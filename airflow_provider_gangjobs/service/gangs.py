@@ -199,7 +199,7 @@ class GangService(EndingService, frozen=True):
         policies: Policies | None = None,
         must_confirm: Callable[[], bool] | None = None,
         delete_failed: bool = False,
-        free_held: bool = False,
+        release_held: bool = False,
     ) -> Submission:
         """Submit the attempt that follows a failed one within the same try of the task.
 
@@ -209,13 +209,13 @@ class GangService(EndingService, frozen=True):
         :param event: The event of the failed attempt.
         :param max_disruptions: How many attempts in a row may be lost and replaced without a retry of the task.
         :param delete_failed: Delete the failed gang when the next attempt is submitted.
-        :param free_held: With `delete_failed`, also release the failed gang's pods.
+        :param release_held: With `delete_failed`, also release the failed gang's pods.
 
         Raises:
             SubmissionFailed, InvalidGangSpec, GangUnsupported, SubmissionConflict: as `submit_next_attempt`.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.submission.attempts import lost_attempt
+        from airflow_provider_gangjobs.submission.resubmission import lost_attempt
 
         lost = lost_attempt(event, max_disruptions=max_disruptions)
         submission = await self.submit_next_attempt(
@@ -223,7 +223,7 @@ class GangService(EndingService, frozen=True):
         )
         if delete_failed:
             try:
-                await self.discard(event.ref, claim, free_held=free_held)
+                await self.discard(event.ref, claim, release_held=release_held)
             except ClusterError as error:
                 log.warning("Gang %s could not be deleted: %s", event.ref, error)
         return submission

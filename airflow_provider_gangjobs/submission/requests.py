@@ -22,9 +22,10 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.halt import REMOVAL_MARK, end_patch, without_removal_mark
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import parts_to_end, read_gang
+from airflow_provider_gangjobs.halting import finish_halted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -230,16 +231,9 @@ class RetryingRequests:
             if part.metadata.uid != ref.uid:
                 await self.mark_job(Job(part).ref, end_patch())
 
-    async def deactivate_workload(self, ref: GangRef) -> bool:
-        """Take the Job out of its Kueue queue for good, with retries; see `cluster.kueue.deactivate_workload`."""
-        # Few tasks have a queue, and each process that resumes a task would pay for the import.
-        from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
-
-        async def deactivate() -> bool:
-            self.sent += 1
-            return await deactivate_workload(self._client, self.namespace, ref.uid)
-
-        return await self.retry(deactivate)
+    async def finish_halted(self, ref: GangRef, pauses_s: Sequence[float]) -> bool:
+        """Let the Job of a halted gang end as failed, see `halting.finish_halted`. The requests are not counted."""
+        return await finish_halted(self._client, ref, clock=self.clock, pauses_s=pauses_s)
 
     async def remove_job(self, ref: GangRef) -> bool:
         """Delete the Job of this uid and, by garbage collection, what it owns. Returns false if the Job was gone."""

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TAKEN_OVER: Final = "Another try of the task is responsible for the gang"
-TAKEN_OVER_ADVICE: Final = "Nothing: Airflow has begun another try of the task, which continues"
+TAKEN_OVER_ADVICE: Final = "No action is needed: Airflow has begun another try of the task, which continues"
 ROUNDS_MAX: Final = 8
 """How often the list of Jobs is read before the submission fails because the Jobs change too fast."""
 
@@ -162,7 +162,7 @@ async def submit(
         JobDeleted: someone deleted the Job during the submission.
     """
     require_valid(spec, reattach=reattach)
-    policy = (
+    decide = (
         partial(decide_action, reattach=Reattach(reattach), claim=claim, return_failed=return_failed)
         if lost is None
         else partial(decide_action_after_loss, lost=lost, claim=claim)
@@ -173,7 +173,7 @@ async def submit(
         SubmissionRequest(
             key,
             claim,
-            policy,
+            decide,
             dry_run=dry_run,
             disruptions=lost.disruptions if lost else 0,
             policies=policies,
@@ -186,7 +186,7 @@ async def submit(
     )
 
 
-class ActionPolicy(Protocol):
+class DecideAction(Protocol):
     """A rule that decides the action, given the Jobs of the task, such as `adopt.decide_action`."""
 
     def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, min_attempt: int) -> SubmissionAction: ...
@@ -197,7 +197,7 @@ class SubmissionRequest(Struct, frozen=True):
 
     key: SubmissionKey
     claim: str
-    decide: ActionPolicy
+    decide: DecideAction
     dry_run: bool = False
     keep_failed: bool = False
     """If the submission can never be completed, halt its Job with the error instead of deleting the Job."""
@@ -239,7 +239,7 @@ async def submit_by(
                 break
     except ClusterError as error:
         raise SubmissionFailed(task.where, "find the task's Jobs", str(error), error.transient) from error
-    raise SubmissionFailed(task.where, "settle on a Job", reason)
+    raise SubmissionFailed(task.where, "choose a Job", reason)
 
 
 class _SubmissionRun(Struct, frozen=True):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict
-from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
-from airflow_provider_gangjobs.gang.state.halt import end_patch, finish_patch, halt_patch, needs_finish
+from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job import Job
 from airflow_provider_gangjobs.gang.state.roles import parts_to_end, ttl_patch
+from airflow_provider_gangjobs.halting import finish_halted
 from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
 from airflow_provider_gangjobs.tracking.read.jobs import get_job
 
@@ -70,15 +69,18 @@ class JobRequests:
     async def halt(self, job: Job, reason: str) -> bool:
         """Halt the gang of a Job that was just read. Return false if the Job is gone.
 
-        Of a gang with roles, this is the Job of the first role. `end_parts` ends the others.
+        Of a gang with roles, this is the Job of the first role. `end_parts` ends the others. A Job that is suspended
+        stays suspended until `finish_halted` lets it fail.
         """
-        job = Job(job.parts[0]) if job.parts else job
-        if not await self.patch(halt_patch(reason, job)):
-            return False
-        if needs_finish(job):
-            with suppress(ClusterError):  # the gang is halted in any case
-                await self._finish_halted(job)
-        return True
+        return await self.patch(halt_patch(reason, Job(job.parts[0]) if job.parts else job))
+
+    async def finish_halted(self, job: Job | None) -> None:
+        """Let the Job of a halted gang end as failed, if it is suspended.
+
+        :param job: The Job as it was just read; `None` if it is gone.
+        """
+        if job is not None and next_finish_step(job) is FinishStep.END:
+            await finish_halted(self.client, self.ref, clock=self._clock)
 
     async def end_parts(self, job: Job) -> None:
         """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted."""
@@ -96,12 +98,6 @@ class JobRequests:
             await self._patch(patch)
         except ClusterError as exc:
             log.warning("gang %s: its Jobs have no time to live: %s", self.ref, exc)
-
-    async def _finish_halted(self, job: Job) -> None:
-        """Take a halted Job that is suspended out of its queue, and let it end as failed."""
-        namespace, uid = self.ref.namespace, self.ref.uid
-        is_deactivated = job.is_queued_by_kueue and await deactivate_workload(self.client, namespace, uid)
-        await self._patch(finish_patch(job, is_deactivated=is_deactivated))
 
     async def _patch(self, patch: dict[str, Any]) -> bool:
         return await patch_uid(self.client, JOBS, self.ref.name, self.ref.namespace, self.ref.uid, patch)

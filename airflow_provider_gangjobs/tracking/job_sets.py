@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.exceptions import JobSetUnavailable
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.job_set import describe_failure, jobs_of
 from airflow_provider_gangjobs.gang.state.job_set import describe_progress, read_job_set
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.kube.metadata_keys import LABEL_JOB_SET
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-
-_PHASES = {
-    VerdictKind.SUCCEEDED: Phase.SUCCEEDED,
-    VerdictKind.FAILED: Phase.FAILED,
-    VerdictKind.DELETED: Phase.DELETED,
-    VerdictKind.REPLACED: Phase.DELETED,
-}
 
 
 def name_of(seen: JobSetView) -> str | None:
@@ -176,7 +169,7 @@ async def _event(client: Client, ref: GangRef, verdict: Verdict) -> GangEvent:
     return build_event(
         ref,
         Status(verdict.kind.value),
-        _PHASES[verdict.kind],
+        PHASE_OF_VERDICT[verdict.kind],
         reason=verdict.reason,
         message=message,
         remedy=remedy,

@@ -53,9 +53,7 @@ class PhaseReporter:
             self._phase = observation.phase
             self._reported.clear()
         wait = observation.wait
-        keys: set[tuple[WaitCause, bool | str]] = {
-            (wait.cause, NO_CAUSE_NAMED if wait.text == NO_CAUSE_NAMED else has_events)
-        }
+        keys: set[tuple[WaitCause, bool | str]] = {(wait.cause, NO_CAUSE_NAMED if wait.names_no_cause else has_events)}
         if wait.queue_position is not None:
             keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
         if not keys <= self._reported:
@@ -66,7 +64,7 @@ class PhaseReporter:
 
 def _delay_s(observation: Observation, now: datetime) -> float | None:
     wait = observation.wait
-    is_usually_short = wait.cause in _USUALLY_SHORT or wait.text == NO_CAUSE_NAMED
+    is_usually_short = wait.cause in _USUALLY_SHORT or wait.names_no_cause
     if not is_usually_short or observation.since is None:
         return None
     age_s = (now - observation.since).total_seconds()

@@ -149,7 +149,7 @@ async def drain_pods(
         await clock.sleep(pause_s)
 
 
-async def count_running(client: Client, ref: GangRef) -> int:
+async def release_and_count_running(client: Client, ref: GangRef) -> int:
     """Return how many pods of a gang that is over have not ended.
 
     If the Job is gone or is being deleted, the held pods are released: nobody records their outcomes any more.

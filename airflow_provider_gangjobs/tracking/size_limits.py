@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class SizeLimits:
     """The limits of one follower, in pods."""
 
-    indexed_anew_max: int = 64
+    reindexed_max: int = 64
     """The index of a larger gang is kept. Ten thousand small gangs would need too much memory for their indexes."""
     batch_pods: int = 250
     """How many pods are processed before other tasks of the loop may run: some 5 ms of work."""

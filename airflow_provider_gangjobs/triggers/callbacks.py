@@ -24,7 +24,7 @@ class GangJobCallback:
     in a DAG file. They run in a thread, in the order of the changes, beside the wait for the gang: they delay neither
     an event nor a deadline, and an error is logged and changes nothing. A method may be a coroutine function.
 
-    A triggerer that restarts observes the gang anew, and calls the method for the present phase again. A phase that
+    A triggerer that restarts observes the gang again, and calls the method for the present phase again. A phase that
     lasts less than three seconds may be left out. The triggerer's threads cannot read XComs or variables.
     """
 

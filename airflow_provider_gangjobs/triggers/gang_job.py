@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.imports import CLIENT, import_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.follow import Until
 
 NEEDED_TO_RUN: Final = tuple(
-    f"airflow_provider_gangjobs.triggers.{name}" for name in ("metrics", "resume_delay", "sweeping", "wait")
+    f"airflow_provider_gangjobs.triggers.{name}" for name in ("gang_job_wait", "metrics", "resume_delay", "sweeping")
 )
 
 
@@ -48,10 +48,10 @@ class _GangTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
         await import_in_thread(*CLIENT, *NEEDED_TO_RUN)
+        from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
         from airflow_provider_gangjobs.triggers.metrics import report_metrics
         from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
         from airflow_provider_gangjobs.triggers.sweeping import following
-        from airflow_provider_gangjobs.triggers.wait import wait_for_event
 
         started = asyncio.get_running_loop().time()
         # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
@@ -90,7 +90,7 @@ class GangSubmissionTrigger(_GangTrigger):
     until = "running"
 
 
-class GangCompletionTrigger(_GangTrigger):
+class GangJobTrigger(_GangTrigger):
     """Wait until a gang has ended and the outcome of every rank is recorded.
 
     :param args: The fields of `TriggerArgs`, as keyword arguments.
@@ -99,13 +99,11 @@ class GangCompletionTrigger(_GangTrigger):
     until = "ended"
 
 
-class GangJobTrigger(_GangTrigger):
-    """Wait for the whole life of a gang, from the submission to the end, in one deferral.
+class GangCompletionTrigger(GangJobTrigger):
+    """Wait as `GangJobTrigger` does. The name is for tasks that wait with `GangSubmissionTrigger` first.
 
     :param args: The fields of `TriggerArgs`, as keyword arguments.
     """
-
-    until = "ended"
 
 
 class PreviousGangTrigger(_GangTrigger):
@@ -118,8 +116,8 @@ class PreviousGangTrigger(_GangTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the pods, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.triggers.wait_previous")
-        from airflow_provider_gangjobs.triggers.wait_previous import wait_for_previous_pods
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.triggers.previous_attempt_wait")
+        from airflow_provider_gangjobs.triggers.previous_attempt_wait import wait_for_previous_pods
 
         yield TriggerEvent(await wait_for_previous_pods(self.args, self.log))  # type: ignore[no-untyped-call]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.exceptions import GangJobError, JobSetUnavailable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
-from airflow_provider_gangjobs.triggers.imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
 from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
-from airflow_provider_gangjobs.triggers.wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill
 from airflow_provider_gangjobs.submission.ending import KillResult
+from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.triggers.task_state import read_task_state
-from airflow_provider_gangjobs.triggers.wait import CONNECTION_MAX_AGE_S, shared_service
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

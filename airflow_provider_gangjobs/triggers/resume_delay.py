@@ -11,6 +11,7 @@ import asyncio
 from typing import Final
 
 from airflow_provider_gangjobs.hooks.configuration import conf
+from airflow_provider_gangjobs.triggers.log_channel import log_channel
 
 HEARTBEAT_S: Final = 5.0
 """The default of Airflow's `[workers] min_heartbeat_interval`."""
@@ -24,8 +25,9 @@ def resume_delay_s() -> float:
 
 
 async def sleep_until_resumable(deferred_at: float) -> None:
-    """Sleep until the task may resume.
+    """Sleep until the task may resume, and until Airflow has read the last lines of the trigger; see `log_channel`.
 
     :param deferred_at: Time of the deferral, by the clock of the running loop.
     """
     await asyncio.sleep(max(0.0, deferred_at + resume_delay_s() - asyncio.get_running_loop().time()))
+    await log_channel().drain()

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.triggers.imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
 from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
-from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs, wait_for_selected
+from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs, wait_for_selected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
 class GangSelectionTrigger(BaseTrigger):
-    """Wait for selected gangs and yield one event; see `wait_selected.wait_for_selected`.
+    """Wait for selected gangs and yield one event; see `sensor_wait.wait_for_selected`.
 
     The trigger has no `on_kill`: the gangs belong to other tasks. The trigger stores no state: after a restart of the
     triggerer, the trigger reads the cluster again.

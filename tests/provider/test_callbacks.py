@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
 from airflow_provider_gangjobs.triggers.phase_callbacks import CALL_S
-from airflow_provider_gangjobs.triggers.wait import wait_for_event
 from tests.provider import recorded_callbacks
 from tests.provider.recorded_callbacks import CALLS, MAY_END
 from tests.provider.task_runner import run_trigger

@@ -49,8 +49,8 @@ class CrashingOperator(OperatorWithTime):
 
     process: WorkerProcess
 
-    def _find_gangs(self, context: Any, **options: Any) -> Any:
-        gangs = super()._find_gangs(context, **options)
+    def _open_gangs(self, context: Any, **options: Any) -> Any:
+        gangs = super()._open_gangs(context, **options)
         gangs.connect = self._crashing
         return gangs
 

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
+from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
 from gangjobs_sandbox.resources import JOBS
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.submission.record import OperationState
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
+from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
 from gangjobs_sandbox.resources import PODS
 
 if TYPE_CHECKING:

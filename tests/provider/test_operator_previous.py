@@ -22,8 +22,8 @@ SLOW_TO_END = "trap 'sleep 4; exit 0' TERM; while true; do sleep 0.1; done"
 class OperatorWithShortWait(OperatorWithTime):
     """An operator that waits only half a second in its worker for the pods of an earlier attempt."""
 
-    def _find_gangs(self, context: Any, **options: Any) -> TaskGangs:
-        gangs: TaskGangs = super()._find_gangs(context, **options)
+    def _open_gangs(self, context: Any, **options: Any) -> TaskGangs:
+        gangs: TaskGangs = super()._open_gangs(context, **options)
         gangs.wait_for_previous_s = 0.5
         return gangs
 

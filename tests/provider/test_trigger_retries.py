@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
-from airflow_provider_gangjobs.triggers.wait import (
+from airflow_provider_gangjobs.triggers.gang_job_wait import (
     CLOCK_WITHIN_S,
     ERROR_PAUSE_BASE_S,
     ERROR_PAUSE_CAP_S,

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
-from airflow_provider_gangjobs.triggers.wait import CONNECTION_READ_FOR_S
+from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_READ_FOR_S
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:

@@ -221,5 +221,5 @@ def _notes(abandoned: int, held: int, error: Exception | None) -> Iterable[str]:
     if held or error is not None:
         yield (
             f"{held} pods are still held, because their outcome could not be stored: {error}. A task that succeeds "
-            "reads the outcomes from the pods and frees the pods. Otherwise free the pods with `gangjobs release`."
+            "reads their outcomes and releases them. Otherwise release the pods with `gangjobs release`."
         )

@@ -1,9 +1,9 @@
 """Schedule: when a harvester records outcomes, when it releases pods, and when it waits.
 
-Each release is a write, the seventh that a pod costs the API server, and nobody waits for it unless the pod is being
-deleted. So releases come last. While pods end, a harvester releases a few pods at a time and adapts to the response
-time of the API server. When no pod has ended for a moment, or when a drain is requested, it releases the rest at full
-speed.
+Each release is one more write to the API server, beside six for each pod, and nobody waits for it unless the pod is
+being deleted. So releases come last. While pods end, a harvester releases a few pods at a time and adapts to the
+response time of the API server. When no pod has ended for a moment, or when a drain is requested, it releases the rest
+at full speed.
 The schedule is pure: it reads no clock and keeps three points in time.
 """
 

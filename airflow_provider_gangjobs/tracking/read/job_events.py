@@ -28,12 +28,7 @@ async def queue_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
 
     They are Events of the Workload of the Job. Its name begins with the name of the Job.
     """
-    selector = "involvedObject.kind=Workload,reason=Pending"
-    try:
-        found = await client.list(EVENTS, ref.namespace, field_selector=selector)
-        events = [view(EventView, event) for event in found]
-    except (ClusterError, msgspec.ValidationError):
-        return ()
+    events = await _list_events(client, ref.namespace, "involvedObject.kind=Workload,reason=Pending")
     return tuple(event for event in events if event.involved_object.name.startswith(f"job-{ref.name}-"))
 
 
@@ -42,19 +37,18 @@ async def refusal_events(client: Client, ref: GangRef, pods: AbstractSet[str]) -
 
     :param pods: The uids of the pods.
     """
-    selector = "involvedObject.kind=Pod,reason=FailedScheduling"
-    try:
-        found = await client.list(EVENTS, ref.namespace, field_selector=selector)
-        events = [view(EventView, event) for event in found]
-    except (ClusterError, msgspec.ValidationError):
-        return ()
+    events = await _list_events(client, ref.namespace, "involvedObject.kind=Pod,reason=FailedScheduling")
     return tuple(event for event in events if event.involved_object.uid in pods)
 
 
 async def job_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
     """Return the Events of the Job itself, or none if the Events could not be read."""
+    return await _list_events(client, ref.namespace, f"involvedObject.uid={ref.uid}")
+
+
+async def _list_events(client: Client, namespace: str, field_selector: str) -> tuple[EventView, ...]:
     try:
-        found = await client.list(EVENTS, ref.namespace, field_selector=f"involvedObject.uid={ref.uid}")
+        found = await client.list(EVENTS, namespace, field_selector=field_selector)
         return tuple(view(EventView, event) for event in found)
     except (ClusterError, msgspec.ValidationError):
         return ()

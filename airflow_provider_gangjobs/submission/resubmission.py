@@ -1,4 +1,4 @@
-"""The attempts of one try of a task: an attempt that was lost to the cluster is followed by another one.
+"""Submit a gang again while a try of a task lasts, after an attempt was lost to a disruption of the cluster.
 
 The rule is `disruption_of`. The functions that submit and wait are given, so that a worker may wait for the gang itself
 or leave the wait to a triggerer.
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
 
 
-def last_event(
+def resubmit_while_disrupted(
     event: GangEvent,
     *,
     max_disruptions: int,
     submit_next: Callable[[GangEvent], Submission],
     wait: Callable[[Submission], GangEvent],
 ) -> GangEvent:
-    """Replace the attempt that ended with `event` until an attempt is not lost, or no further one is allowed.
+    """Submit further attempts after the one that ended with `event`, until an attempt is not lost or none is allowed.
 
     :param max_disruptions: How many attempts in a row may be lost and replaced.
     :param submit_next: Submits the attempt that follows the one that ended with this event.
@@ -45,4 +45,4 @@ def lost_attempt(event: GangEvent, *, max_disruptions: int) -> LostAttempt:
     return LostAttempt(event.attempt or 0, disruption.carried_over if disruption else 0)
 
 
-__all__ = ["last_event", "lost_attempt"]
+__all__ = ["lost_attempt", "resubmit_while_disrupted"]

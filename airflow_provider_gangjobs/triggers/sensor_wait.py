@@ -22,13 +22,13 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.hooks.task_state import failure_counts
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.task_state import read_task_state
-from airflow_provider_gangjobs.triggers.wait import (
+from airflow_provider_gangjobs.triggers.gang_job_wait import (
     CONNECTION_MAX_AGE_S,
     CONNECTION_READ_FOR_S,
     shared_service,
     wait_for_event,
 )
+from airflow_provider_gangjobs.triggers.task_state import read_task_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

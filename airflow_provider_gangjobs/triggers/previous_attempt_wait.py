@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.triggers.wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
+from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -96,7 +96,9 @@ class _PreviousWait:
 
         config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
-            return await retry_until_answered(lambda: gangs.count_running(self._args.ref), clock=gangs.client.clock)
+            return await retry_until_answered(
+                lambda: gangs.release_and_count_running(self._args.ref), clock=gangs.client.clock
+            )
 
     def _report(self, pods: int) -> None:
         now = time.monotonic()
