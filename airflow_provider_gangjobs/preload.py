@@ -27,9 +27,9 @@ import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.operators.task_gangs
 import airflow_provider_gangjobs.operators.tracking_errors
 import airflow_provider_gangjobs.sensors.gang_job
-import airflow_provider_gangjobs.submission.attempts
 import airflow_provider_gangjobs.submission.newer_versions
 import airflow_provider_gangjobs.submission.probe_job
+import airflow_provider_gangjobs.submission.resubmission
 import airflow_provider_gangjobs.submission.scheduler_discovery
 import airflow_provider_gangjobs.submission.submit
 import airflow_provider_gangjobs.tracking.harvest.collect

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
-from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.service import GangService
@@ -50,6 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Tidy once and return 0, or 1 if something could not be done."""
+    from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+
     tidied, swept = run_on_cluster(options, lambda gangs: _tidy(gangs, options))
     would = "would " if options.dry_run else ""
     for ref, verdict in tidied.gangs.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.kube.text import cut_end
+from airflow_provider_gangjobs.kube.text import cut_end, to_sentence
 
 RANKS_SHOWN_MAX = 8
 EVIDENCE_CHARACTERS_MAX = 1000
@@ -21,13 +21,12 @@ class Problem(Struct, frozen=True):
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}: {to_sentence(self.what)} {to_sentence(self.remedy)}".rstrip()
+        return f"{self.path}: {to_short_sentence(self.what)} {to_short_sentence(self.remedy)}".rstrip()
 
 
-def to_sentence(text: str) -> str:
+def to_short_sentence(text: str) -> str:
     """Return the text with a full stop at the end, cut at `EVIDENCE_CHARACTERS_MAX`."""
-    text = cut_end(text.strip(), EVIDENCE_CHARACTERS_MAX)
-    return text if not text or text[-1] in ".!?:" else f"{text}."
+    return to_sentence(cut_end(text.strip(), EVIDENCE_CHARACTERS_MAX))
 
 
 def format_ranks(ranks: tuple[int, ...]) -> str:
@@ -67,7 +66,7 @@ class GangJobError(Exception):
         return ""
 
     def __str__(self) -> str:
-        return " ".join(filter(None, map(to_sentence, (self.what, self.evidence, self.remedy))))
+        return " ".join(filter(None, map(to_short_sentence, (self.what, self.evidence, self.remedy))))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks, to_sentence
+from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks, to_short_sentence
+from airflow_provider_gangjobs.kube.text import pluralize
 
 
 @dataclass(eq=False, repr=False)
@@ -57,7 +58,7 @@ class OutcomesMissing(GangJobError):
     def what(self) -> str:
         if not self.count:
             return f"Gang {self.ref} succeeded, but its results are unknown: the completed ranks are unknown"
-        missing = f"{self.count} outcome{'s'[: self.count != 1]} of completed ranks cannot be read"
+        missing = f"{pluralize(self.count, 'outcome')} of completed ranks cannot be read"
         return f"Gang {self.ref} succeeded, but its results are unknown: {missing}{format_ranks(self.ranks)}"
 
     @property
@@ -68,7 +69,7 @@ class OutcomesMissing(GangJobError):
             else "The outcomes are not recorded, and the pods no longer exist"
         )
         held = f"{self.held} pods are still held by the finalizer gangjobs.airflow/harvest" if self.held else ""
-        return " ".join(filter(None, (to_sentence(why), to_sentence(self.problem), held)))
+        return " ".join(filter(None, (to_short_sentence(why), to_short_sentence(self.problem), held)))
 
     @property
     def remedy(self) -> str:
@@ -94,6 +95,7 @@ class ResultTooLarge(GangJobError):
     size: int = 0
     """The size in bytes. The kubelet keeps 4096 bytes, so this is a lower bound."""
     limit: int = 4096
+    """The size from which on a result may have been truncated. The largest result is one byte smaller."""
 
     @property
     def retryable(self) -> bool:
@@ -101,7 +103,7 @@ class ResultTooLarge(GangJobError):
 
     @property
     def what(self) -> str:
-        size = f"{self.size} bytes or more; the limit is {self.limit} bytes"
+        size = f"{self.size} bytes or more; the limit is {self.limit - 1} bytes"
         return f"Rank {self.rank} of gang {self.ref} wrote a result of {size}"
 
     @property

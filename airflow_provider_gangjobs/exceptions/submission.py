@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
+from airflow_provider_gangjobs.kube.text import pluralize
 
 NODES_SHOWN_MAX = 8
 
@@ -24,8 +26,7 @@ class InvalidGangSpec(GangJobError):
 
     @property
     def what(self) -> str:
-        count = len(self.problems)
-        return f"The gang cannot be submitted: {count} problem{'s'[: count != 1]}, nothing was created"
+        return f"The gang cannot be submitted: {pluralize(len(self.problems), 'problem')}, nothing was created"
 
     def __str__(self) -> str:
         return "\n".join([f"{self.what}.", *(f"  * {problem}" for problem in self.problems)])
@@ -97,6 +98,9 @@ class SubmissionConflict(GangJobError):
         )
 
 
+_MISSING_NAMESPACE = re.compile(r'namespaces "[^"]*" not found')
+
+
 @dataclass(eq=False, repr=False)
 class SubmissionFailed(GangJobError):
     """A step of the submission failed. The next try completes or replaces the incomplete submission."""
@@ -125,7 +129,11 @@ class SubmissionFailed(GangJobError):
     def remedy(self) -> str:
         if self.advice:
             return self.advice
-        return "Run the task again: the next try completes the submission" if self.transient else "Correct the request"
+        if self.transient:
+            return "Run the task again: the next try completes the submission"
+        if _MISSING_NAMESPACE.search(self.cause):
+            return "Create the namespace, or correct the parameter namespace or the namespace of the connection"
+        return "Correct the request"
 
 
 @dataclass(eq=False, repr=False)

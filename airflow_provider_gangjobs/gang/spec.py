@@ -98,7 +98,7 @@ class WaitUntil(StrEnum):
 
 @dataclass(frozen=True)
 class Policies:
-    """What happens to a gang after its task. The Job carries the policies, for whoever ends or frees it later."""
+    """What happens to a gang after its task. The Job has the policies, for the process that ends the gang later."""
 
     on_kill: OnKill
     on_finish: OnFinish

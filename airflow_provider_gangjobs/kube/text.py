@@ -1,4 +1,4 @@
-"""Shortening text for messages: whole words or lines are kept, and an ellipsis stands for what is missing."""
+"""Text of messages: sentences, counts with their noun, and cuts that keep whole words or lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ from typing import Final
 ELLIPSIS: Final = "..."
 _WORD_CHARACTERS_MAX: Final = 64
 """A longer run without white space, such as a hash or a path, is cut in the middle."""
+
+
+def to_sentence(text: str) -> str:
+    """Return the text with a full stop at the end, unless the text is empty or ends with another mark."""
+    return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Return a count with its noun, for example `1 pod` or `2 pods`."""
+    return f"{count} {noun}{'s'[: count != 1]}"
 
 
 def cut_end(text: str, characters_max: int) -> str:

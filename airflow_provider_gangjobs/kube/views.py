@@ -72,6 +72,10 @@ class Meta(_View, frozen=True):
     deletion_grace_period_seconds: int | None = None
     owner_references: tuple[OwnerReference, ...] = ()
 
+    def is_owned_by(self, uid: str) -> bool:
+        """Return whether an owner reference of the object has this uid."""
+        return any(owner.uid == uid for owner in self.owner_references)
+
 
 class JobLabels(Labels, frozen=True):
     """The labels of a Job that are read."""

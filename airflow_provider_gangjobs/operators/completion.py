@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.hooks.masking import mask
 from airflow_provider_gangjobs.hooks.task_state import is_success, read_state
 from airflow_provider_gangjobs.kube.text import keep_end
 from airflow_provider_gangjobs.operators.errors import error_from_event
-from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
+from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -121,8 +121,8 @@ class Completion:
     def discard(self) -> None:
         """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then."""
         if self.on_finish is OnFinish.DELETE:
-            ref, claim, free_held = self.event.ref, self.gangs.claim, self._log_held_pods() > 0
-            self._call_or_warn("deleted", lambda service: service.discard(ref, claim, free_held=free_held))
+            ref, claim, release_held = self.event.ref, self.gangs.claim, self._log_held_pods() > 0
+            self._call_or_warn("deleted", lambda service: service.discard(ref, claim, release_held=release_held))
 
     def require_success(self) -> None:
         """Return if the gang succeeded. Otherwise clean up and raise. A gang whose state is unknown is left as it is.
@@ -207,11 +207,13 @@ class Completion:
         A fault is logged. The task stays a success.
         """
         clean_up = self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED)
-        self._mark_delivered(free_held=self._log_held_pods() > 0, delete=clean_up)
+        self._mark_delivered(release_held=self._log_held_pods() > 0, delete=clean_up)
 
-    def _mark_delivered(self, *, free_held: bool = False, delete: bool = False) -> None:
+    def _mark_delivered(self, *, release_held: bool = False, delete: bool = False) -> None:
         ref, claim = self.event.ref, self.gangs.claim
-        self._call_or_warn("delivered", lambda service: service.deliver(ref, claim, free_held=free_held, delete=delete))
+        self._call_or_warn(
+            "delivered", lambda service: service.deliver(ref, claim, release_held=release_held, delete=delete)
+        )
 
     def _release_held_pods(self) -> None:
         """Release pods whose outcome could not be recorded, because no process will record the outcome later."""

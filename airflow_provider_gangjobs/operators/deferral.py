@@ -70,6 +70,15 @@ def with_deadline(
     return replace(args, deadline=deadline + server_ahead_s, execution_timeout_s=limit_s), backstop
 
 
+def sensor_timeout(timeout_s: float, execution_timeout: timedelta | None) -> timedelta:
+    """Return the timeout of the deferral of a sensor: `timeout` of the sensor, or its `execution_timeout` if shorter.
+
+    Airflow 3 ignores `execution_timeout` while a task is deferred.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    return timeout if execution_timeout is None else min(timeout, execution_timeout)
+
+
 def worker_wait_limit_s(
     execution_timeout: timedelta | None, started: datetime | None, running_s: float
 ) -> float | None:

@@ -114,7 +114,7 @@ class GangJobDeleteOperator(targets.GangTargets):
         """
         clock = service.client.clock
         end = clock.monotonic() + self.pods_gone_within_s
-        while running := sum([await service.count_running(ref) for ref in gangs]):
+        while running := sum([await service.release_and_count_running(ref) for ref in gangs]):
             if clock.monotonic() >= end:
                 cause = f"{running} pods still run after {self.pods_gone_within_s:g} s"
                 names = ", ".join(map(str, gangs))

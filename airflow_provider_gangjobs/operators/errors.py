@@ -21,7 +21,8 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Sta
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
+from airflow_provider_gangjobs.kube.text import to_sentence
+from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
 
 IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
 UNSCHEDULABLE_REASON_SUFFIX: Final = f".{WaitCause.UNSCHEDULABLE}"
@@ -70,21 +71,17 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
     if log_tail:
         return f"Last lines of {rank.label}:\n{log_tail}"
     has_own = rank.message and rank.message.strip(" .") not in message
-    return f"Termination message of {rank.label}:\n{rank.message}" if has_own else ""
+    return f"Termination message of {rank.label}:\n{rank.message.rstrip()}" if has_own else ""
 
 
 def _message_with_remedy(event: GangEvent) -> str:
     """Return what happened and what to do about it, as the diagnosis describes it."""
-    return " ".join(map(_as_sentence, filter(None, (event.message, event.remedy, *event.notes))))
+    return " ".join(map(to_sentence, filter(None, (event.message, event.remedy, *event.notes))))
 
 
 def _message_without_remedy(event: GangEvent) -> str:
     """Return what happened, for errors that have the remedy in a field of its own."""
-    return " ".join(map(_as_sentence, filter(None, (event.message, *event.notes))))
-
-
-def _as_sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    return " ".join(map(to_sentence, filter(None, (event.message, *event.notes))))
 
 
 def _timeout_error(event: GangEvent) -> GangJobError:

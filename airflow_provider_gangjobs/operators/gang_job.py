@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
-CONNECTION_READ_FOR_S: Final = 60.0
+WORKER_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
 XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
@@ -206,6 +206,7 @@ class GangJobOperator(StoringTask):
             self._check_storages()
             submission = self._submit(context, gangs)
             if submission.state is SubmissionState.FAILED:
+                # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.
                 event = self._wait_here(context, args_of_submission(self, gangs, submission))
                 submission = self._submit_next(gangs, event)
             return self._complete(context, self._wait(context, gangs, submission))
@@ -214,8 +215,8 @@ class GangJobOperator(StoringTask):
         """Complete the task with the event of the trigger. Everything else is read from the cluster."""
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-        with self._session(context, retry_for_s=CONNECTION_READ_FOR_S):
-            return self._complete(context, self._followed_on(context, GangEvent.from_payload(event)))
+        with self._session(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S):
+            return self._complete(context, self._recover_untracked(context, GangEvent.from_payload(event)))
 
     def execute_after_previous(self, context: Context, event: dict[str, Any]) -> Any:
         """Submit the gang after the wait for the pods of an earlier attempt.
@@ -223,7 +224,7 @@ class GangJobOperator(StoringTask):
         Raises:
             DeadlineExceeded: a time limit of the task has passed meanwhile.
         """
-        from airflow_provider_gangjobs.triggers.wait_previous import WaitEnd
+        from airflow_provider_gangjobs.triggers.previous_attempt_wait import WaitEnd
 
         if event.get("status") == WaitEnd.TIMEOUT:
             raise previous.deadline_error(event)
@@ -234,15 +235,15 @@ class GangJobOperator(StoringTask):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as late:
-            from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
+            from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
 
             # Airflow ends a deferral some time after the trigger should have ended it with the same error.
-            gangs = self._find_gangs(context, retry_for_s=CONNECTION_READ_FOR_S)
+            gangs = self._open_gangs(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S)
             gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
             raise execution_timeout_error(gangs.key, self.execution_timeout) from late
         except TaskDeferralError:
             # The trigger could not run, so the state of the gang is unknown.
-            with self._session(context, retry_for_s=CONNECTION_READ_FOR_S) as gangs:
+            with self._session(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S) as gangs:
                 live = gangs.live()
                 if live is None or len(live) != 1:
                     raise
@@ -282,7 +283,13 @@ class GangJobOperator(StoringTask):
                 self._wait_for_previous(context, gangs, previous.ref_of(running))
 
     def _wait_for_previous(self, context: Context, gangs: TaskGangs, ref: GangRef) -> None:
-        """Wait until the pods of an earlier attempt have ended: in the triggerer, or here, until it is time to look."""
+        """Defer the task until the pods of an earlier attempt have ended.
+
+        If the task is not deferrable, the next submission waits, and this method only checks `assemble_timeout`.
+
+        Raises:
+            DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
+        """
         if self.deferrable:
             args = replace(trigger_args(self, gangs, ref), claim="")
             self._defer(args, context["ti"].start_date, for_previous=True)
@@ -318,24 +325,22 @@ class GangJobOperator(StoringTask):
         return self._wait_here(context, args_of_submission(self, gangs, submission))
 
     def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
-        from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
+        from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
 
-        assert self._gangs is not None, "`_find_gangs` is called first"
-        started = context["ti"].start_date
+        started, config = context["ti"].start_date, self._opened_gangs.config
         limit_s = worker_wait_limit_s(self.execution_timeout, started, time.monotonic() - self._began_at)
         args, _ = with_deadline(args, self.execution_timeout, started)
-        return wait_for_event_in_worker(args, self.log, config=self._gangs.config, limit_s=limit_s, until=self._until)
+        return wait_for_event_in_worker(args, self.log, config=config, limit_s=limit_s, until=self._until)
 
-    def _followed_on(self, context: Context, event: GangEvent) -> GangEvent:
-        """Return the event or, if the trigger could not follow the gang, act as `tracking_errors` describes.
+    def _recover_untracked(self, context: Context, event: GangEvent) -> GangEvent:
+        """Return the event or, if the trigger could not follow the gang, act as `recovery_action` says.
 
         The method either defers the task again, or follows the gang in this worker, or returns the event as it is.
         """
         from airflow_provider_gangjobs.gang.outcome.event import Status
         from airflow_provider_gangjobs.operators.tracking_errors import RecoveryAction, recovery_action
 
-        gangs = self._gangs
-        assert gangs is not None, "`_find_gangs` is called first"
+        gangs = self._opened_gangs
         if event.status is not Status.ERROR:
             return event
         errors = event.tracking_errors
@@ -353,21 +358,21 @@ class GangJobOperator(StoringTask):
 
     @contextmanager
     def _session(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskGangs]:
-        """Open one client for all requests of this part of the try. Airflow's alarm ends the gang.
+        """Open one client for all requests of this part of the try. `AirflowTaskTimeout` ends the gang.
 
-        The alarm means that `execution_timeout` has passed in a worker. It ends the gang as the deadline of the trigger
-        does. Airflow itself would call `on_kill`, which is for tasks that a user ends.
+        Airflow raises `AirflowTaskTimeout` when `execution_timeout` has passed in a worker. The gang then ends as after
+        a deadline of the trigger. Airflow itself would call `on_kill`, which is for tasks that a user ends.
         """
         self._began_at = time.monotonic()
         self._start_guard = self._new_start_guard(context["ti"])
         try:
-            gangs = self._find_gangs(context, retry_for_s=retry_for_s)
+            gangs = self._open_gangs(context, retry_for_s=retry_for_s)
             with gangs.session():
                 yield gangs
         except AirflowTaskTimeout as alarm:
             if self._gangs is None or self.execution_timeout is None:
                 raise
-            from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
+            from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
 
             self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
             raise execution_timeout_error(self._gangs.key, self.execution_timeout) from alarm
@@ -388,7 +393,8 @@ class GangJobOperator(StoringTask):
 
     def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
-        # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try.
+        # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try. The logs
+        # are therefore copied from their beginning, and not from the place where the stream ended.
         failed = self._read_completion(gangs, replace_struct(event, streamed={}) if self.deferrable else event)
         failed.log_failure()
         return self._submit_by(
@@ -402,17 +408,16 @@ class GangJobOperator(StoringTask):
                 policies=self._policies,
                 must_confirm=self._must_confirm,
                 delete_failed=self.on_finish is OnFinish.DELETE,
-                free_held=failed.has_held_pods,
+                release_held=failed.has_held_pods,
             ),
         )
 
     def _complete(self, context: Context, event: GangEvent) -> Any:
         """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
-        from airflow_provider_gangjobs.submission.attempts import last_event
+        from airflow_provider_gangjobs.submission.resubmission import resubmit_while_disrupted
 
-        gangs = self._gangs
-        assert gangs is not None, "`_find_gangs` is called first"
-        event = last_event(
+        gangs = self._opened_gangs
+        event = resubmit_while_disrupted(
             event,
             max_disruptions=self.max_disruptions,
             submit_next=partial(self._submit_next, gangs),
@@ -430,7 +435,7 @@ class GangJobOperator(StoringTask):
         self._to_deliver = completion
         return value
 
-    def _find_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
+    def _open_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
         from airflow_provider_gangjobs.gang.render.manifest import requested_namespace
         from airflow_provider_gangjobs.hooks.installation import installation_id
         from airflow_provider_gangjobs.operators.task_gangs import TaskGangs

@@ -51,11 +51,13 @@ def find_problems(
     :param durations: The timeouts, in seconds.
     :param max_disruptions: The parameter of the same name.
     """
+    wrong_durations = duration_problems(**durations)
+    reported = {f"{problem.path}_s" for problem in wrong_durations}
     return (
         *validate_choices(**choices),
-        *duration_problems(**durations),
+        *wrong_durations,
         *disruption_problems(max_disruptions),
-        *(() if spec is None else spec_problems(spec)),
+        *(() if spec is None else spec_problems({name: value for name, value in spec.items() if name not in reported})),
     )
 
 

@@ -36,14 +36,19 @@ class StoringTask(DeliveredTask):
             if not is_local(self.result_storage):
                 self._storage("result_storage", self.result_storage).check_for_ranks(self.log)
 
+    @property
+    def _opened_gangs(self) -> TaskGangs:
+        """The gangs of the task, over the connection that `_session` has opened."""
+        assert self._gangs is not None, "the operator opens a session first"
+        return self._gangs
+
     def _log_storage(self) -> TaskStorage | None:
         return None if self.log_storage is None else self._storage("log_storage", self.log_storage)
 
     def _storage(self, parameter: str, url: str) -> TaskStorage:
         from airflow_provider_gangjobs.operators.task_storage import TaskStorage
 
-        assert self._gangs is not None, "`_find_gangs` is called first"
-        return TaskStorage(url, self._gangs.key, parameter)
+        return TaskStorage(url, self._opened_gangs.key, parameter)
 
     def _spec(self) -> GangSpec:
         """Return the spec, with what the ranks need to write large results."""

@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.spec import (
 )
 from airflow_provider_gangjobs.operators import callback_paths, hand_over, parameters, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.operators.kubernetes_names import renamed_parameters
 from airflow_provider_gangjobs.operators.mpi import mpi_problems
 from airflow_provider_gangjobs.operators.roles import role_problems
 
@@ -182,6 +183,8 @@ class GangTaskParameters(BaseOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        if renamed := tuple(renamed_parameters(kwargs)):
+            raise InvalidGangSpec(renamed)
         super().__init__(**kwargs)
         self.image = image
         self.command = command

@@ -13,7 +13,7 @@ from typing import Final
 
 DEFERRALS_MAX: Final = 5
 """How often in a row a task is deferred again after its gang could not be followed. The pauses of the triggers before
-these deferrals add up to a quarter of an hour (`triggers.wait.pause_after_errors_s`)."""
+these deferrals add up to a quarter of an hour (`triggers.gang_job_wait.pause_after_errors_s`)."""
 
 
 class RecoveryAction(Enum):

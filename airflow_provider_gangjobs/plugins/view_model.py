@@ -26,9 +26,9 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     WaitInputs,
     explain_assembly,
     explain_suspension,
-    pluralize,
 )
 from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, requests_of
+from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.operators.messages import describe_placement
 from airflow_provider_gangjobs.plugins.rank_rows import (
     WITHOUT_POD,

@@ -39,8 +39,8 @@ class OperatorWithTime(GangJobOperator):
     it runs, and `Task.states` answers with the state after the try.
     """
 
-    def _find_gangs(self, context: Any, **options: Any) -> Any:
-        gangs = super()._find_gangs(context, **options)
+    def _open_gangs(self, context: Any, **options: Any) -> Any:
+        gangs = super()._open_gangs(context, **options)
         gangs.kill_timeout_s = TIMEOUT_S
         return gangs
 

@@ -96,6 +96,7 @@ OVER_LIMIT = {
         pytest.param(None, "v is full. ", "", id="container removed"),
         pytest.param(137, "v is full. ", "", id="no message of the program"),
         pytest.param(137, "step 3", "Termination message of rank 1:\nstep 3", id="message of the program"),
+        pytest.param(137, "step 3\n", "Termination message of rank 1:\nstep 3", id="end of the log as the message"),
     ],
 )
 def test_eviction_above_a_limit_of_its_own_is_a_failure_of_the_program(

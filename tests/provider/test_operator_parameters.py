@@ -51,6 +51,8 @@ def problems_of(**parameters: Any) -> str:
         ({"resources": {"cpu": "lots"}}, "resources"),
         ({"manifest": {"kind": "Pod"}}, "manifest"),
         ({"image": None}, "image"),
+        ({"image": "pyton:3.12 slim"}, "image: is 'pyton:3.12 slim', which has white space"),
+        ({"image": "trainer:1\n"}, "image: is 'trainer:1\\n', which has white space"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -62,6 +64,24 @@ def test_all_problems_are_reported_together() -> None:
     problems = problems_of(workers=0, reattach="always", run_timeout=0)
 
     assert all(name in problems for name in ("workers", "reattach", "run_timeout"))
+
+
+def test_wrong_duration_is_one_problem() -> None:
+    assert "1 problem, nothing was created" in problems_of(assemble_timeout="5m")
+
+
+def test_name_of_another_operator_is_refused_with_the_name_here() -> None:
+    found = problems_of(cmds=["train"], env_vars={"A": "1"}, get_logs=True)
+    assert "cmds: is a parameter of Airflow's Kubernetes operators. Give command;" in found
+    assert "env_vars: " in found
+    assert "Give stream_logs;" in found
+
+
+@pytest.mark.parametrize("command", ["python -c 'print(1)'", "echo it's"])
+def test_command_as_a_text_is_refused_with_the_words_of_a_shell(command: str) -> None:
+    found = problems_of(command=command)
+    words = ["python", "-c", "print(1)"] if command.endswith("'") else command.split()
+    assert f"Write it as a list: {words!r}" in found
 
 
 def test_unknown_parameter_is_refused() -> None:

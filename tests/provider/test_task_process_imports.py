@@ -46,7 +46,7 @@ NOT_TO_SUBMIT = (
     f"{OURS}tracking",
     f"{OURS}triggers.kill",
     f"{OURS}triggers.sweeping",
-    f"{OURS}triggers.wait",
+    f"{OURS}triggers.gang_job_wait",
 )
 NOT_TO_RESUME = (
     f"{OURS}cluster.discovery",

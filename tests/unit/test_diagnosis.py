@@ -153,3 +153,23 @@ def test_every_wait_that_can_time_out_has_a_remedy(cause):
     found = diagnose_timeout(Phase.ASSEMBLING, cause, "assembling: 4 pods")
     assert found.code == f"Deadline.assembling.{cause}"
     assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Insufficient cpu on 2 of 2 nodes", "Ask for fewer workers"),
+        (
+            "Insufficient cpu on 1 of 2 nodes; didn't match Pod's node affinity/selector on 1 of 2 nodes",
+            "Ask for fewer",
+        ),
+        ("didn't match Pod's node affinity/selector on 2 of 2 nodes", "Correct node_selector"),
+        ("had untolerated taint(s) on 2 of 2 nodes", "Add tolerations"),
+        ("had untolerated taint {gpu: } on 2 of 2 nodes", "Add tolerations"),
+        ("had volume node affinity conflict on 2 of 2 nodes", "Use volumes"),
+        ("something new on 2 of 2 nodes", "Ask for fewer workers"),
+    ],
+)
+def test_remedy_of_a_gang_that_cannot_be_placed_fits_the_reason(message, remedy):
+    found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, f"assembling: 2 pods, none placed. {message}")
+    assert found.remedy.startswith(remedy)

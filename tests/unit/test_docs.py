@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.operators.kubernetes_names import OWN_NAMES
 from tests.guarantees.checkers import Guarantee
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,14 @@ def test_every_parameter_that_the_migration_names_exists() -> None:
     assert len(theirs) > 50
     assert theirs <= known
     assert ours <= parameters(GangJobOperator)
+
+
+@pytest.mark.parametrize(("theirs", "own"), OWN_NAMES.items())
+def test_name_that_an_error_gives_for_a_parameter_is_that_of_the_migration(theirs: str, own: str) -> None:
+    text = (ROOT / "docs/migrating.md").read_text()
+    (row,) = (line.split("|") for line in text.splitlines() if line.startswith("| `") and f"`{theirs}`" in line)
+    assert f"`{own}`" in row[2] + row[3]
+    assert theirs not in parameters(GangJobOperator)
 
 
 @pytest.mark.parametrize("operator", ["job.KubernetesJobOperator", "pod.KubernetesPodOperator"])

@@ -45,6 +45,13 @@ EXAMPLES = [
         "The submission of ml/a failed at: create Job. 403 Forbidden. Correct the request.",
     ),
     (
+        SubmissionFailed("ml/a", "create Job", '404 NotFound: namespaces "ml" not found', transient=False),
+        (
+            'The submission of ml/a failed at: create Job. 404 NotFound: namespaces "ml" not found. '
+            "Create the namespace, or correct the parameter namespace or the namespace of the connection."
+        ),
+    ),
+    (
         SubmissionFailed("ml/a", "create Job", "500", advice="Ask"),
         "The submission of ml/a failed at: create Job. 500. Ask.",
     ),
@@ -166,7 +173,7 @@ EXAMPLES = [
     (
         ResultTooLarge("ml/a", 0, 4096),
         (
-            "Rank 0 of gang ml/a wrote a result of 4096 bytes or more; the limit is 4096 bytes. "
+            "Rank 0 of gang ml/a wrote a result of 4096 bytes or more; the limit is 4095 bytes. "
             "Set result_storage, or write large results to storage and return their address."
         ),
     ),

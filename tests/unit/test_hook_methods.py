@@ -12,7 +12,15 @@ from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.service.endings import EndingService
 from airflow_provider_gangjobs.service.submissions import SubmissionService
 
-STEPS = {"begin_kill", "finish_kill", "halt_live", "live_attempts", "drain_pods", "count_running", "hand_over"}
+STEPS = {
+    "begin_kill",
+    "finish_kill",
+    "halt_live",
+    "live_attempts",
+    "drain_pods",
+    "release_and_count_running",
+    "hand_over",
+}
 """Parts of use cases, which the operator and the triggers combine on their own session."""
 COROUTINES = {
     name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if not name.startswith("_")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tiers import GROUPS, Result, Tier, run, selected, table
+from tests.tiers import GROUPS, Result, Tier, run, run_all, selected, startable, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +49,33 @@ def test_table_adds_the_counts_up() -> None:
         "| longer       | 5      | 2      | 0       | 1.5     | 0.1         |\n"
         "| all of these | 15     | 2      | 1       | 2.0     | 0.6         |"
     )
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "expected"),
+    [
+        pytest.param((100, 100, 100), (), [100, 100], id="two of one core"),
+        pytest.param((120, 90, 60), (70,), [120], id="until the limit"),
+        pytest.param((120, 60, 50), (80, 70), [50], id="the first that the limit allows"),
+        pytest.param((100,), (110,), [], id="none"),
+        pytest.param((300, 10), (), [300], id="alone"),
+    ],
+)
+def test_tiers_start_while_the_cores_can_take_them(
+    waiting: tuple[int, ...], running: tuple[int, ...], expected: list[int]
+) -> None:
+    tiers = [Tier("waits", (), load=load) for load in waiting]
+    others = [Tier("runs", (), load=load) for load in running]
+
+    assert [tier.load for tier in startable(tiers, others)] == expected
+
+
+def test_all_tiers_run_and_their_results_are_in_order(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_a(): pass")
+    names = ("first", "second")
+    tiers = [Tier(name, (str(tmp_path / "test_it.py"), f"--rootdir={tmp_path}")) for name in names]
+
+    assert [(result.tier.name, result.passed) for result in run_all(tiers, tmp_path)] == [(name, 1) for name in names]
 
 
 def test_group_and_names_select_tiers() -> None:

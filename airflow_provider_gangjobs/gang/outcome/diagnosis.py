@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -235,7 +236,7 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome]) -> Diagnosis:
 
 def _others(outcomes: Sequence[Outcome], cause: Outcome) -> str:
     count = sum(outcome.outcome is not OutcomeKind.SUCCEEDED and outcome.uid != cause.uid for outcome in outcomes)
-    return f"; {count} other rank{'s'[: count != 1]} ended after it" if count else ""
+    return f"; {pluralize(count, 'other rank')} ended after it" if count else ""
 
 
 _CAUSE_REMEDIES: Final = {
@@ -246,7 +247,7 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.QUEUE_REFUSED: "Correct queue_name or the resources of the gang, or ask the administrator of the queue.",
     WaitCause.REQUEUE: "Raise queue_timeout, or name a queue whose flavors have a Topology.",
     WaitCause.IMAGE: "Check the name and tag of the image, and image_pull_secrets.",
-    WaitCause.CONFIG: "Create the ConfigMap or Secret that the pod names, or correct its name.",
+    WaitCause.CONFIG: "Correct what the message names, or create it if it is a ConfigMap or a Secret.",
     WaitCause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",
     WaitCause.UNSCHEDULABLE: "Ask for fewer workers or less of each resource, or raise assemble_timeout.",
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
@@ -255,9 +256,22 @@ _CAUSE_REMEDIES: Final = {
 }
 
 
+_PLACEMENT_REMEDIES: Final = {
+    "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
+    "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
+    "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
+    "volume node affinity": "Use volumes that the nodes with room can mount.",
+    "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims exist and can be bound.",
+}
+"""By a reason in the scheduler's message. The first one that the message has decides."""
+
+
 def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
     """Diagnose why a phase took too long.
 
     :param cause: The cause for which the gang waited when the deadline of the phase passed.
     """
-    return Diagnosis(f"Deadline.{phase}.{cause}", summary, _CAUSE_REMEDIES.get(cause, ""))
+    remedy = _CAUSE_REMEDIES.get(cause, "")
+    if cause is WaitCause.UNSCHEDULABLE:
+        remedy = next((other for reason, other in _PLACEMENT_REMEDIES.items() if reason in summary), remedy)
+    return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)

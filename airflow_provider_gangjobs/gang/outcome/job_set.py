@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.kube.views import JobView, Meta, PodView
+    from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 PODS_SHOWN_MAX: Final = 3
 
@@ -30,7 +30,7 @@ def jobs_of(uid: str, jobs: Iterable[JobView]) -> list[JobView]:
 
     :param uid: UID of the JobSet.
     """
-    return [job for job in jobs if uid in _owners(job.metadata)]
+    return [job for job in jobs if job.metadata.is_owned_by(uid)]
 
 
 def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[str, str]:
@@ -47,7 +47,7 @@ def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[
     assert found is not None, "the Job was selected by this condition"
     also = f" {len(failed) - 1} more failed after it." if len(failed) > 1 else ""
     why = ": ".join(filter(None, (found.reason, found.message)))
-    outcomes = _failures(pod for pod in pods if first.metadata.uid in _owners(pod.metadata))
+    outcomes = _failures(pod for pod in pods if pod.metadata.is_owned_by(first.metadata.uid))
     diagnoses = [diagnose_outcome(outcome) for outcome in outcomes[:PODS_SHOWN_MAX]]
     more = len(outcomes) - len(diagnoses)
     ends = "; ".join((*(each.summary for each in diagnoses), *((f"{more} more pods failed",) if more else ())))
@@ -67,10 +67,6 @@ def _failures(pods: Iterable[PodView]) -> list[Outcome]:
 
 def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _owners(metadata: Meta) -> set[str]:
-    return {owner.uid for owner in metadata.owner_references}
 
 
 def _failed_at(job: JobView) -> datetime:

@@ -1,8 +1,8 @@
 """The time limit of a Job: activeDeadlineSeconds, from the time limits of the task.
 
 Triggerers enforce the limits of a task, and say which one has passed. The API server enforces this one if no triggerer
-does, so that a gang that nobody is responsible for any more does not run for ever. The limit counts from the start of
-the Job, begins anew when a queue resumes the Job, and does not count while the Job is suspended.
+does, so that a gang that nobody is responsible for any more does not run forever. The limit counts from the start of
+the Job, begins again when a queue resumes the Job, and does not count while the Job is suspended.
 """
 
 from __future__ import annotations

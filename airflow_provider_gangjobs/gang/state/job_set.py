@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.state.job import Job
+from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import JobMeta, JobSpec, JobStatus, JobView
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def describe_progress(seen: JobSetView | None, name: str) -> str:
     if seen is None:
         return f"JobSet {name} does not exist yet"
     restarts = seen.status.restarts
-    again = f", after {restarts} restart{'s'[: restarts != 1]}" if restarts else ""
+    again = f", after {pluralize(restarts, 'restart')}" if restarts else ""
     if seen.spec.suspend:
         return f"JobSet {name} is suspended{again}"
     parts = ", ".join(_describe_role(seen, role) for role in seen.spec.replicated_jobs)
@@ -58,7 +59,7 @@ def _describe_role(seen: JobSetView, role: ReplicatedJob) -> str:
     found = next((item for item in seen.status.replicated_jobs_status if item.name == role.name), None)
     ready, succeeded = (found.ready, found.succeeded) if found else (0, 0)
     done = f", {succeeded} complete" if succeeded else ""
-    return f"{role.name} {ready + succeeded} of {role.replicas} Job{'s'[: role.replicas != 1]} ready{done}"
+    return f"{role.name} {ready + succeeded} of {pluralize(role.replicas, 'Job')} ready{done}"
 
 
 __all__ = ["describe_progress", "read_job_set"]

@@ -20,8 +20,8 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     WaitInputs,
     explain_assembly,
     explain_suspension,
-    pluralize,
 )
+from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -116,7 +116,7 @@ def _gang_of(job: JobView) -> tuple[str, str | None]:
 
 
 def _is_role_of(job: JobView, record_uid: str) -> bool:
-    return is_role_job(job) and any(owner.uid == record_uid for owner in job.metadata.owner_references)
+    return is_role_job(job) and job.metadata.is_owned_by(record_uid)
 
 
 def _is_started(record: JobView) -> bool:

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, say
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, explain_queue
 from airflow_provider_gangjobs.gang.state.requeue import describe_requeue
-from airflow_provider_gangjobs.kube.text import cut_end
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -76,6 +76,11 @@ class Wait(Struct, frozen=True):
     cause: WaitCause
     text: str = ""
     queue_position: int | None = None
+
+    @property
+    def names_no_cause(self) -> bool:
+        """Whether the scheduler cannot place the gang, and no pod names the cause."""
+        return self.text == NO_CAUSE_NAMED
 
 
 _MANAGED_WITHOUT_QUEUE: Final = (
@@ -278,11 +283,6 @@ def summarize_scheduler_message(message: str) -> str:
         return to_line(message)
     ordered = sorted((part for part in parts if part), key=lambda part: -int(part["count"]))
     return to_line("; ".join(f"{part['what']} on {part['count']} of {found['nodes']} nodes" for part in ordered))
-
-
-def pluralize(count: int, what: str) -> str:
-    """Return a count with its noun, for example `1 pod` or `2 pods`."""
-    return f"{count} {what}{'s'[: count != 1]}"
 
 
 def to_line(message: str) -> str:

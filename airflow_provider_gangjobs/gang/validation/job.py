@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
@@ -153,6 +154,12 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
     for path, container in parsed.containers():
         if not container.get("image"):
             yield Problem(f"{path}.image", "is missing", "Give image")
+        elif re.search(r"\s", str(container["image"])):
+            # The API server accepts such a name, and the kubelet does not.
+            where = "image" if container["image"] == parsed.spec.image else f"{path}.image"
+            yield Problem(
+                where, f"is {container['image']!r:.80}, which has white space", "Correct the name of the image"
+            )
         name = container.get("name")
         if name in seen:
             yield Problem(f"{path}.name", f"{name!r} is given twice", "Rename one of the containers")

@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import select_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.job import INDEXED_PARALLELISM_MAX
+from airflow_provider_gangjobs.kube.text import pluralize
 
 ROLES_MIN: Final = 2
 ROLES_MAX: Final = 8
@@ -69,7 +70,7 @@ def _form(roles: Any) -> Iterator[Problem]:
         return
     if not ROLES_MIN <= len(roles) <= ROLES_MAX:
         remedy = f"Give {ROLES_MIN} to {ROLES_MAX} roles, or leave roles out for a gang whose ranks are all alike"
-        yield Problem("roles", f"has {len(roles)} role{'s'[: len(roles) != 1]}", remedy)
+        yield Problem("roles", f"has {pluralize(len(roles), 'role')}", remedy)
     for name, role in roles.items():
         yield from _name(name)
         if not isinstance(role, Mapping):

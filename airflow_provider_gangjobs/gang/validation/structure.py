@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
@@ -102,9 +103,17 @@ def _text(path: str, value: Any) -> Iterator[Problem]:
         yield Problem(path, "is empty", "Leave it out, or give a value")
 
 
+def _words(text: str) -> list[str]:
+    """Return the words of a command, as a shell would split them."""
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quotation mark without its pair
+        return text.split()
+
+
 def _texts(path: str, value: Any) -> Iterator[Problem]:
     if isinstance(value, str):
-        yield Problem(path, f"is the text {value!r:.60}, not a list", f"Write it as a list: {value.split()!r:.120}")
+        yield Problem(path, f"is the text {value!r:.60}, not a list", f"Write it as a list: {_words(value)!r:.120}")
     elif not isinstance(value, (list, tuple)):
         yield Problem(path, f"is {type(value).__name__}, not a list of texts", "Write it as a list")
     else:
