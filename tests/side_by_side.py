@@ -18,20 +18,12 @@ _GROUPS = {
     ),
 }
 """What the tests of a folder start, as their parameters name it: the control plane of a release, also with a manager of
-Kueue, the JobSet controller, or a gang scheduler."""
-
-
-_FRAGMENTATION = "tests/queues/test_fragmentation.py"
-"""Each of these tests plays many gangs at once, which loads both cores."""
-_YUNIKORN = "yunikorn"
-"""YuniKorn always listens on the same port, so all of its tests are one group."""
+Kueue, the JobSet controller, or a gang scheduler. YuniKorn always listens on the same port, so it must be one group."""
 
 
 def group_of(node_id: str) -> str:
     """Return what the tests of a worker's next unit of work have in common; the node id if the test is its own unit."""
     path, _, test = node_id.partition("::")
-    if path == _FRAGMENTATION and _YUNIKORN not in test:
-        return path
     pattern = next((groups for folder, groups in _GROUPS.items() if path.startswith(folder)), None)
     found = pattern.search(test.partition("[")[2]) if pattern else None
     return found.group() if found else node_id

@@ -4,8 +4,9 @@
     python -m tests.tiers ci           what continuous integration adds to `make test`
     python -m tests.tiers postgres ui  the tiers of these names
 
-Each tier is a process of pytest, and two tiers run at a time: most tests wait. The output of a tier goes to a file in a
-temporary folder, and the end of that file is printed if the tier fails. The exit status is 0 if all tiers pass.
+Each tier is a process of pytest. Most tests wait, so as many tiers run at a time as two cores can take (`Tier.load`).
+The output of a tier goes to a file in a temporary folder, and the end of that file is printed if the tier fails. The
+exit status is 0 if all tiers pass.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import sys
 import tempfile
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-AT_A_TIME = 2
-"""Tiers that run side by side."""
+LOAD_LIMIT = 200
+"""The sum of the loads of the tiers that run at the same time: two cores."""
 SHOWN_LINES = 200
 """Lines of a failed tier's output that are printed."""
 
@@ -60,21 +61,24 @@ class Tier:
         arguments: the arguments of pytest.
         environment: variables that are set in addition.
         requires: programs that build or install what the tests need: a module and its arguments.
+        load: how busy the tier keeps the cores, in per cent of one core: its CPU minutes by its minutes.
     """
 
     name: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
+    load: int = 100
 
 
 def _kubelet(name: str, target: str) -> Tier:
     """Return the tier of one kubelet. Each worker of pytest-xdist has a control plane and a node."""
     arguments = ("tests/kubelet", REPEATABLE, *_spread(2, "load"))
-    return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS))
+    return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS), load=60)
 
 
-# Tiers that need the processor take turns with tiers that mostly wait for Airflow, so that no core is idle for long.
+# The long tiers begin first, each beside a tier that leaves it the other core, and short tiers fill the end. The loads
+# are those of runs on two cores.
 ALL = (
     Tier(
         "sandbox",
@@ -88,13 +92,9 @@ ALL = (
             REPEATABLE,
             *_spread(4, "worksteal"),
         ),
+        load=110,
     ),
-    Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
-    Tier(
-        "cluster",
-        ("tests/cluster", REPEATABLE, *_spread(4, "loadgroup")),
-        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
-    ),
+    Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,), load=60),
     Tier(
         "airflow",
         (
@@ -103,22 +103,31 @@ ALL = (
             *_spread(2, "loadfile"),
         ),
         requires=(POSTGRES,),
+        load=70,
+    ),
+    Tier(
+        "cluster",
+        ("tests/cluster", REPEATABLE, *_spread(4, "loadgroup")),
+        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
+        load=120,
     ),
     Tier(
         "queues",
-        ("tests/queues", REPEATABLE, *_spread(3, "loadgroup")),
+        ("tests/queues", REPEATABLE, *_spread(4, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS, JOB_SETS),
+        load=80,
     ),
-    Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES)),
-    _kubelet("kubelet", "real-1.37"),
-    Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,)),
     Tier(
         "conformance",
         ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),
         {"GANGJOBS_CONFORMANCE": "real"},
         requires=(CONTROL_PLANES,),
+        load=120,
     ),
-    Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,)),
+    _kubelet("kubelet", "real-1.37"),
+    Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,), load=50),
+    Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES), load=60),
+    Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,), load=70),
 )
 
 CI = (
@@ -190,6 +199,35 @@ def _counts(report: Path) -> tuple[int, int, int]:
     return total - failed - skipped, failed, skipped
 
 
+def run_all(tiers: Sequence[Tier], folder: Path) -> list[Result]:
+    """Run the tiers, several at a time, and return their results in the order of the tiers."""
+    waiting = list(tiers)
+    running: dict[Future[Result], Tier] = {}
+    results: list[Result] = []
+    with ThreadPoolExecutor(len(tiers)) as pool:
+        while waiting or running:
+            for tier in startable(waiting, running.values()):
+                waiting.remove(tier)
+                running[pool.submit(run, tier, folder)] = tier
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[ended]
+                results.append(ended.result())
+    return sorted(results, key=lambda result: tiers.index(result.tier))
+
+
+def startable(waiting: Iterable[Tier], running: Collection[Tier]) -> list[Tier]:
+    """Return the tiers that start beside those that run: each tier for which enough is left of `LOAD_LIMIT`.
+
+    A tier starts in any case if no other tier runs.
+    """
+    started: list[Tier] = []
+    for tier in waiting:
+        load = sum(other.load for other in (*running, *started))
+        if load == 0 or load + tier.load <= LOAD_LIMIT:
+            started.append(tier)
+    return started
+
+
 def _announce(result: Result, output: Path) -> None:
     """Print that a tier has ended, and the end of its output if it failed."""
     if result.status != 0:
@@ -246,8 +284,7 @@ def main(names: Sequence[str]) -> int:
     prepare(tiers)
     folder = Path(tempfile.mkdtemp(prefix="gangjobs-tests-"))
     begun = time.monotonic()
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        results = list(pool.map(lambda tier: run(tier, folder), tiers))
+    results = run_all(tiers, folder)
     print(table(results, time.monotonic() - begun))
     return int(any(result.status for result in results))
 

@@ -140,8 +140,15 @@ class AirflowHome:
 
     def trigger_log(self, dag_id: str) -> str:
         """Return what the triggers of the tasks of a DAG have logged."""
-        files = (self.path / "logs" / f"dag_id={dag_id}").glob("**/*.trigger.*")
-        return "".join(file.read_text() for file in files)
+        return self._logs(dag_id, "*.trigger.*")
+
+    def worker_log(self, dag_id: str) -> str:
+        """Return what the workers of the tasks of a DAG have logged."""
+        return self._logs(dag_id, "attempt=?.log")
+
+    def _logs(self, dag_id: str, pattern: str) -> str:
+        files = (self.path / "logs" / f"dag_id={dag_id}").rglob(pattern)
+        return "".join(file.read_text() for file in sorted(files))
 
     @contextmanager
     def running(self, *, triggerers: int = 1) -> Iterator[Airflow]:

@@ -26,6 +26,17 @@ PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 SHELL = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
 SAVED_AS = re.findall(r"Save this file as `([^`]*)`.*?literalinclude\} (\S+)", PAGE, flags=re.DOTALL)
 
+LIST_OBJECTS = """python -c '
+from kubernetes import client, config
+config.load_kube_config("{kubeconfig}")
+core, batch = client.CoreV1Api(), client.BatchV1Api()
+gang = dict(label_selector="gangjobs.airflow/gang")
+print("Job " * len(batch.list_namespaced_job("default", **gang).items))
+print("Pod " * len(core.list_namespaced_pod("default", **gang).items))
+print("ConfigMap " * len(core.list_namespaced_config_map("default", **gang).items))
+'"""
+"""What kubectl lists of gangs, by the official client."""
+
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(4 * AIRFLOW_TIMEOUT_S)]
 
 
@@ -90,6 +101,24 @@ def test_tutorial_works_from_the_wheels(shell: Callable[[str], str], environment
     assert "4 workers, gang scheduling by Workload API" in output, prepared + output
     assert "Returned value was: 3.1407" in output
     assert str(ROOT / "airflow_provider_gangjobs") not in output
+
+
+def test_sandbox_that_stays_shows_the_gang_that_failed(shell: Callable[[str], str], environment: Path) -> None:
+    (_, prepare, *_, last), ((saved_as, source),) = SHELL, SAVED_AS
+    run_dag, kubectl = last.splitlines()
+    shell(f"{prepare}\nmkdir -p dags; cp {(ROOT / 'docs' / source).resolve()} {saved_as}")
+    with subprocess.Popen([environment / "bin" / "gangjobs", "sandbox", "up"], stdout=subprocess.PIPE, text=True) as up:
+        try:
+            assert up.stdout is not None
+            kubeconfig = next(line.split()[1] for line in up.stdout if line.startswith("kubeconfig:"))
+            output = shell(run_dag.replace("PRINTED_PATH", kubeconfig))
+            listed = shell(LIST_OBJECTS.format(kubeconfig=kubeconfig))
+        finally:
+            up.terminate()
+
+    assert "the darts of this rank are gone" in output
+    assert kubectl == "kubectl --kubeconfig PRINTED_PATH get jobs,pods,configmaps"
+    assert {"Job", "Pod", "ConfigMap"} <= set(listed.split()), output
 
 
 def test_provider_is_known_to_airflow_by_its_wheel(shell: Callable[[str], str]) -> None:

@@ -21,6 +21,7 @@ from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.kubeconfig import write_kubeconfig
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.releases import RELEASES, Release
+from tests.replies import accepted
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -58,23 +59,23 @@ class ApiServer:
         return "/".join(part for part in (root, "namespaces", self.namespace, plural, name, subresource) if part)
 
     async def create(self, path: str, obj: Obj, **parameters: str) -> Obj:
-        return self.accepted(await self.http.post(path, json=obj, params=parameters))
+        return accepted(await self.http.post(path, json=obj, params=parameters))
 
     async def get(self, path: str, **parameters: str) -> Obj:
-        return self.accepted(await self.http.get(path, params=parameters))
+        return accepted(await self.http.get(path, params=parameters))
 
     async def send_patch(self, path: str, patch: Any, kind: str = MERGE, **parameters: str) -> httpx.Response:
         headers = {"Content-Type": kind}
         return await self.http.patch(path, content=json.dumps(patch), headers=headers, params=parameters)
 
     async def patch(self, path: str, patch: Any, kind: str = MERGE, **parameters: str) -> Obj:
-        return self.accepted(await self.send_patch(path, patch, kind, **parameters))
+        return accepted(await self.send_patch(path, patch, kind, **parameters))
 
     async def send_delete(self, path: str, **options: Any) -> httpx.Response:
         return await self.http.request("DELETE", path, json=options or None)
 
     async def delete(self, path: str, **options: Any) -> Obj:
-        return self.accepted(await self.send_delete(path, **options))
+        return accepted(await self.send_delete(path, **options))
 
     async def exists(self, path: str) -> bool:
         response = await self.http.get(path)
@@ -86,11 +87,6 @@ class ApiServer:
         async with asyncio.timeout(TIMEOUT_S):
             while await self.exists(path):  # noqa: ASYNC110 - no event of this process reports the deletion
                 await asyncio.sleep(0.05)
-
-    def accepted(self, response: httpx.Response) -> Obj:
-        assert response.is_success, f"{response.request.method} {response.request.url}: {response.text}"
-        obj: Obj = response.json()
-        return obj
 
     @asynccontextmanager
     async def watching(self, path: str, **parameters: str) -> AsyncIterator[AsyncIterator[Obj]]:

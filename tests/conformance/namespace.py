@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gangjobs_sandbox.releases import RELEASES, Release
 from tests.leftovers import delete_gangs
+from tests.replies import accepted
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -61,25 +62,25 @@ class Namespace:
         return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)
 
     def create(self, plural: str, obj: Obj) -> Obj:
-        return _accepted(self.api.post(self.path(plural), json=obj))
+        return accepted(self.api.post(self.path(plural), json=obj))
 
     def get(self, plural: str, name: str) -> Obj:
-        return _accepted(self.api.get(self.path(plural, name)))
+        return accepted(self.api.get(self.path(plural, name)))
 
     def find(self, plural: str, name: str) -> Obj | None:
         """None if it is not there."""
         response = self.api.get(self.path(plural, name))
-        return None if response.status_code == 404 else _accepted(response)
+        return None if response.status_code == 404 else accepted(response)
 
     def list_objects(self, plural: str, **parameters: str) -> list[Obj]:
-        items: list[Obj] = _accepted(self.api.get(self.path(plural), params=parameters))["items"]
+        items: list[Obj] = accepted(self.api.get(self.path(plural), params=parameters))["items"]
         return items
 
     def patch(self, plural: str, name: str, patch: Obj, subresource: str = "") -> Obj:
-        return _accepted(self.api.patch(self.path(plural, name, subresource), json=patch, headers=_MERGE))
+        return accepted(self.api.patch(self.path(plural, name, subresource), json=patch, headers=_MERGE))
 
     def delete(self, plural: str, name: str, **options: Any) -> None:
-        _accepted(self.api.request("DELETE", self.path(plural, name), json=options))
+        accepted(self.api.request("DELETE", self.path(plural, name), json=options))
 
     # -- Jobs and their pods --
 
@@ -169,21 +170,21 @@ class Namespace:
         """Nodes that are ready and have room for `cpu` pods of one CPU each."""
         names = [f"hollow-{uuid.uuid4().hex[:6]}" for _ in range(count)]
         for name in names:
-            _accepted(self.api.post(NODE_LIST, json={"metadata": {"name": name}}))
+            accepted(self.api.post(NODE_LIST, json={"metadata": {"name": name}}))
             self.nodes.append(name)
-            _accepted(self.api.patch(f"{NODE_LIST}/{name}/status", json=_ready(cpu), headers=_STRATEGIC))
+            accepted(self.api.patch(f"{NODE_LIST}/{name}/status", json=_ready(cpu), headers=_STRATEGIC))
         self.untaint()
         return names
 
     def taint(self, taint: Obj, *, only: str | None = None) -> None:
         """Put the taint on all nodes, or on one."""
         for name in self.nodes if only is None else [only]:
-            _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": [taint]}}, headers=_MERGE))
+            accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": [taint]}}, headers=_MERGE))
 
     def untaint(self) -> None:
         """Remove all taints of all nodes."""
         for name in self.nodes:
-            _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": None}}, headers=_MERGE))
+            accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": None}}, headers=_MERGE))
 
     def set_running(self, *pods: Obj) -> None:
         """The node says that the pods run."""
@@ -203,18 +204,18 @@ class Namespace:
         for pod in pods:
             patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FOREIGN]}}
             path = self.path("pods", pod["metadata"]["name"])
-            _accepted(self.api.patch(path, json=patch, headers=_STRATEGIC))
+            accepted(self.api.patch(path, json=patch, headers=_STRATEGIC))
 
     def _status(self, pod: Obj, status: Obj) -> None:
         path = self.path("pods", pod["metadata"]["name"], "status")
-        _accepted(self.api.patch(path, json={"status": status}, headers=_STRATEGIC))
+        accepted(self.api.patch(path, json={"status": status}, headers=_STRATEGIC))
 
     @classmethod
     @contextmanager
     def opened(cls, target: Target, api: httpx.Client) -> Iterator[Self]:
         """A new namespace. At the end its Jobs, its pods and its nodes are deleted."""
         name = f"conformance-{uuid.uuid4().hex[:8]}"
-        _accepted(api.post("/api/v1/namespaces", json={"metadata": {"name": name}}))
+        accepted(api.post("/api/v1/namespaces", json={"metadata": {"name": name}}))
         namespace = cls(target, api, name)
         try:
             yield namespace
@@ -238,12 +239,6 @@ def condition_of(obj: Obj, kind: str) -> Obj | None:
 def conditions_of(obj: Obj) -> list[tuple[str, str, str]]:
     """Type, status and reason, in the order in which they are kept."""
     return [(c["type"], c["status"], c.get("reason", "")) for c in obj.get("status", {}).get("conditions") or ()]
-
-
-def _accepted(response: httpx.Response) -> Obj:
-    assert response.is_success, f"{response.request.method} {response.request.url}: {response.text}"
-    obj: Obj = response.json()
-    return obj
 
 
 def _index(pod: Obj) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance.api_server import STRATEGIC, ApiServer, invalid_fields, refused
 from tests.conformance.builders import config_map, job, pod
+from tests.replies import accepted
 
 HOLD = "example.org/hold"
 RELEASE = {"metadata": {"$deleteFromPrimitiveList/finalizers": [HOLD]}}
@@ -141,7 +142,7 @@ async def test_propagation_policy_and_orphan_dependents_exclude_each_other(serve
 async def test_delete_options_may_be_query_parameters(server: ApiServer) -> None:
     await server.create(server.jobs(), held_job())
     response = await server.http.delete(server.jobs("a"), params={"propagationPolicy": "Foreground"})
-    assert "foregroundDeletion" in server.accepted(response)["metadata"]["finalizers"]
+    assert "foregroundDeletion" in accepted(response)["metadata"]["finalizers"]
     await server.patch(server.jobs("a"), {"metadata": {"finalizers": None}})
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.api_server import ApiServer, refused
 from tests.conformance.builders import config_map, job, pod
+from tests.replies import accepted
 
 
 async def test_strict_refuses_unknown_fields(server: ApiServer) -> None:
@@ -28,13 +29,13 @@ async def test_unknown_field_in_a_list_is_named_with_its_index(server: ApiServer
 @pytest.mark.parametrize("query", [{}, {"fieldValidation": "Warn"}], ids=["by default", "asked for"])
 async def test_unknown_field_is_dropped_with_a_warning(server: ApiServer, query: dict[str, str]) -> None:
     response = await server.http.post(server.jobs(), json=job(wrong=1), params=query)
-    assert "wrong" not in server.accepted(response)["spec"]
+    assert "wrong" not in accepted(response)["spec"]
     assert response.headers.get_list("Warning") == ['299 - "unknown field \\"spec.wrong\\""']
 
 
 async def test_unknown_field_is_dropped_silently_if_ignored(server: ApiServer) -> None:
     response = await server.http.post(server.jobs(), json=job(wrong=1), params={"fieldValidation": "Ignore"})
-    assert "wrong" not in server.accepted(response)["spec"]
+    assert "wrong" not in accepted(response)["spec"]
     assert "Warning" not in response.headers
 
 

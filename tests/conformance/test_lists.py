@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.api_server import ApiServer, refused
 from tests.conformance.builders import config_map, pod
+from tests.replies import accepted
 
 
 def names(listed: dict) -> list[str]:
@@ -148,7 +149,7 @@ async def test_delete_of_a_collection_takes_what_is_selected(server: ApiServer) 
     await server.create(server.core("pods"), pod("a", labels={"app": "x"}))
     await server.create(server.core("pods"), pod("b"))
     response = await server.http.request("DELETE", server.core("pods"), params={"labelSelector": "app=x"})
-    assert names(server.accepted(response)) == ["a"]
+    assert names(accepted(response)) == ["a"]
     assert names(await server.get(server.core("pods"))) == ["b"]
 
 

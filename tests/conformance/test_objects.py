@@ -10,6 +10,7 @@ import yaml
 
 from tests.conformance.api_server import ApiServer, invalid_fields, refused
 from tests.conformance.builders import config_map, pod
+from tests.replies import accepted
 
 
 async def test_created_object_gets_its_identity(server: ApiServer) -> None:
@@ -64,7 +65,7 @@ async def test_yaml_is_accepted(server: ApiServer) -> None:
     body = yaml.safe_dump(config_map(k="v"))
     headers = {"Content-Type": "application/yaml"}
     response = await server.http.post(server.core("configmaps"), content=body, headers=headers)
-    assert server.accepted(response)["data"] == {"k": "v"}
+    assert accepted(response)["data"] == {"k": "v"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ async def test_method_that_the_resource_does_not_have_is_not_allowed(server: Api
 async def test_replacing_raises_the_version(server: ApiServer) -> None:
     first = await server.create(server.core("configmaps"), config_map(k="1"))
     path = server.core("configmaps", "a")
-    second = server.accepted(await server.http.put(path, json={**first, "data": {"k": "2"}}))
+    second = accepted(await server.http.put(path, json={**first, "data": {"k": "2"}}))
     assert second["data"] == {"k": "2"}
     assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
@@ -169,7 +170,7 @@ async def test_name_in_url_and_body_must_agree(server: ApiServer) -> None:
 
 async def test_replacing_an_object_by_an_equal_one_writes_nothing(server: ApiServer) -> None:
     first = await server.create(server.core("configmaps"), config_map(k="1"))
-    second = server.accepted(await server.http.put(server.core("configmaps", "a"), json=first))
+    second = accepted(await server.http.put(server.core("configmaps", "a"), json=first))
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 

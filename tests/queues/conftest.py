@@ -13,6 +13,7 @@ from tests.queues.jobset.controller import JobSetController, running_job_sets
 from tests.queues.kueue.build import RELEASES
 from tests.queues.kueue.manager import Kueue, running_kueue
 from tests.queues.tenants import kueue_tenant
+from tests.side_by_side import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,23 @@ COMBINATIONS = [
     pytest.param(("1.37", "0.19"), id="1.37-kueue-0.19"),
 ]
 """Releases of Kubernetes and Kueue. 1.36 has native gangs whose Job cannot change its parallelism."""
+CLUSTERS = ("kueue", "bare_kueue", "job_sets", "job_sets_in_queues", "cluster")
+"""The fixtures that run a control plane for a group of tests, here and in `schedulers`."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Stop the control plane of a group after its last test: each one that stays costs a tenth of a core.
+
+    pytest would stop the control plane of a session fixture only at the end of the session.
+    """
+    yield
+    if nextitem is not None and group_of(nextitem.nodeid) == group_of(item.nodeid):
+        return
+    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    for name in CLUSTERS:
+        if definitions.get(name):
+            definitions[name][-1].finish(item._request)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", params=COMBINATIONS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,12 +33,12 @@ LABEL: Final = "example.org/layout"
 TAINT: Final = {"key": "example.org/reserved", "value": "yes", "effect": "NoSchedule"}
 TOLERATION: Final = {"key": "example.org/reserved", "operator": "Exists", "effect": "NoSchedule"}
 MILLICORES: Final = (300, 500, 700, 1000, 1300, 2000)
-WAITS_S: Final = 25.0
-"""When no pod of a layout has changed for this time, the provider ends gangs that wait, see `Watchdog`. Longer than the
-settling time of every scheduler."""
 NOW: Final = Deadlines(queue_s=1.0, assemble_s=1.0)
 """Deadlines that have passed for every gang that waits."""
 LOOK_AGAIN_S: Final = 0.5
+WAITS_LOOKS: Final = 50
+"""For how many looks gangs wait before the provider ends them (`Watchdog`): for 25 seconds, in which each scheduler
+binds a gang, and for longer on a slow machine, where each look takes longer."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,9 @@ class Layout:
         """The name of the layout, which is the label of its nodes."""
         return f"layout-{self.seed}"
 
-    def ended_first(self, waiting: Collection[int]) -> list[int]:
-        """Which of the gangs with these indexes are ended when none of them can go on.
-
-        Gangs that wait may keep each other from the nodes: YuniKorn reserves places for several gangs in part. So the
-        gangs that the nodes cannot hold are ended first, and then one gang after the other, the last to arrive first.
-        """
-        never = [index for index in waiting if not self.can_hold(self.gangs[index])]
-        return never or sorted(waiting, key=lambda index: (self.gangs[index].arrives_s, index))[-1:]
+    def last_to_arrive(self, waiting: Collection[int]) -> int:
+        """Return which of the gangs with these indexes arrives last."""
+        return max(waiting, key=lambda index: (self.gangs[index].arrives_s, index))
 
     def can_hold(self, gang: DrawnGang) -> bool:
         """Whether the gang fits onto the empty nodes that it tolerates, before a node leaves."""
@@ -122,27 +116,40 @@ class Played:
 
 @dataclass
 class Watchdog:
-    """Ends gangs of a layout that wait, when no pod of the layout has changed for `WAITS_S`.
+    """Ends gangs of a layout that wait.
 
-    The time does not count from the submission of a gang, so that a slow machine ends no gang that could go on. A
-    layout that can hold a gang runs one, unless a node leaves.
+    A gang that the nodes cannot hold is ended `WAITS_LOOKS` after its submission: on a fast machine, too, it could not
+    go on. A gang that the nodes can hold is ended when no gang of the layout has ended, and no pod has changed, for
+    `WAITS_LOOKS`. This time does not count from the submission, so that a slow machine ends no gang that could go on.
+    A layout that can hold a gang runs one, unless a node leaves, or gangs keep each other from the nodes: YuniKorn
+    reserves places for several gangs in part. Each gang that is ended may let another gang go on, so these gangs are
+    ended one after the other, the last to arrive first.
     """
 
     layout: Layout
     limits: dict[int, asyncio.Event] = field(default_factory=dict)
     """Of each gang that is followed, by its index: set when the gang is to be ended."""
+    submitted_at: dict[int, int] = field(default_factory=dict)
+    """At which look each gang was submitted, by its index."""
     _pods: frozenset[tuple[str | bool | None, ...]] = frozenset()
-    _changed_at: float = 0.0
+    _look: int = 0
+    _changed_at: int = 0
 
-    def look(self, pods: Iterable[Mapping[str, Any]], now_s: float) -> None:
+    def look(self, pods: Iterable[Mapping[str, Any]]) -> None:
         """Compare the pods of the layout with those of the last look, and decide which gangs are ended."""
+        self._look += 1
         seen = frozenset(map(_state, filter(self._has, pods)))
-        if seen != self._pods:
-            self._pods, self._changed_at = seen, now_s
-        elif now_s - self._changed_at > WAITS_S:
-            self._changed_at = now_s
-            for index in self.layout.ended_first(self.limits):
-                self.limits.pop(index).set()
+        ended = [index for index in self.limits if self._waits_in_vain(index)]
+        if seen == self._pods and self.limits and not ended and self._look - self._changed_at > WAITS_LOOKS:
+            ended = [self.layout.last_to_arrive(self.limits)]
+        if seen != self._pods or ended:
+            self._pods, self._changed_at = seen, self._look
+        for index in ended:
+            self.limits.pop(index).set()
+
+    def _waits_in_vain(self, index: int) -> bool:
+        is_old = self._look - self.submitted_at[index] > WAITS_LOOKS
+        return is_old and not self.layout.can_hold(self.layout.gangs[index])
 
     def _has(self, pod: Mapping[str, Any]) -> bool:
         return (pod["spec"].get("nodeSelector") or {}).get(LABEL) == self.layout.name
@@ -150,7 +157,7 @@ class Watchdog:
     async def follow(self, index: int, tenant: Tenant, submission: Submission) -> GangEvent:
         """Follow a gang until it has ended by itself, or until it is ended by its deadline."""
         limit = self.limits[index] = asyncio.Event()
-        self._changed_at = time.monotonic()
+        self._changed_at = self.submitted_at[index] = self._look
         following = asyncio.create_task(follow_gang(tenant, submission))
         limited = asyncio.create_task(limit.wait())
         try:
@@ -159,6 +166,7 @@ class Watchdog:
                 return await following
         finally:
             self.limits.pop(index, None)
+            self._changed_at = self._look
             following.cancel()
             limited.cancel()
             await asyncio.gather(following, limited, return_exceptions=True)
@@ -266,7 +274,7 @@ async def _end_pods(kubelets: FakeKubelets, namespace: str, watchdogs: Collectio
         await asyncio.sleep(LOOK_AGAIN_S)
         pods = await kubelets.admin.list(PODS, namespace)
         for watchdog in watchdogs:
-            watchdog.look(pods, time.monotonic())
+            watchdog.look(pods)
         for pod in pods:
             runs_s = (pod["metadata"].get("annotations") or {}).get(LABEL)
             started = started_at(pod)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.tenant import Tenant
 from tests.queues.job_set_roles import role
+from tests.replies import accepted, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ def leader_of(job_sets: JobSetController, tenant: Tenant, *, other_than: str = "
         found[:] = [job] if job is not None and job["metadata"]["uid"] != other_than else []
         return bool(found)
 
-    job_sets.wait(is_there)
+    wait_until(is_there, "the Job of the leader exists")
     return found[0]
 
 
@@ -49,7 +50,9 @@ def test_job_that_would_be_the_record_is_deleted_when_another_role_fails(
     job_sets.create(tenant.namespace, "fit", replicatedJobs=roles, **more)
     leader_of(job_sets, tenant)
 
-    job_sets.wait(lambda: set(job_sets.jobs_of(tenant.namespace, "fit")) == {"worker"})
+    wait_until(
+        lambda: set(job_sets.jobs_of(tenant.namespace, "fit")) == {"worker"}, "only the Job of the worker exists"
+    )
 
 
 def test_job_that_is_deleted_is_created_again_under_its_name(job_sets: JobSetController, tenant: Tenant) -> None:
@@ -57,7 +60,7 @@ def test_job_that_is_deleted_is_created_again_under_its_name(job_sets: JobSetCon
     first = leader_of(job_sets, tenant)["metadata"]
     with tenant.plane.client() as admin:
         path = f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{first['name']}?propagationPolicy=Background"
-        assert admin.delete(path).is_success
+        accepted(admin.delete(path))
 
     again = leader_of(job_sets, tenant, other_than=first["uid"])["metadata"]
     assert again["name"] == first["name"]
@@ -73,7 +76,9 @@ def test_job_that_is_suspended_is_started_again(job_sets: JobSetController, tena
             "generation"
         ]
 
-    job_sets.wait(lambda: leader_of(job_sets, tenant)["metadata"]["generation"] > suspended)
+    wait_until(
+        lambda: leader_of(job_sets, tenant)["metadata"]["generation"] > suspended, "the Job of the leader is changed"
+    )
     assert leader_of(job_sets, tenant)["spec"]["suspend"] is False
 
 
@@ -86,8 +91,8 @@ def test_annotation_of_a_job_is_not_on_its_job_set(job_sets: JobSetController, t
     headers = {"Content-Type": "application/merge-patch+json"}
     with tenant.plane.client() as admin:
         path = f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{first['name']}"
-        assert admin.patch(path, json={"metadata": {"annotations": {"claim": "second"}}}, headers=headers).is_success
-        assert admin.delete(f"{path}?propagationPolicy=Background").is_success
+        accepted(admin.patch(path, json={"metadata": {"annotations": {"claim": "second"}}}, headers=headers))
+        accepted(admin.delete(f"{path}?propagationPolicy=Background"))
 
     again = leader_of(job_sets, tenant, other_than=first["uid"])["metadata"]
     assert again["annotations"]["claim"] == "first"

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from tests.cluster.tenant import Tenant
 from tests.provider.task_runner import run_serialized_trigger
 from tests.queues.job_set_roles import role
+from tests.replies import wait_until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_job_set_may_be_created_later(
 ) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(run, deferrable=deferrable)
-        job_sets.wait(lambda: tenant_has_asked(tenant))
+        wait_until(lambda: tenant_has_asked(tenant), "the sensor has read the JobSet")
         assert not waiting.done()
         job_sets.create(tenant.namespace, "fit", replicatedJobs=[role("worker", "true")])
         assert waiting.result(TIMEOUT_S)["status"] == "succeeded"
@@ -136,7 +137,7 @@ def test_job_set_that_is_deleted(
     job_sets.create(tenant.namespace, "fit", replicatedJobs=[role("worker", ENDLESS)])
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(run, deferrable=deferrable)
-        job_sets.wait(lambda: tenant_has_asked(tenant))
+        wait_until(lambda: tenant_has_asked(tenant), "the sensor has read the JobSet")
         job_sets.delete(tenant.namespace, "fit")
         with pytest.raises(JobSetDeleted, match="was deleted before its end was seen"):
             waiting.result(TIMEOUT_S)

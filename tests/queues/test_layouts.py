@@ -1,13 +1,16 @@
-"""Which gangs of a layout are ended when no pod of the layout has changed for a while."""
+"""Which gangs of a layout that wait are ended, and when."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.queues.layouts import LABEL, WAITS_S, DrawnGang, Layout, Watchdog
+from tests.queues.layouts import LABEL, WAITS_LOOKS, DrawnGang, Layout, Watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIRST, NEVER, LAST = (
     DrawnGang(ranks, millicores=1000, arrives_s=arrives_s, runs_s=1.0, tolerates=True)
@@ -22,18 +25,36 @@ POD: Final[dict[str, Any]] = {
 PLACED = {**POD, "spec": {**POD["spec"], "nodeName": "node-0"}}
 
 
-@pytest.mark.parametrize(("waiting", "ended"), [((0, 1, 2), [1]), ((0, 2), [2]), ((0,), [0]), ((), [])])
-def test_gangs_that_never_fit_are_ended_first_and_then_the_last_to_arrive(
-    waiting: tuple[int, ...], ended: list[int]
+WAITS: Final = WAITS_LOOKS + 1
+
+
+def ended_at(pods: Callable[[int], list[dict[str, Any]]], *waiting: int) -> dict[int, int]:
+    """Return at which look each of the gangs is ended, which are all submitted before the first look."""
+    limits = {index: asyncio.Event() for index in waiting}
+    watchdog = Watchdog(LAYOUT, dict(limits), dict.fromkeys(waiting, 0))
+    ended: dict[int, int] = {}
+    for look in range(1, 4 * WAITS):
+        watchdog.look(pods(look))
+        ended = {index: look for index, limit in limits.items() if limit.is_set()} | ended
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        pytest.param((0,), {0: WAITS + 1}, id="fits"),
+        pytest.param(
+            (0, 2), {2: WAITS + 1, 0: 2 * WAITS + 1}, id="keep each other from the nodes: the last to arrive first"
+        ),
+        pytest.param((0, 1), {1: WAITS, 0: 2 * WAITS}, id="may go on when a gang that never fits has been ended"),
+        pytest.param((), {}, id="no gang"),
+    ],
+)
+def test_gangs_that_could_go_on_are_ended_one_after_the_other(
+    waiting: tuple[int, ...], expected: dict[int, int]
 ) -> None:
-    assert LAYOUT.ended_first(waiting) == ended
+    assert ended_at(lambda _: [POD], *waiting) == expected
 
 
-@pytest.mark.parametrize(("pod_then", "is_ended"), [(POD, True), (PLACED, False)], ids=["nothing", "its node"])
-def test_a_gang_is_ended_only_if_nothing_has_changed_for_long_enough(pod_then: dict[str, Any], is_ended: bool) -> None:
-    limit = asyncio.Event()
-    watchdog = Watchdog(LAYOUT, {0: limit})
-    watchdog.look([POD], 0.0)
-    watchdog.look([POD], WAITS_S - 1)
-    watchdog.look([pod_then], WAITS_S + 1)
-    assert limit.is_set() is is_ended
+def test_only_a_gang_that_never_fits_is_ended_while_pods_change() -> None:
+    assert ended_at(lambda look: [POD] if look % 2 else [PLACED], 0, 1, 2) == {1: WAITS}

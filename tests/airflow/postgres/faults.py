@@ -6,7 +6,7 @@ import base64
 import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import yaml
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FAULTS = "/sandbox/faults"
 FOREVER_S = 3600.0
+NOT_STREAMED: Final = r"^(?!.*follow=true)"
+"""The query of a log that a worker reads at the end. A triggerer streams the same log before."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class FaultClient:
         with httpx.Client(base_url=cluster["server"], headers=token, verify=verify, trust_env=False) as http:
             yield cls(http)
 
-    def hold_before(self, method: str, path: str) -> int:
+    def hold_before(self, method: str, path: str, **fault: Any) -> int:
         """Let the next such request wait, and never execute it. Return the number of the fault."""
-        return self.arm(kind="delay", delay_s=FOREVER_S, method=method, path=path)
+        return self.arm(kind="delay", delay_s=FOREVER_S, method=method, path=path, **fault)
 
     def hold_after(self, method: str, path: str) -> int:
         """Execute the next such request, and never send its response. Return the number of the fault."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.airflow.polling import wait_for
+from tests.airflow.postgres.faults import NOT_STREAMED
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 STATES = ("scheduled", "queued", "up_for_retry")
 LOOKS_FOR_S = 15.0
-NOT_STREAMED = r"^(?!.*follow=true)"
-"""The query of a log that a worker reads at the end. A triggerer streams the same log before."""
 """How long the worker that completes the task waits for a log, while the triggerer wakes up."""
 
 

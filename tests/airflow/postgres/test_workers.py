@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from tests.airflow.postgres.faults import NOT_STREAMED
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def test_worker_killed_between_submission_and_deferral(deployment: AirflowDeploy
 
 def test_worker_killed_while_it_fetches_the_results(deployment: AirflowDeployment, held: HeldRun) -> None:
     held.wait_until_followed()
-    fetching = deployment.faults.hold_before("GET", held.path_of_log)
+    fetching = deployment.faults.hold_before("GET", held.path_of_log, query=NOT_STREAMED)
     held.open()
     deployment.faults.wait_for_hit(fetching)
 

@@ -49,10 +49,23 @@ def tab(shared_runs: SharedRuns, browser: Browser) -> Callable[..., None]:
             theme,
         )
         browser.go(f"{shared_runs.home.api_url}/dags/{dag_id}/runs/{run_id}/tasks/gang/plugin/gang")
-        wait_until("the frame", lambda: browser.find(FRAME))
-        browser.enter_frame(FRAME)
+        wait_until("the frame", lambda: enter_loaded_frame(browser))
 
     return open_tab
+
+
+def enter_loaded_frame(browser: Browser) -> bool:
+    """Enter the frame of the tab. Load the page again if the browser could not load the frame.
+
+    Chromium cancels its requests when a network interface appears, as the kubelets of other tests create them.
+    """
+    browser.leave_frame()
+    browser.enter_frame(FRAME)
+    if not browser.run("return location.href").startswith("chrome-error:"):
+        return True
+    browser.leave_frame()
+    browser.run("location.reload()")
+    return False
 
 
 def wait_until(what: str, condition: Callable[[], object]) -> None:
