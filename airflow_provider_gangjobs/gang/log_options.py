@@ -36,9 +36,12 @@ def streamed_ranks(stream_logs: bool | int | Sequence[int]) -> tuple[int, ...]:
 
 
 def log_problems(
-    *, log_limit: Any, log_containers: Any, stream_logs: Any = False, log_storage: Any = None
+    *, log_limit: Any, log_containers: Any, stream_logs: Any = False, workers: Any = None
 ) -> Iterator[Problem]:
-    """Yield a problem for each parameter of logs that cannot be used."""
+    """Yield a problem for each parameter of logs that cannot be used.
+
+    :param workers: The number of ranks, if it is known when the DAG file is parsed.
+    """
     if not _is_whole_number(log_limit) or log_limit < LOG_LIMIT_BYTES_MIN:
         what = f"is {log_limit!r}, not a number of bytes of at least {LOG_LIMIT_BYTES_MIN:,}"
         yield Problem("log_limit", what, f"Give whole bytes; the default is {LOG_LIMIT_BYTES:,}")
@@ -49,9 +52,13 @@ def log_problems(
     if not _are_ranks(stream_logs):
         what = f"is {stream_logs!r}, neither a bool nor at most {STREAMED_RANKS_MAX} ranks"
         yield Problem("stream_logs", what, "Give True for rank 0, False, or a list of ranks")
-    if log_storage is not None and not (isinstance(log_storage, str) and log_storage):
-        what = f"is {log_storage!r}, not the URL of a folder"
-        yield Problem("log_storage", what, "Give a URL as for ObjectStoragePath, such as s3://aws_default@bucket/logs")
+    elif (
+        _is_whole_number(workers)
+        and workers > 0
+        and (beyond := [rank for rank in streamed_ranks(stream_logs) if rank >= workers])
+    ):
+        what = f"has rank {beyond[0]}, and the ranks are 0 to {workers - 1}"
+        yield Problem("stream_logs", what, "Give ranks of the gang")
 
 
 def _are_ranks(given: Any) -> bool:

@@ -1,15 +1,19 @@
 """Converts models of the official Python client, such as `kubernetes.client.V1Volume`, into dicts.
 
 A model is accepted wherever a parameter takes a dict, at any depth. The serialization of the official client converts
-the model, so the result is what that client would send. This module never imports the official client: a model exists
-only if the DAG file has imported the client.
+the model, so the result is what that client would send. The types that the official client declares say which model
+belongs where. A model of another kind stays in the value, and `misplaced_models` finds it. This module never imports
+the official client: a model exists only if the DAG file has imported the client.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+
+from airflow_provider_gangjobs.gang.pod_job import job_of_pod
 
 _PACKAGE: Final = "kubernetes.client"
 
@@ -22,7 +26,11 @@ MODELS: Final[Mapping[str, Mapping[str, Callable[[dict[str, Any]], Any]]]] = {
     "env": {"V1EnvVar": _same},
     "env_from": {"V1EnvFromSource": _same},
     "resources": {"V1ResourceRequirements": _same},
-    "manifest": {"V1Job": lambda job: {"apiVersion": "batch/v1", "kind": "Job"} | job},
+    "manifest": {
+        "V1Job": lambda job: {"apiVersion": "batch/v1", "kind": "Job"} | job,
+        "V1Pod": job_of_pod,
+        "V1PodTemplateSpec": job_of_pod,
+    },
     "pod_overrides": {
         "V1PodTemplateSpec": _same,
         "V1PodSpec": lambda spec: {"spec": spec},
@@ -36,7 +44,12 @@ MODELS: Final[Mapping[str, Mapping[str, Callable[[dict[str, Any]], Any]]]] = {
     "security_context": {"V1PodSecurityContext": _same},
 }
 """The models that each parameter of `GangSpec` accepts, by class name, and how the converted model becomes the value of
-the parameter."""
+the parameter. The first model of a parameter is the one whose fields a dict has."""
+LISTS: Final = frozenset({"env", "env_from", "tolerations", "volumes", "volume_mounts", "image_pull_secrets"})
+"""The parameters of which a model is an item, and not the value itself."""
+_ENV_SOURCE: Final = "V1EnvVarSource"
+_ITEMS: Final = re.compile(r"(?:list\[|dict[(\[]str, )(.+)[)\]]")
+"""How the official client declares the type of a list and of a mapping, such as `list[V1Volume]`."""
 
 
 def is_model(value: Any) -> bool:
@@ -54,25 +67,90 @@ def convert_parameter(name: str, value: Any) -> Any:
     """
     if _PACKAGE not in sys.modules:
         return value
-    accepted = MODELS[name]
-    if is_model(value):
-        form = accepted.get(type(value).__name__)
-        return value if form is None else form(_to_dict(value))
+    if is_model(value) and name not in LISTS:
+        return _convert_top(name, value)
     if isinstance(value, (list, tuple)):
-        return _unchanged_or(value, [convert_parameter(name, item) for item in value])
-    return _convert_nested(name, value)
-
-
-def _convert_nested(name: str, value: Any) -> Any:
-    """Convert the models in a mapping, where any model may stand."""
-    if is_model(value):
-        converted = _to_dict(value)
-        return {"valueFrom": converted} if name == "env" and type(value).__name__ == "V1EnvVarSource" else converted
+        return _unchanged_or(value, [_convert_top(name, item) for item in value])
     if isinstance(value, Mapping):
-        return _unchanged_or(value, {key: _convert_nested(name, item) for key, item in value.items()})
-    if isinstance(value, (list, tuple)):
-        return _unchanged_or(value, [_convert_nested(name, item) for item in value])
+        return _unchanged_or(value, {key: _convert(item, kind) for key, item, kind in _items(name, value)})
     return value
+
+
+def misplaced_models(name: str, value: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield each model inside of a converted parameter that does not belong there: its path, the model, and its kind.
+
+    The parameter itself, and the items of a parameter that is a list, are not looked at.
+
+    :param name: The name of the parameter, one of `MODELS`.
+    """
+    if _PACKAGE not in sys.modules:
+        return
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            if not is_model(item):
+                yield from _misplaced(f"{name}[{index}]", item, next(iter(MODELS[name])))
+    elif isinstance(value, Mapping):
+        for key, item, kind in _items(name, value):
+            yield from _misplaced(f"{name}.{key}", item, kind)
+
+
+def _convert_top(name: str, value: Any) -> Any:
+    """Convert the value of a parameter, or an item of a parameter that is a list."""
+    if not is_model(value):
+        return _convert(value, next(iter(MODELS[name])))
+    form = MODELS[name].get(type(value).__name__)
+    return value if form is None else form(_to_dict(value))
+
+
+def _convert(value: Any, kind: str) -> Any:
+    """Convert a value inside of a parameter.
+
+    :param kind: The declared type of the value; an empty text if none is known.
+    """
+    if is_model(value):
+        if not _belongs(value, kind):
+            return value
+        return {"valueFrom": _to_dict(value)} if kind == _ENV_SOURCE else _to_dict(value)
+    if isinstance(value, Mapping):
+        converted = {key: _convert(item, _kind_of_item(kind, key)) for key, item in value.items()}
+        return _unchanged_or(value, converted)
+    if isinstance(value, (list, tuple)):
+        return _unchanged_or(value, [_convert(item, _kind_of_item(kind)) for item in value])
+    return value
+
+
+def _misplaced(path: str, value: Any, kind: str) -> Iterator[tuple[str, Any, str]]:
+    if is_model(value):
+        yield path, value, kind
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _misplaced(f"{path}.{key}", item, _kind_of_item(kind, key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _misplaced(f"{path}[{index}]", item, _kind_of_item(kind))
+
+
+def _items(name: str, value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, str]]:
+    """Yield each item of a parameter that is a mapping, with its key and its declared type."""
+    for key, item in value.items():
+        if name == "env":  # name -> text, a source, or a mapping with `valueFrom`
+            yield key, item, _ENV_SOURCE if is_model(item) else "V1EnvVar"
+        else:
+            yield key, item, _kind_of_item(next(iter(MODELS[name])), key)
+
+
+def _kind_of_item(kind: str, key: Any = None) -> str:
+    """Return the declared type of an item of a list, or of the field of a model; empty if none is known."""
+    if items := _ITEMS.fullmatch(kind):
+        return items[1]
+    model = getattr(sys.modules[_PACKAGE], kind, None) if kind else None
+    fields: Mapping[str, str] = getattr(model, "attribute_map", {})
+    field = next((field for field, name in fields.items() if name == key), None)
+    return "" if field is None else str(model.openapi_types[field])  # type: ignore[union-attr]
+
+
+def _belongs(value: Any, kind: str) -> bool:
+    return kind in ("", "object", type(value).__name__)
 
 
 def _unchanged_or(value: Any, converted: Any) -> Any:

@@ -67,6 +67,7 @@ class GangJobDeleteOperator(targets.GangTargets):
         self.pods_gone_within_s = parameters.to_seconds(pods_gone_within)
         kinds = ("gangs", "submission_ids", "external_task_id")
         targets.require_one_kind(**{name: getattr(self, name) for name in kinds})
+        targets.require_readable(self)
         if problems := parameters.duration_problems(pods_gone_within=self.pods_gone_within_s):
             raise InvalidGangSpec(tuple(problems))
 

@@ -83,8 +83,9 @@ class GangJobOperator(StoringTask):
         (templated)
     :param min_workers: Number of ranks that must be placed together, if the gang may start with fewer than all ranks.
         Defaults to `workers`. (templated)
-    :param manifest: A whole `batch/v1` Job: a dict, YAML text, or the path of a .yaml, .yml or .json template file.
-        The other parameters override the manifest. (templated)
+    :param manifest: A whole `batch/v1` Job: a dict, a `V1Job`, YAML text, or the path of a .yaml, .yml or .json
+        template file; or the pod of each rank, as a `V1Pod` or `V1PodTemplateSpec`. The other parameters override the
+        manifest. (templated)
     :param pod_overrides: Fields of a PodTemplateSpec. They are merged into the pod template last, by a strategic merge
         as in `kubectl patch`. (templated)
     :param files: Files for the ranks: name -> path relative to the folder of the DAG, or the content itself, as text
@@ -141,7 +142,7 @@ class GangJobOperator(StoringTask):
         `GANG_RESULT_PATH` names, as JSON or text.
     :param results_limit: How many bytes the results of all ranks may have together with `results="all"`. With more the
         task fails, and the gang is kept with its results. Defaults to 1048576 (1 MiB).
-    :param result_storage: URL of a folder, as for `ObjectStoragePath`, into which the ranks write results of more than
+    :param result_storage: An `ObjectStoragePath` or its URL: a folder into which the ranks write results of more than
         4095 bytes, through the file `gangjobs_result.py` that they find in `GANG_FILES`. The result is then a dict with
         the address, which `hooks.results.read_result` reads. A folder with the protocol `file` is on a volume that the
         ranks mount. Defaults to none. (templated)
@@ -155,7 +156,7 @@ class GangJobOperator(StoringTask):
     :param stream_logs: The ranks whose logs appear in the log of the task while the gang runs: true (the default) for
         rank 0, false, a rank, or a list of at most eight ranks. Only the logs of main containers are streamed. At most
         half of `log_limit` is streamed, and nothing if `logs` is `none`.
-    :param log_storage: URL of a folder, as for `ObjectStoragePath`, into which the whole logs of all ranks are written
+    :param log_storage: An `ObjectStoragePath` or its URL: a folder into which the whole logs of all ranks are written
         at the end of the gang, one object for each rank. The task fails before it submits the gang if the folder cannot
         be written. Defaults to none. (templated)
     :param queue_timeout: How long a queue may hold the gang. `None` (the default) means no limit.

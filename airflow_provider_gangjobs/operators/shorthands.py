@@ -7,8 +7,11 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
+from airflow_provider_gangjobs.gang.models import is_model
+from airflow_provider_gangjobs.gang.pod_job import job_of_pod
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach
 from airflow_provider_gangjobs.operators import mpi
+from airflow_provider_gangjobs.operators.parameters import is_templated
 from airflow_provider_gangjobs.operators.spec_items import add_env, append_item
 
 LAUNCHES: Final = ("mpi", "plain", "shards", "torchrun")
@@ -19,16 +22,24 @@ ENV_PROCESSES: Final = "PET_NPROC_PER_NODE"
 """The variable by which torchrun reads its option `--nproc-per-node`."""
 
 
-def result_problems(results_limit: Any, result_storage: Any) -> tuple[Problem, ...]:
-    """Return the problems of `results_limit` and `result_storage`."""
-    problems = []
+def result_problems(results_limit: Any) -> tuple[Problem, ...]:
+    """Return the problems of `results_limit`."""
     if isinstance(results_limit, bool) or not isinstance(results_limit, int) or results_limit < 1:
         what = f"is {results_limit!r}, not a number of bytes"
-        problems.append(Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}"))
-    if result_storage is not None and not (isinstance(result_storage, str) and result_storage):
-        remedy = "Give a URL as for ObjectStoragePath, such as s3://aws_default@bucket/results"
-        problems.append(Problem("result_storage", f"is {result_storage!r}, not the URL of a folder", remedy))
-    return tuple(problems)
+        return (Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}"),)
+    return ()
+
+
+def template_problems(pod_template_file: Any, manifest: Any) -> tuple[Problem, ...]:
+    """Return the problems of `pod_template_file` that reading the file cannot resolve."""
+    if pod_template_file is None:
+        return ()
+    if not isinstance(pod_template_file, str) and not is_templated(pod_template_file):
+        what = f"is {_described(pod_template_file)}, not the path of a file"
+        return (Problem("pod_template_file", what, "Give a path, or the text of the file"),)
+    if manifest is not None:
+        return (Problem("pod_template_file", "is given with manifest", "Give one of them"),)
+    return ()
 
 
 def choice_problems(launch: Any, skip_on_exit_code: Any) -> tuple[Problem, ...]:
@@ -91,12 +102,14 @@ def expand(
     """
     expanded = dict(spec)
     if pod_template is not None:
-        if spec.get("manifest") is not None:
-            raise InvalidGangSpec((Problem("pod_template_file", "is given with manifest", "Give one of them"),))
-        expanded["manifest"] = manifest_of_pod(pod_template)
-    for name in _names(configmaps):
+        # A template is read when the task runs.
+        expanded["manifest"] = pod_template if is_templated(pod_template) else manifest_of_pod(pod_template)
+    for name in _names("configmaps", configmaps):
+        if not isinstance(name, str):
+            what = f"has {_described(name)}"
+            raise InvalidGangSpec((Problem("configmaps", what, "Give names of ConfigMaps, or env_from"),))
         append_item(expanded, "env_from", {"configMapRef": {"name": name}})
-    for secret in _names(secrets):
+    for secret in _names("secrets", secrets):
         _add_secret(expanded, secret)
     if launch == "shards":
         _launch_shards(expanded)
@@ -107,11 +120,24 @@ def expand(
     return expanded
 
 
-def _names(given: Any) -> Sequence[Any]:
-    """Return one name, or several, as a list. A value that is known only when the task runs has no names yet."""
+def _names(parameter: str, given: Any) -> Sequence[Any]:
+    """Return one name, or several, as a list. A value that is known only when the task runs has no names yet.
+
+    Raises:
+        InvalidGangSpec: the value is neither.
+    """
     if isinstance(given, str):
         return [given]
-    return given if isinstance(given, (list, tuple)) else ()
+    if given is None or isinstance(given, (list, tuple)):
+        return given or ()
+    if is_templated(given):
+        return ()
+    raise InvalidGangSpec((Problem(parameter, f"is {_described(given)}, not a list", "Give a list of names"),))
+
+
+def _described(given: Any) -> str:
+    """Return a short description for a message. The text of a model of the official client has many lines."""
+    return f"a {type(given).__name__}" if is_model(given) else f"{given!r:.80}"
 
 
 def manifest_of_pod(text: str) -> dict[str, Any]:
@@ -131,12 +157,7 @@ def manifest_of_pod(text: str) -> dict[str, Any]:
         what = f"has the kind {kind}" if kind else "is not a mapping"
         raise InvalidGangSpec((Problem("pod_template_file", what, "Give a Pod, or use manifest for a Job"),))
     pod = given.get("template", {}) if kind == "PodTemplate" else given
-    given_metadata = pod.get("metadata") or {}
-    metadata = {name: given_metadata[name] for name in ("labels", "annotations") if given_metadata.get(name)}
-    # The default of a pod is Always, which a Job refuses.
-    template = {"metadata": metadata, "spec": {"restartPolicy": "Never", **pod.get("spec", {})}}
-    job = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "template": template}
-    return {"apiVersion": "batch/v1", "kind": "Job", "spec": job}
+    return job_of_pod(pod)
 
 
 def _launch_shards(spec: dict[str, Any]) -> None:
@@ -185,7 +206,7 @@ def _add_secret(spec: dict[str, Any], secret: Any) -> None:
         kind, target, name, key = secret.deploy_type, secret.deploy_target, secret.secret, secret.key
     except AttributeError:
         remedy = "Give names, or Secret objects of the cncf.kubernetes provider"
-        raise InvalidGangSpec((Problem("secrets", f"has {secret!r:.80}", remedy),)) from None
+        raise InvalidGangSpec((Problem("secrets", f"has {_described(secret)}", remedy),)) from None
     if kind == "volume":
         volume = f"secret-{name}"
         append_item(spec, "volumes", {"name": volume, "secret": {"secretName": name}})
@@ -203,5 +224,6 @@ __all__ = [
     "manifest_of_pod",
     "reattach_of",
     "result_problems",
+    "template_problems",
     "to_exit_codes",
 ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.operators.delivered_task import DeliveredTask
+from airflow_provider_gangjobs.operators.storage_urls import storage_problems
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -28,6 +30,9 @@ class StoringTask(DeliveredTask):
         Raises:
             InvalidGangSpec: a storage cannot be written.
         """
+        rendered = {"log_storage": self.log_storage, "result_storage": self.result_storage}
+        if problems := tuple(problem for name, url in rendered.items() for problem in storage_problems(name, url)):
+            raise InvalidGangSpec(problems)
         if self.log_storage is not None:
             self._storage("log_storage", self.log_storage).check()
         if self.result_storage is not None:

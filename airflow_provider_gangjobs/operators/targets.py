@@ -9,6 +9,8 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
+from airflow_provider_gangjobs.gang.models import is_model
+from airflow_provider_gangjobs.operators.parameters import is_templated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +97,23 @@ def require_one_kind(**given: Any) -> None:
         raise InvalidGangSpec((Problem(names[0] if names else next(iter(given)), what, remedy),))
 
 
+def require_readable(task: GangTargets) -> None:
+    """Check the parameters that are no templates when the DAG file is parsed.
+
+    Raises:
+        InvalidGangSpec: a parameter is invalid.
+    """
+    if task.gangs is not None and not is_templated(task.gangs):
+        read_gangs(task.gangs, task.namespace or "")
+    if task.submission_ids is not None and not is_templated(task.submission_ids):
+        for number, given in enumerate(as_list(task.submission_ids)):
+            if not isinstance(given, str) or not given:
+                problem = Problem(f"submission_ids[{number}]", f"is {given!r:.80}", "Give the id of a submission")
+                raise InvalidGangSpec((problem,))
+    if not is_templated(task.external_map_index):
+        _map_indexes(task)
+
+
 def is_one(value: Any) -> bool:
     """Return whether the value is that of one gang, and not a list."""
     return isinstance(value, (str, int, Mapping)) or not isinstance(value, Iterable)
@@ -121,7 +140,8 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
         name = reference.get("name") if isinstance(reference, Mapping) else None
         if not isinstance(name, str) or not name:
             remedy = "Give the name of a Job, or a mapping with namespace, name and uid, such as the XCom `gang`"
-            raise InvalidGangSpec((Problem(f"gangs[{number}]", f"is {gang!r:.80}", remedy),))
+            what = f"is a {type(gang).__name__}" if is_model(gang) else f"is {gang!r:.80}"
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", what, remedy),))
         found[name] = str(reference.get("uid") or "")
         namespaces.add(reference.get("namespace") or namespace)
     if len(namespaces) != 1:
@@ -139,13 +159,16 @@ def external_tasks(task: GangTargets, ti: Any, installation: str) -> list[TaskKe
     Raises:
         InvalidGangSpec: a map index is not a number.
     """
-    indexes = [-1] if task.external_map_index is None else as_list(task.external_map_index)
-    try:
-        numbers = [int(index) for index in indexes]
-    except (TypeError, ValueError):
-        problem = Problem(
-            "external_map_index", f"is {task.external_map_index!r:.80}", "Give a number or a list of numbers"
-        )
-        raise InvalidGangSpec((problem,)) from None
+    numbers = _map_indexes(task)
     dag_id, run_id = task.external_dag_id or ti.dag_id, task.external_run_id or ti.run_id
     return [TaskKey(dag_id, run_id, str(task.external_task_id), number, installation) for number in numbers]
+
+
+def _map_indexes(task: GangTargets) -> list[int]:
+    indexes = [-1] if task.external_map_index is None else as_list(task.external_map_index)
+    try:
+        return [int(index) for index in indexes]
+    except (TypeError, ValueError):
+        what = f"is {task.external_map_index!r:.80}"
+        problem = Problem("external_map_index", what, "Give a number or a list of numbers")
+        raise InvalidGangSpec((problem,)) from None

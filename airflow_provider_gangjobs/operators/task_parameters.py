@@ -27,13 +27,14 @@ from airflow_provider_gangjobs.operators.deferral import default_deferrable
 from airflow_provider_gangjobs.operators.kubernetes_names import renamed_parameters
 from airflow_provider_gangjobs.operators.mpi import mpi_problems
 from airflow_provider_gangjobs.operators.roles import role_problems
+from airflow_provider_gangjobs.operators.storage_urls import storage_problems, to_url
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-    from airflow.sdk import Context
+    from airflow.sdk import Context, ObjectStoragePath
     from jinja2 import Environment
 
     from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
@@ -157,12 +158,12 @@ class GangTaskParameters(BaseOperator):
         keep_suspended: bool = False,
         results: Results | str = Results.RANK0,
         results_limit: int = RESULTS_LIMIT_BYTES,
-        result_storage: str | None = None,
+        result_storage: str | os.PathLike[str] | ObjectStoragePath | None = None,
         logs: Logs | str = Logs.RANK0_AND_FAILED,
         log_containers: Sequence[str] | str = (),
         log_limit: int = LOG_LIMIT_BYTES,
         stream_logs: bool | int | Sequence[int] = True,
-        log_storage: str | None = None,
+        log_storage: str | os.PathLike[str] | ObjectStoragePath | None = None,
         queue_timeout: timedelta | float | None = None,
         assemble_timeout: timedelta | float | None = None,
         run_timeout: timedelta | float | None = None,
@@ -239,11 +240,10 @@ class GangTaskParameters(BaseOperator):
         self.secrets = secrets
         self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
         self.results_limit = results_limit
-        self.result_storage = result_storage
+        self.result_storage = to_url(result_storage)
+        self.log_storage = to_url(log_storage)
         self._convert_models()
-        self._check_logs(
-            log_limit=log_limit, log_containers=log_containers, stream_logs=stream_logs, log_storage=log_storage
-        )
+        self._check_logs(log_limit=log_limit, log_containers=log_containers, stream_logs=stream_logs, workers=workers)
         reattach = shorthands.reattach_of(durable, reattach)
         self._check(
             results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill, wait_until=wait_until
@@ -253,7 +253,6 @@ class GangTaskParameters(BaseOperator):
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
         self.log_limit = log_limit
         self.stream_logs = stream_logs
-        self.log_storage = log_storage
         self.reattach = Reattach(reattach)
         self.durable = durable
         self.on_finish = OnFinish(on_finish)
@@ -355,6 +354,8 @@ class GangTaskParameters(BaseOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid. The error lists all problems.
         """
+        if template := shorthands.template_problems(self.pod_template_file, self.manifest):
+            raise InvalidGangSpec(template)
         problems = parameters.find_problems(
             None if self._is_in_task_process() else self._spec_parameters(),
             choices=choices,
@@ -364,7 +365,9 @@ class GangTaskParameters(BaseOperator):
         problems += shorthands.choice_problems(self.launch, self.skip_on_exit_codes)
         problems += mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker)
         problems += callback_paths.path_problems(self.callbacks)
-        problems += shorthands.result_problems(self.results_limit, self.result_storage)
+        problems += shorthands.result_problems(self.results_limit)
+        problems += tuple(storage_problems("result_storage", self.result_storage))
+        problems += tuple(storage_problems("log_storage", self.log_storage))
         problems += hand_over.limit_problems(self, choices["wait_until"])
         problems += role_problems(self.roles, choices["wait_until"], self.launch)
         if problems:

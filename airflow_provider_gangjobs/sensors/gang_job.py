@@ -265,6 +265,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
 
         kinds = ("gangs", "submission_ids", "external_task_id", "selector")
         targets.require_one_kind(**{name: getattr(self, name) for name in kinds})
+        targets.require_readable(self)
         problems = [
             Problem(name, f"is {value!r}", f"Give one of {', '.join(known)}")
             for name, value, known in (("until", self.until, UNTIL), ("wait_for", self.wait_for, WAIT_FOR))
@@ -274,6 +275,9 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
             problems.append(Problem("results", f"is {results!r}, and a gang that runs has none", 'Give "none"'))
         if self.at_least < 1:
             problems.append(Problem("at_least", f"is {self.at_least!r}", "Give a number from 1"))
+        elif self.at_least > 1 and self.selector is None:
+            what = f"is {self.at_least!r} without selector, and the other parameters say how many gangs there are"
+            problems.append(Problem("at_least", what, "Leave it out"))
         if self.selector is not None and not is_templated(self.selector):
             try:
                 parse(self.selector)

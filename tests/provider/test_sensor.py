@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from kubernetes.client import V1Job
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, JobDeleted, TrackingFailed
@@ -358,6 +359,12 @@ async def test_cluster_that_cannot_be_read_is_neither_success_nor_failure() -> N
         ({"gangs": "a", "results": "rank1"}, "results: "),
         ({"gangs": "a", "until": "running", "results": "all"}, "results: is 'all', and a gang that runs has none"),
         ({"selector": "a", "at_least": 0}, "at_least: is 0"),
+        ({"gangs": "a", "at_least": 2}, "at_least: is 2 without selector"),
+        ({"gangs": ["a", 3]}, r"gangs\[1\]: is 3. Give the name of a Job"),
+        ({"gangs": [V1Job()]}, r"gangs\[0\]: is a V1Job. Give the name of a Job"),
+        ({"gangs": []}, "gangs: is empty"),
+        ({"submission_ids": ["a", ""]}, r"submission_ids\[1\]: is ''"),
+        ({"external_task_id": "fit", "external_map_index": "all"}, "external_map_index: is 'all'"),
     ],
 )
 def test_parameter_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], message: str) -> None:

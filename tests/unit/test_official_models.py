@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client as k8s
 
 from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
+from airflow_provider_gangjobs.gang.models import LISTS, MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.render.job import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -79,6 +79,24 @@ def test_spec_with_models_is_the_spec_with_dicts(parameter: str, model: Any, pla
     assert given.hash == expected.hash
 
 
+@pytest.mark.parametrize("kind", [k8s.V1Pod, k8s.V1PodTemplateSpec])
+def test_model_of_a_pod_is_the_manifest_of_a_gang(kind: Any) -> None:
+    pod = kind(
+        metadata=k8s.V1ObjectMeta(name="ignored", labels={"team": "vision"}),
+        spec=k8s.V1PodSpec(containers=[k8s.V1Container(name="base", image="trainer:2")]),
+    )
+    spec = GangSpec(manifest=pod, workers=3, command=["train"])
+
+    assert validate(spec) == ()
+    job = render_job(spec, ATTEMPT, PlacementDecision(Placement.BASIC, "off"), None)
+    template = job["spec"]["template"]
+    assert (job["spec"]["completions"], template["spec"]["restartPolicy"]) == (3, "Never")
+    assert template["metadata"]["labels"]["team"] == "vision"
+    (container,) = template["spec"]["containers"]
+    assert (container["name"], container["image"], container["command"]) == ("base", "trainer:2", ["train"])
+    assert "ignored" not in job["metadata"]["name"]
+
+
 def test_whole_job_may_be_a_model() -> None:
     template = k8s.V1PodTemplateSpec(spec=k8s.V1PodSpec(containers=[k8s.V1Container(**CONTAINER)]))
     spec = GangSpec(manifest=k8s.V1Job(spec=k8s.V1JobSpec(template=template)), workers=3)
@@ -97,6 +115,14 @@ WRONG = [
     ("manifest", k8s.V1PodSpec(containers=[]), "V1PodSpec", "V1Job"),
     ("pod_overrides", k8s.V1Container(name="main"), "V1Container", "V1PodTemplateSpec"),
     ("image_pull_secrets", [k8s.V1SecretReference(name="s")], "V1SecretReference", "V1LocalObjectReference"),
+    ("affinity", {"nodeAffinity": k8s.V1PodAffinity()}, "V1PodAffinity", "V1NodeAffinity"),
+    ("env", {"A": k8s.V1EnvVar(name="A")}, "V1EnvVar", "V1EnvVarSource"),
+    ("env", {"A": {"valueFrom": k8s.V1EnvVar(name="A")}}, "V1EnvVar", "V1EnvVarSource"),
+    ("volumes", [{"name": "a", "emptyDir": k8s.V1SecretVolumeSource()}], "V1SecretVolumeSource", "V1EmptyDirVolume"),
+    ("pod_overrides", {"spec": {"tolerations": [k8s.V1Volume(name="a")]}}, "V1Volume", "V1Toleration"),
+    ("pod_overrides", {"metadata": {"labels": {"a": k8s.V1Volume(name="a")}}}, "V1Volume", "text"),
+    ("manifest", {"spec": {"template": k8s.V1PodSpec(containers=[])}}, "V1PodSpec", "V1PodTemplateSpec"),
+    ("resources", {"claims": [k8s.V1Volume(name="a")]}, "V1Volume", "CoreV1ResourceClaim"),
 ]
 
 
@@ -105,7 +131,37 @@ def test_model_of_a_wrong_kind_is_refused_with_both_kinds(parameter: str, value:
     problems = validate(GangSpec(image="trainer:1", **{parameter: value}))
 
     messages = [str(problem) for problem in problems if problem.path.startswith(parameter)]
-    assert any(given in message and wanted in message for message in messages), problems
+    assert any(f"a {given}" in message and wanted in message for message in messages), problems
+    assert len(messages) == 1
+
+
+ITEMS = {
+    "env": k8s.V1EnvVar(name="A"),
+    "env_from": k8s.V1EnvFromSource(),
+    "tolerations": k8s.V1Toleration(),
+    "volumes": k8s.V1Volume(name="a"),
+    "volume_mounts": k8s.V1VolumeMount(name="a", mount_path="/a"),
+    "image_pull_secrets": k8s.V1LocalObjectReference(),
+}
+
+
+@pytest.mark.parametrize("parameter", sorted(LISTS))
+def test_model_in_the_place_of_a_list_is_refused(parameter: str) -> None:
+    kind = type(ITEMS[parameter]).__name__
+    (problem,) = validate(GangSpec(image="trainer:1", **{parameter: ITEMS[parameter]}))
+
+    assert str(problem) == f"{parameter}: is a {kind}. Give a list, whose items are {kind} or dict."
+
+
+def test_model_whose_place_the_client_does_not_know_is_converted() -> None:
+    overrides = {"spec": {"newField": k8s.V1Toleration(key="gpu")}}
+    assert GangSpec(image="i", pod_overrides=overrides).pod_overrides == {"spec": {"newField": {"key": "gpu"}}}
+
+
+def test_container_of_the_overrides_that_is_not_the_one_of_the_ranks_is_named() -> None:
+    overrides = k8s.V1PodSpec(containers=[k8s.V1Container(name="base")])
+    (problem,) = validate(GangSpec(image="trainer:1", pod_overrides=overrides))
+    assert "name the container main if you mean that of the rank" in str(problem)
 
 
 @pytest.mark.parametrize("parameter", MODELS)

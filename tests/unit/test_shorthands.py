@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.cncf.kubernetes.secret import Secret
+from airflow.sdk import DAG, BaseOperator, ObjectStoragePath
+from kubernetes.client import V1ConfigMapEnvSource, V1Secret
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
@@ -112,7 +115,16 @@ def test_secret_objects_of_the_kubernetes_provider_are_accepted() -> None:
         ({"pod_template_file": "a: b: c\n"}, "pod_template_file: is not YAML"),
         ({"pod_template_file": "[]\n"}, "pod_template_file: is not a mapping"),
         ({"pod_template_file": POD, "manifest": {"kind": "Job"}}, "pod_template_file: is given with manifest"),
+        ({"pod_template_file": "pod.yaml", "manifest": {"kind": "Job"}}, "pod_template_file: is given with manifest"),
+        ({"pod_template_file": 3}, "pod_template_file: is 3, not the path of a file"),
         ({"secrets": [7]}, "secrets: has 7"),
+        ({"secrets": [V1Secret()]}, "secrets: has a V1Secret. Give names"),
+        ({"secrets": {"a": "b"}}, "secrets: is {'a': 'b'}, not a list"),
+        ({"configmaps": [V1ConfigMapEnvSource(name="a")]}, "configmaps: has a V1ConfigMapEnvSource. Give names"),
+        ({"configmaps": 3}, "configmaps: is 3, not a list"),
+        ({"stream_logs": [0, 2], "workers": 2}, "stream_logs: has rank 2, and the ranks are 0 to 1"),
+        ({"log_storage": "logs"}, "log_storage: is 'logs', a relative path"),
+        ({"result_storage": 7}, "result_storage: is 7, not the URL of a folder"),
         ({"skip_on_exit_code": 0}, "skip_on_exit_code: is "),
         ({"skip_on_exit_code": [3, "4"]}, "skip_on_exit_code: is "),
     ],
@@ -120,6 +132,32 @@ def test_secret_objects_of_the_kubernetes_provider_are_accepted() -> None:
 def test_shorthand_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidGangSpec, match=message):
         GangJobOperator(task_id="t", **{"image": "i", **parameters})
+
+
+def test_template_of_a_pod_may_be_the_output_of_a_task() -> None:
+    with DAG("d", schedule=None):
+        written = BaseOperator(task_id="write").output  # type: ignore[attr-defined]
+        task = GangJobOperator(task_id="t", pod_template_file=written)
+    task.pod_template_file = POD
+
+    assert task._spec().manifest["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "ssd"}  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize("parameter", ["log_storage", "result_storage"])
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        (ObjectStoragePath("s3://aws_default@bucket/folder"), "s3://aws_default@bucket/folder"),
+        (ObjectStoragePath("file:///data/gangs"), "file:///data/gangs"),
+        (ObjectStoragePath("s3://bucket/folder", conn_id="aws_default"), "s3://aws_default@bucket/folder"),
+        (Path("/data/gangs"), "/data/gangs"),
+        ("s3://bucket/{{ ds }}", "s3://bucket/{{ ds }}"),
+        ("{{ var.value.storage }}", "{{ var.value.storage }}"),
+    ],
+    ids=str,
+)
+def test_storage_may_be_an_object_storage_path_or_a_url(parameter: str, given: Any, url: str) -> None:
+    assert getattr(GangJobOperator(task_id="t", image="i", **{parameter: given}), parameter) == url
 
 
 def outcome(kind: OutcomeKind, exit_code: int | None = None) -> Outcome:

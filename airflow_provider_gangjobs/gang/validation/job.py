@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.render.policy import ineligibility_reason, is_single_pod
@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 INDEXED_PARALLELISM_MAX: Final = 100_000
 """Limit of the API server for Indexed Jobs."""
@@ -153,7 +153,7 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
     seen: set[object] = set()
     for path, container in parsed.containers():
         if not container.get("image"):
-            yield Problem(f"{path}.image", "is missing", "Give image")
+            yield Problem(f"{path}.image", "is missing", _image_remedy(parsed, container))
         elif re.search(r"\s", str(container["image"])):
             # The API server accepts such a name, and the kubelet does not.
             where = "image" if container["image"] == parsed.spec.image else f"{path}.image"
@@ -164,6 +164,14 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
         if name in seen:
             yield Problem(f"{path}.name", f"{name!r} is given twice", "Rename one of the containers")
         seen.add(name)
+
+
+def _image_remedy(parsed: ParsedSpec, container: Mapping[str, Any]) -> str:
+    """Return what to do about a container without an image. `pod_overrides` may have meant the one of the rank."""
+    ranks = parsed.pod["containers"][0].get("name")
+    if container.get("name") == ranks:
+        return "Give image"
+    return f"Give image, or name the container {ranks} if you mean that of the rank"
 
 
 def check_size(parsed: ParsedSpec) -> Iterator[Problem]:

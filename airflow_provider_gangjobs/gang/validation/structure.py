@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.models import MODELS, is_model
+from airflow_provider_gangjobs.gang.models import LISTS, MODELS, is_model, misplaced_models
 from airflow_provider_gangjobs.gang.render.manifest import UserManifest, iter_scalars
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
@@ -45,15 +45,35 @@ _JOB: Final = {"metadata": _METADATA, "spec": {"template": _TEMPLATE, "schedulin
 
 def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
     """Check that the manifest can be parsed, and that manifest, overrides and parameters have the expected types."""
-    yield from parsed.user_manifest.problems
-    yield from _unexpected("manifest", parsed.manifest, _JOB)
-    yield from _unexpected("pod_overrides", parsed.spec.pod_overrides, _TEMPLATE)
-    yield from _integers(parsed)
-    yield from _not_json(parsed.user_manifest)
+    misplaced = {name: [*_misplaced(name, getattr(parsed.spec, name))] for name in MODELS}
+    for problems in misplaced.values():
+        yield from problems
+    if not misplaced["manifest"]:
+        yield from _manifest(parsed)
+    if not misplaced["pod_overrides"] and not is_model(parsed.spec.pod_overrides):
+        yield from _unexpected("pod_overrides", parsed.spec.pod_overrides, _TEMPLATE)
     for parameter, wrong in _PARAMETERS.items():
         value = getattr(parsed.spec, parameter)
-        if value is not None or parameter not in _OPTIONAL:
+        if (value is not None or parameter not in _OPTIONAL) and not misplaced.get(parameter):
             yield from wrong(parameter, value)
+
+
+def _misplaced(parameter: str, value: Any) -> Iterator[Problem]:
+    for path, model, kind in misplaced_models(parameter, value):
+        yield Problem(path, f"is a {type(model).__name__}", f"Give {_ITEM_OF.get(kind, f'a {kind} or dict')}")
+
+
+_ITEM_OF: Final = {"str": "text", "int": "a number", "bool": "True or False"}
+
+
+def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
+    if is_model(parsed.spec.manifest):
+        yield _model("manifest", parsed.spec.manifest)
+        return
+    yield from parsed.user_manifest.problems
+    yield from _unexpected("manifest", parsed.manifest, _JOB)
+    yield from _integers(parsed)
+    yield from _not_json(parsed.user_manifest)
 
 
 def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
@@ -114,6 +134,8 @@ def _words(text: str) -> list[str]:
 def _texts(path: str, value: Any) -> Iterator[Problem]:
     if isinstance(value, str):
         yield Problem(path, f"is the text {value!r:.60}, not a list", f"Write it as a list: {_words(value)!r:.120}")
+    elif is_model(value):
+        yield _model(path, value)
     elif not isinstance(value, (list, tuple)):
         yield Problem(path, f"is {type(value).__name__}, not a list of texts", "Write it as a list")
     else:
@@ -127,7 +149,9 @@ def _texts(path: str, value: Any) -> Iterator[Problem]:
 def _model(path: str, value: Any) -> Problem:
     """Return the problem of a model that the parameter does not accept. Accepted models are dicts by now."""
     accepted = MODELS.get(re.split(r"[.\[]", path, maxsplit=1)[0], {})
-    return Problem(path, f"is a {type(value).__name__}", f"Give a {' or '.join([*accepted, 'dict'])}")
+    wanted = " or ".join([*accepted, "dict"])
+    remedy = f"Give a list, whose items are {wanted}" if path in LISTS else f"Give a {wanted}"
+    return Problem(path, f"is a {type(value).__name__}", remedy)
 
 
 def _mapping(path: str, value: Any) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.log_parts import LogPosition
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.kube.text import keep_end
+from airflow_provider_gangjobs.kube.text import keep_end, pluralize
 from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, text_of
 from airflow_provider_gangjobs.tracking.logs.head_and_end import LAST_PARTS, HeadAndEnd
 from airflow_provider_gangjobs.tracking.logs.sources import select_sources
@@ -93,7 +93,9 @@ class LogCopier:
         if source.restarts and position is None:
             lines.note(f"{what}, before its last restart")
             if source.restarts > 1:
-                lines.note(f"left out here: the kubelet keeps no log of the first {source.restarts - 1} runs")
+                lines.note(
+                    f"left out here: the kubelet keeps no log of the first {pluralize(source.restarts - 1, 'run')}"
+                )
             earlier = read_chunks(self._client, source, LogQuery(previous=True))
             _, written = await self._copy_run(source, lines, earlier, bytes_max // 4)
         if position is None:
@@ -108,7 +110,7 @@ class LogCopier:
     async def _copy_run(
         self, source: LogSource, lines: LineWriter, chunks: AsyncGenerator[bytes, None], bytes_max: int
     ) -> tuple[CopiedLog, int]:
-        where = f"`{source.command}` shows all lines while the pod exists"
+        where = f"`{source.command}` shows all lines while the pod exists, and log_storage keeps them"
         if source.key in self._addresses:
             where = f"{self._addresses[source.key]} has the whole log"
         log = HeadAndEnd(bytes_max, lines.write, lambda omission: lines.note(f"left out here: {omission}; {where}"))
@@ -190,5 +192,6 @@ async def copy_logs(
     bytes_max = options.bytes_max - min(streamed, options.bytes_max // 2)
     copied = await copier.copy_all(sources, bytes_max=bytes_max)
     if failed:
-        write([format_note(ref.name, f'left out here: the logs of {failed:,} more ranks that failed; logs="all"')])
+        ranks = pluralize(failed, "more rank")
+        write([format_note(ref.name, f'left out here: the logs of {ranks} that failed; logs="all" copies them')])
     return copied

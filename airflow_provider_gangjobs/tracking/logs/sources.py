@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.log_options import ALL_CONTAINERS
 from airflow_provider_gangjobs.gang.state.pods import is_lost, main_container, name_rank, rank_of, role_rank_of
-from airflow_provider_gangjobs.tracking.read.logs import removal_of, select_pods
+from airflow_provider_gangjobs.tracking.read.logs import may_have_log, removal_of, select_pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,24 +54,32 @@ class LogSource(Struct, frozen=True):
 def select_sources(
     pods: Iterable[PodView], options: LogOptions, outcomes: Sequence[Outcome] = ()
 ) -> tuple[list[LogSource], int]:
-    """Return the logs that the options select, by rank, and how many further ranks failed.
+    """Return the logs that the options select, by rank, and how many further ranks with a log failed.
 
     Init containers come before the main container, and sidecars after it.
     """
     pods = list(pods)
-    selected = select_pods(pods, options.policy, outcomes, ranks_max=len(pods))
+
+    def has_log(pod: PodView) -> bool:
+        # The program of a rank does not start if an init container fails, whose log is the one that matters then.
+        return may_have_log(pod) or any(_wanted(pod, options.containers))
+
+    selected = select_pods(pods, options.policy, outcomes, ranks_max=len(pods), has_log=has_log)
     uids = {pod.metadata.uid for pod in selected}
-    failed = sum(pod.status.phase == "Failed" and pod.metadata.uid not in uids for pod in pods)
-    return [source for pod in selected for source in sources_of(pod, options.containers)], failed
+    left_out = [pod for pod in pods if pod.metadata.uid not in uids and has_log(pod)]
+    failed = sum(pod.status.phase == "Failed" for pod in left_out)
+    sources = [(pod, source) for pod in selected for source in sources_of(pod, options.containers)]
+    return [source for pod, source in sources if not source.is_main or may_have_log(pod)], failed
 
 
 def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSource]:
     """Yield the logs of the main container and of the named containers that have started."""
     main = main_container(pod)
+    wanted = list(_wanted(pod, containers))
     initial, regular = pod.status.init_container_statuses, pod.status.container_statuses
     for status in (*initial, *([main] if main else []), *(other for other in regular if other is not main)):
         is_main = status is main
-        if is_main or (_is_wanted(status, containers) and _has_started(status)):
+        if is_main or status in wanted:
             metadata = pod.metadata
             yield LogSource(
                 metadata.namespace,
@@ -86,6 +94,13 @@ def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSour
                 role_rank_of(pod),
                 removal_of(pod),
             )
+
+
+def _wanted(pod: PodView, containers: Sequence[str]) -> Iterator[ContainerStatus]:
+    """Yield the named containers that have started."""
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if _is_wanted(status, containers) and _has_started(status):
+            yield status
 
 
 def _is_wanted(status: ContainerStatus, containers: Sequence[str]) -> bool:

@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.state.pods import (
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_tail import LogTail
@@ -120,13 +120,26 @@ def explain_problem(error: ClusterError, removal: str) -> str:
     return f"{removal} ({error})" if is_removed else str(error)
 
 
+def may_have_log(pod: PodView) -> bool:
+    """Return whether the program of the rank has started, as far as the kubelet knows."""
+    return has_started(pod) or _has_lost_container(pod)
+
+
 def select_pods(
-    pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = (), *, ranks_max: int = RANKS_MAX
+    pods: Iterable[PodView],
+    policy: Logs,
+    outcomes: Sequence[Outcome] = (),
+    *,
+    ranks_max: int = RANKS_MAX,
+    has_log: Callable[[PodView], bool] = may_have_log,
 ) -> list[PodView]:
-    """Return the pods whose logs the policy selects, ordered by rank."""
+    """Return the pods whose logs the policy selects, ordered by rank.
+
+    :param has_log: Tells whether a pod may have a log.
+    """
     if policy is Logs.NONE:
         return []
-    started = [pod for pod in pods if has_started(pod) or _has_lost_container(pod)]
+    started = [pod for pod in pods if has_log(pod)]
     failed = _failed(started, outcomes)
     if policy is Logs.RANK0_AND_FAILED:
         zero = [pod for pod in started if rank_of(pod) == 0] or started[:1]
