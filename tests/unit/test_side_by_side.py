@@ -17,6 +17,7 @@ from tests.side_by_side import group_of
         ("tests/queues/schedulers/test_gangs_of_schedulers.py::test_a[yunikorn]", "yunikorn"),
         ("tests/queues/test_fragmentation.py::test_a[yunikorn-range(0, 15)]", "yunikorn"),
         ("tests/queues/test_fragmentation.py::test_a[volcano-range(0, 15)]", "volcano"),
+        ("tests/queues/schedulers/test_gangs_of_schedulers.py::test_a[volcano-1.10]", "volcano-1.10"),
         ("tests/queues/test_fragmentation.py::test_a[native-1.37-range(0, 15)]", "native-1.37"),
         ("tests/queues/test_one_dag.py::test_the_page", "tests/queues/test_one_dag.py::test_the_page"),
         ("tests/cluster/test_x.py::test_kueue[1.36]", "1.36"),

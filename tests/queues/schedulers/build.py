@@ -33,12 +33,14 @@ class Program:
     """A scheduler in a published Go module.
 
     Attributes:
+        scheduler: what the provider calls the scheduler; each version of it is a program of its own.
         modules: the folder of `MODULES` whose go.mod and go.sum pin all dependencies.
         package: the main package, below the module.
         controllers: the main package of its controllers, if the scheduler needs them.
         definitions: files with the CustomResourceDefinitions, as a pattern below the module; empty if there are none.
     """
 
+    scheduler: str
     modules: str
     module: str
     version: str
@@ -50,6 +52,7 @@ class Program:
 PROGRAMS: Final = {
     # The module names Kubernetes 1.34.7, of which not all parts are published; it is built with 1.34.4.
     "coscheduling": Program(
+        "coscheduling",
         "scheduler-plugins",
         "sigs.k8s.io/scheduler-plugins",
         "v0.34.7",
@@ -59,19 +62,30 @@ PROGRAMS: Final = {
     # The scheduler places no pod of a queue before the controllers have opened the queue.
     "volcano": Program(
         "volcano",
+        "volcano",
         "volcano.sh/volcano",
         "v1.14.1",
         "cmd/scheduler",
         "config/crd/*/bases/*.yaml",
         "cmd/controller-manager",
     ),
-    "yunikorn": Program("yunikorn", "github.com/apache/yunikorn-k8shim", "v1.8.0", "pkg/cmd/shim"),
+    "volcano-1.10": Program(
+        "volcano",
+        "volcano-1.10",
+        "volcano.sh/volcano",
+        "v1.10.0",
+        "cmd/scheduler",
+        "config/crd/*/bases/*.yaml",
+        "cmd/controller-manager",
+    ),
+    "yunikorn": Program("yunikorn", "yunikorn", "github.com/apache/yunikorn-k8shim", "v1.8.0", "pkg/cmd/shim"),
 }
 
 
 def folder(name: str) -> Path:
     """Return the folder of the scheduler and its definitions."""
-    return assets_root() / f"{name}-{PROGRAMS[name].version}"
+    program = PROGRAMS[name]
+    return assets_root() / f"{program.scheduler}-{program.version}"
 
 
 def binary(name: str) -> Path:

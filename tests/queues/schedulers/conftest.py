@@ -32,7 +32,7 @@ DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A control plane with a gang scheduler."""
+    """A control plane with a gang scheduler: what the provider calls the scheduler, and the file of its log."""
 
     scheduler: str
     plane: ControlPlane
@@ -41,14 +41,14 @@ class Cluster:
 
 @pytest.fixture(scope="session", params=PROGRAMS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Each scheduler in turn."""
+    """Each scheduler in turn, and each of its versions."""
     name: str = request.param
     with (
         running_plane(RELEASE, tmp_path_factory.mktemp(f"{name}-")) as plane,
         running_scheduler(name, plane) as log,
         NodePool.running(plane, nodes=NODES, cpu=NODE_CPU),
     ):
-        yield Cluster(name, plane, log)
+        yield Cluster(PROGRAMS[name].scheduler, plane, log)
 
 
 @pytest.fixture

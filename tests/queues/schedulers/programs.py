@@ -11,7 +11,7 @@ import yaml
 
 from scripts.ports import free_port
 from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent, skip_or_fail
-from tests.queues.schedulers.build import binary, controllers, folder, is_current
+from tests.queues.schedulers.build import PROGRAMS, binary, controllers, folder, is_current
 from tests.replies import accepted, wait_until
 from tests.timeouts import TIMEOUT_S
 
@@ -106,7 +106,9 @@ def running_scheduler(name: str, plane: ControlPlane) -> Iterator[Path]:
             flags = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--enable-healthz=false"]
             processes.enter_context(_running([str(program), *flags], work / "controllers.log", environment))
         log = work / "scheduler.log"
-        processes.enter_context(_running([str(binary(name)), *ARGUMENTS[name](plane, work)], log, environment))
+        processes.enter_context(
+            _running([str(binary(name)), *ARGUMENTS[PROGRAMS[name].scheduler](plane, work)], log, environment)
+        )
         yield log
 
 

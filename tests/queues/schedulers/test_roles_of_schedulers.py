@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.queues.schedulers.conftest import Cluster
     from tests.queues.schedulers.history import History
 
-PLACES_ROLES: Final = pytest.mark.parametrize("cluster", ["volcano", "coscheduling"], indirect=True)
+PLACES_ROLES: Final = pytest.mark.parametrize("cluster", ["volcano", "volcano-1.10", "coscheduling"], indirect=True)
 
 
 @PLACES_ROLES
