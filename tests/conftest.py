@@ -12,6 +12,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Start garbage collections, which leave out the modules and the tests that are loaded."""
     gc.freeze()
     gc.enable()
+
+
+def forget_secrets() -> None:
+    """Let Airflow forget the secrets that it masks in logs.
+
+    Each further secret lets Airflow compile the expression of all secrets anew, and each test server has a connection
+    of its own, which is a secret.
+    """
+    if (masker := sys.modules.get("airflow.sdk._shared.secrets_masker")) is not None:
+        masker.reset_secrets_masker()
+
+
+def pytest_runtest_teardown() -> None:
+    """Forget the secrets of the test."""
+    forget_secrets()
 
 
 @pytest.hookimpl(optionalhook=True)
