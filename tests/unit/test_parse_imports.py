@@ -1,6 +1,6 @@
 """Importing the interfaces of the provider in a DAG file loads no client library and nothing of the sandbox.
 
-Each test uses a new process, because the process of the tests has imported these modules.
+Each DAG file has a process of its own, because the process of the tests has imported these modules.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from textwrap import indent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,16 +34,26 @@ HEAVY = (
     "airflow_provider_gangjobs.tracking",
     "gangjobs_sandbox",
 )
-BESIDE_AIRFLOW = """
-import json, sys
+LOADED_IN_FORKS = """
+import importlib.util, json, os, sys
 from airflow.sdk import DAG, BaseHook, BaseOperator, BaseSensorOperator
 import airflow.sdk.exceptions
 import airflow.triggers.base
 before = set(sys.modules)
-with DAG("d", schedule=None):
-{statement}
-print(json.dumps(sorted(set(sys.modules) - before)))
+for path in sys.argv[1:]:
+    if pid := os.fork():
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, path
+    else:
+        with DAG("d", schedule=None):
+            spec = importlib.util.spec_from_file_location("dag_file", path)
+            module = sys.modules["dag_file"] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        print(json.dumps(sorted(set(sys.modules) - before - {"dag_file"})), flush=True)
+        os._exit(0)
 """
+"""A program that imports what Airflow needs for an empty DAG file, and then forks a process for each DAG file. Each of
+them prints the modules that its DAG file has loaded."""
 
 
 DECORATED = """
@@ -60,60 +69,61 @@ count.expand(urls=[["a"], ["b"]])
 """
 
 
-def loaded_by(statement: str, home: Path) -> list[str]:
-    """Modules that the statement loads beyond those that Airflow itself needs for an empty DAG file."""
-    # The statement is in a file, because a decorator reads the source of a DAG file.
-    program = home / "program.py"
-    program.write_text(BESIDE_AIRFLOW.format(statement=indent(statement, "    ")))
+DAG_FILES = {
+    "an operator, imported and constructed": (
+        "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator\n"
+        "GangJobOperator(task_id='train', image='trainer', command=['{{ params.program }}'], workers=4)"
+    ),
+    "a decorated function, called and mapped": DECORATED,
+    "a sensor, imported and constructed": (
+        "from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor\n"
+        "GangJobSensor(task_id='wait', selector='team=vision')"
+    ),
+    "a sensor of JobSets, imported and constructed": (
+        "from airflow_provider_gangjobs.sensors.job_set import JobSetSensor\n"
+        "JobSetSensor(task_id='wait', job_set='fit-{{ ds_nodash }}')"
+    ),
+    "the hook": "import airflow_provider_gangjobs.hooks.gang_job",
+    "errors, for a retry policy": "import airflow_provider_gangjobs.exceptions",
+}
+PLUGIN = "import airflow_provider_gangjobs.plugins.gang"
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Modules that a DAG file loads beyond those that Airflow itself needs for an empty one, by the DAG file."""
+    home = tmp_path_factory.mktemp("home")
+    # A DAG file is a file, because a decorator reads its source.
+    paths = {text: home / f"dag_{number}.py" for number, text in enumerate((*DAG_FILES.values(), PLUGIN))}
+    for text, path in paths.items():
+        path.write_text(text)
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, "-c", LOADED_IN_FORKS, *map(str, paths.values())],
         env={**os.environ, "AIRFLOW_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=5 * TIMEOUT_S,
         check=True,
     )
-    modules: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return modules
+    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return dict(zip(paths, printed, strict=True))
 
 
 def heavy(modules: list[str]) -> list[str]:
     return [name for name in modules if any(name == package or name.startswith(f"{package}.") for package in HEAVY)]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        pytest.param(
-            "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator\n"
-            "GangJobOperator(task_id='train', image='trainer', command=['{{ params.program }}'], workers=4)",
-            id="an operator, imported and constructed",
-        ),
-        pytest.param(DECORATED, id="a decorated function, called and mapped"),
-        pytest.param(
-            "from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor\n"
-            "GangJobSensor(task_id='wait', selector='team=vision')",
-            id="a sensor, imported and constructed",
-        ),
-        pytest.param(
-            "from airflow_provider_gangjobs.sensors.job_set import JobSetSensor\n"
-            "JobSetSensor(task_id='wait', job_set='fit-{{ ds_nodash }}')",
-            id="a sensor of JobSets, imported and constructed",
-        ),
-        pytest.param("import airflow_provider_gangjobs.hooks.gang_job", id="the hook"),
-        pytest.param("import airflow_provider_gangjobs.exceptions", id="errors, for a retry policy"),
-    ],
-)
-def test_dag_file_loads_no_client_library(statement: str, tmp_path: Path) -> None:
-    modules = loaded_by(statement, tmp_path)
+@pytest.mark.parametrize("dag_file", DAG_FILES.values(), ids=DAG_FILES)
+def test_dag_file_loads_no_client_library(dag_file: str, loaded: dict[str, list[str]]) -> None:
+    modules = loaded[dag_file]
 
     assert any(name.startswith("airflow_provider_gangjobs.") for name in modules)
     assert heavy(modules) == []
 
 
-def test_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
+def test_plugin_loads_nothing_but_itself(loaded: dict[str, list[str]]) -> None:
     # Airflow loads the plugin in every process: scheduler, triggerer, dag-processor, and tasks.
-    modules = loaded_by("import airflow_provider_gangjobs.plugins.gang", tmp_path)
+    modules = loaded[PLUGIN]
 
     package = "airflow_provider_gangjobs"
     ours = {name for name in modules if name.startswith(f"{package}.")}
