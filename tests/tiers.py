@@ -74,7 +74,7 @@ class Tier:
 def _kubelet(name: str, target: str) -> Tier:
     """Return the tier of one kubelet. Each worker of pytest-xdist has a control plane and a node."""
     arguments = ("tests/kubelet", REPEATABLE, *_spread(2, "load"))
-    return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS), load=60)
+    return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS, LAUNCHERS), load=60)
 
 
 # The long tiers begin first, each beside a tier that leaves it the other core, and short tiers fill the end. The loads

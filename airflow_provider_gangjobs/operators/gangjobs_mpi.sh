@@ -72,9 +72,18 @@ ServerAliveInterval 30
 ServerAliveCountMax 20
 LogLevel ERROR
 END
-    # MPICH waits forever for a rank to which its ssh could not connect.
+    # MPICH tells the other ranks the short host name of rank 0, under which no other pod finds it, and waits forever for
+    # a rank to which its ssh could not connect.
     cat >"$folder/ssh" <<'END'
 #!/bin/sh
+own=$(uname -n)
+for word in "$@"; do
+    shift
+    case $word in
+        "$own":*) word=$MASTER_ADDR:${word#*:} ;;
+    esac
+    set -- "$@" "$word"
+done
 ssh "$@"
 status=$?
 if [ "$status" -eq 255 ]; then
