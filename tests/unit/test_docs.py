@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk import BaseOperator, BaseSensorOperator
+from kubernetes.client import models as k8s
 
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.gang import labels
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.operators.kubernetes_names import OWN_NAMES
+from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
+from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
+from gangjobs_sandbox.cluster import SandboxConfig
 from tests.guarantees.checkers import Guarantee
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -40,6 +54,76 @@ def test_links_lead_somewhere(page: Path) -> None:
 )
 def test_every_operator_parameter_is_in_the_reference(parameter: str) -> None:
     assert f"`{parameter}`" in (ROOT / "docs/reference.md").read_text()
+
+
+SAMPLES = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
+]
+BASE = set(inspect.signature(BaseOperator.__init__).parameters) | set(
+    inspect.signature(BaseSensorOperator.__init__).parameters
+)
+NAMED: dict[str, Callable[..., Any]] = {
+    kind.__name__: kind
+    for kind in (
+        GangJobOperator,
+        GangJobDeleteOperator,
+        GangJobSensor,
+        JobSetSensor,
+        GangSpec,
+        Rendezvous,
+        SandboxConfig,
+        TaskKey,
+        GangJobHook,
+    )
+}
+
+
+def accepted_by(kind: Callable[..., Any]) -> set[str]:
+    """The parameters by which a class can be called."""
+    kinds = getattr(kind, "__mro__", ())
+    own = {name for each in kinds for name in inspect.signature(each.__init__).parameters}
+    return own | BASE if issubclass(kind, BaseOperator) else own  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_python_sample_names_only_what_exists(sample: str) -> None:
+    """The samples that are no files of their own: what they import, and the parameters and methods that they use."""
+    tree = ast.parse(sample)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("airflow", "gangjobs_sandbox")):
+            module = import_module(str(node.module))
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+        if not isinstance(node, ast.Call):
+            continue
+        given = {keyword.arg for keyword in node.keywords if keyword.arg}
+        match node.func:
+            case ast.Name(id=name) if name in NAMED:
+                assert given <= accepted_by(NAMED[name]), name
+            case ast.Attribute(value=ast.Name(id="task"), attr="gang_job"):
+                assert given <= accepted_by(GangJobOperator) | {"python"}
+            case ast.Attribute(value=ast.Name(id="hook"), attr=method):
+                assert given <= set(inspect.signature(getattr(GangJobHook, method)).parameters), method
+
+
+def test_samples_are_found() -> None:
+    assert len(SAMPLES) >= 10
+
+
+def test_first_example_of_the_migration_is_read_by_both_providers() -> None:
+    from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator
+
+    (block,) = re.findall(r"```text\n(# before .*?)```", (ROOT / "docs/migrating.md").read_text(), flags=re.DOTALL)
+    middle = block.index("# after")
+    before, after = (
+        "\n".join(line[part] for line in block.splitlines()) for part in (slice(middle), slice(middle, None))
+    )
+    names = {"KubernetesJobOperator": KubernetesJobOperator, "GangJobOperator": GangJobOperator, "k8s": k8s}
+    old, new = (eval(program.partition("\n")[2].strip(), dict(names)) for program in (before, after))
+
+    assert (old.image, old.cmds, old.parallelism) == (new.image, new.command, new.workers)
+    assert old.container_resources.requests == new.rank_resources["requests"]
 
 
 def columns_of_the_migration_table() -> tuple[set[str], set[str]]:
