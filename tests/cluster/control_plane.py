@@ -24,12 +24,13 @@ import httpx
 import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from scripts.ports import free_port
 from tests.cluster.certificates import write_certificate
 from tests.cluster.controlplane.build import binary, is_current
 from tests.cluster.releases import COMMON_CONTROLLERS, release_flags
+from tests.replies import is_healthy
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class ControlPlane:
     admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     port: int = 0
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
+    _admin: httpx.Client | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
@@ -94,8 +96,8 @@ class ControlPlane:
 
     @property
     def ca_file(self) -> Path:
-        """The certificate that the API server made for itself."""
-        return self.folder / "certs" / "apiserver.crt"
+        """The certificate of the components, which is its own authority."""
+        return self._certificates / "tls.crt"
 
     @property
     def audit_log(self) -> Path:
@@ -112,6 +114,9 @@ class ControlPlane:
 
     def stop(self) -> None:
         """Stop the components, clients first, and wait until they are gone."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
         for name in reversed(list(self._processes)):
             process = self._processes.pop(name)
             process.send_signal(signal.SIGKILL if name == "kube-apiserver" else signal.SIGTERM)
@@ -132,13 +137,28 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def client(self, token: str | None = None) -> httpx.Client:
-        """A bare HTTP client of the API server; the administrator's unless `token` is given."""
+    @contextlib.contextmanager
+    def client(self, token: str | None = None) -> Iterator[httpx.Client]:
+        """A bare HTTP client of the API server; the administrator's unless `token` is given.
+
+        The administrator has one client, which keeps its connections: tests poll with it, and a new connection takes
+        more CPU time than three requests.
+        """
+        if token is None:
+            if self._admin is None:
+                self._admin = self._new_client(self.admin_token)
+            yield self._admin
+        else:
+            with self._new_client(token) as client:
+                yield client
+
+    def _new_client(self, token: str) -> httpx.Client:
         return httpx.Client(
             base_url=self.url,
             verify=ssl.create_default_context(cafile=str(self.ca_file)),
-            headers={"Authorization": f"Bearer {token or self.admin_token}"},
+            headers={"Authorization": f"Bearer {token}"},
             timeout=30,
+            trust_env=False,
         )
 
     def async_client(self) -> httpx.AsyncClient:
@@ -167,6 +187,10 @@ class ControlPlane:
 
     # -- components --
 
+    @property
+    def _certificates(self) -> Path:
+        return self.folder / "certificates"
+
     def _start_etcd(self) -> int:
         client_port, peer_port = free_port(), free_port()
         self._run(
@@ -180,13 +204,15 @@ class ControlPlane:
             "--unsafe-no-fsync",
             f"--quota-backend-bytes={8 * 2**30}",
         )
-        self._wait("etcd", lambda: httpx.get(f"http://127.0.0.1:{client_port}/health").status_code == 200)
+        self._wait("etcd", lambda: is_healthy(f"http://127.0.0.1:{client_port}/health"))
         return client_port
 
     def _start_apiserver(self, etcd_port: int) -> None:
         _, flags = release_flags(self.release)
         self.port = free_port()
         key = self._write_service_account_key()
+        self._certificates.mkdir(exist_ok=True)
+        write_certificate(self._certificates, "control-plane")
         tokens = self.folder / "tokens.csv"
         tokens.touch(mode=0o600)
         tokens.write_text(f'{self.admin_token},admin,admin,"system:masters"\n')
@@ -199,7 +225,7 @@ class ControlPlane:
             # No Service leads to the API server, and from 1.37 on a loopback address is refused as its endpoint.
             "--endpoint-reconciler-type=none",
             f"--secure-port={self.port}",
-            f"--cert-dir={self.folder / 'certs'}",
+            *self._serving_flags(),
             f"--token-auth-file={tokens}",
             "--authorization-mode=RBAC",
             # The sandbox node is reached by its address; its name is in no DNS.
@@ -218,16 +244,8 @@ class ControlPlane:
             *_switched_on("runtime-config", flags.runtime_config),
             *self._gates(flags.api_gates),
         )
-        with self.client_when_certified() as client:
-            self._wait("kube-apiserver", lambda: client.get("/readyz").status_code == 200)
-
-    @contextlib.contextmanager
-    def client_when_certified(self) -> Iterator[httpx.Client]:
-        """A client as soon as the API server has written its certificate."""
-        # Whole, and not only begun: a busy machine was seen to read it in between.
-        self._wait("kube-apiserver", lambda: "END CERTIFICATE" in self.ca_file.read_text())
         with self.client() as client:
-            yield client
+            self._wait("kube-apiserver", lambda: client.get("/readyz").status_code == 200)
 
     def _start_clients(self) -> None:
         _, flags = release_flags(self.release)
@@ -245,7 +263,7 @@ class ControlPlane:
             "kube-controller-manager",
             *common,
             f"--secure-port={ports['kube-controller-manager']}",
-            f"--cert-dir={self.folder / 'certs-kcm'}",
+            *self._serving_flags(),
             "--controllers=" + ",".join(COMMON_CONTROLLERS + flags.controllers),
             # Hollow nodes say nothing by themselves. A test writes down what this controller would find after a while.
             f"--node-monitor-grace-period={NODE_GRACE}",
@@ -256,15 +274,19 @@ class ControlPlane:
             "kube-scheduler",
             *common,
             f"--secure-port={ports['kube-scheduler']}",
-            f"--cert-dir={self.folder / 'certs-scheduler'}",
+            *self._serving_flags(),
             *self._gates(flags.scheduler_gates),
         )
         for name, port in ports.items():
-            self._wait(name, lambda port=port: _healthy(port))  # type: ignore[misc]
+            self._wait(name, lambda port=port: is_healthy(f"https://127.0.0.1:{port}/healthz"))  # type: ignore[misc]
 
     def _gates(self, gates: tuple[str, ...]) -> list[str]:
         wanted = (gate for gate in gates if gate != "WorkloadWithJob" or self.workload_with_job)
         return _switched_on("feature-gates", wanted)
+
+    def _serving_flags(self) -> tuple[str, ...]:
+        """The flags with the certificate. Without them each component would generate RSA keys, which takes CPU time."""
+        return (f"--tls-cert-file={self.ca_file}", f"--tls-private-key-file={self._certificates / 'tls.key'}")
 
     def _front_proxy_flags(self) -> list[str]:
         """The flags with which API servers behind this one (aggregation) believe it who sends a request."""
@@ -283,7 +305,7 @@ class ControlPlane:
     def _write_service_account_key(self) -> Path:
         path = self.folder / "service-account.key"
         path.touch(mode=0o600)
-        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        key = ec.generate_private_key(ec.SECP256R1())
         path.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -305,7 +327,7 @@ class ControlPlane:
     def _wait(self, name: str, is_ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_WITHIN_S
         while True:
-            with contextlib.suppress(httpx.TransportError, FileNotFoundError):
+            with contextlib.suppress(httpx.TransportError):
                 if is_ready():
                     return
             ended = self._processes[name].poll() is not None
@@ -319,11 +341,6 @@ def _switched_on(flag: str, names: Iterable[str]) -> list[str]:
     """The flag with all names set to true; nothing where there are none."""
     settings = ",".join(f"{name}=true" for name in names)
     return [f"--{flag}={settings}"] if settings else []
-
-
-def _healthy(port: int) -> bool:
-    # /healthz answers without authentication; the certificate is the component's own, made a moment ago.
-    return httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False).status_code == 200
 
 
 @contextlib.contextmanager

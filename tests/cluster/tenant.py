@@ -36,6 +36,8 @@ class Tenant:
     namespace: str
     kubeconfig: Path
     account: str = ACCOUNT
+    _audited_from: int = 0
+    """Where the events of the ServiceAccount begin in the audit log, which becomes long."""
 
     @property
     def user(self) -> str:
@@ -48,18 +50,22 @@ class Tenant:
         extras = {"kube_config_path": str(self.kubeconfig), "namespace": self.namespace}
         return ClusterConfig.from_extras("kubernetes_default", extras)
 
+    def audited(self) -> Iterator[dict[str, Any]]:
+        """The audit events of the ServiceAccount."""
+        return self.plane.audited(by=self.user, from_byte=self._audited_from)
+
     def forbidden_requests(self) -> list[str]:
         """Requests of the ServiceAccount that RBAC refused, as `verb resource`."""
         return [
             f"{event['verb']} {event['requestURI']}"
-            for event in self.plane.audited(by=self.user)
+            for event in self.audited()
             if event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
         ]
 
     def used_permissions(self) -> set[tuple[str, str, str]]:
         """What the ServiceAccount did: (API group, resource with subresource, verb)."""
         used = set()
-        for event in self.plane.audited(by=self.user):
+        for event in self.audited():
             if of := event.get("objectRef"):
                 resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
                 used.add((of.get("apiGroup", ""), resource, event["verb"]))
@@ -70,11 +76,12 @@ class Tenant:
     def created(cls, plane: ControlPlane, purpose: str) -> Iterator[Self]:
         """Make the namespace, the account and its binding. At the end, delete the Jobs and pods of the namespace."""
         name = f"{re.sub('[^a-z0-9]+', '-', purpose.lower()).strip('-')[:40]}-{uuid.uuid4().hex[:6]}"
+        audited_from = plane.audit_log.stat().st_size
         with plane.client() as admin:
             _post(admin, "/api/v1/namespaces", {"metadata": {"name": name}})
             token = _account(admin, name, ACCOUNT, yaml.safe_load(ROLE.read_text()))
             try:
-                yield cls(plane, name, plane.kubeconfig(name, token, namespace=name))
+                yield cls(plane, name, plane.kubeconfig(name, token, namespace=name), _audited_from=audited_from)
             finally:
                 delete_gangs(admin, name)
 
@@ -90,7 +97,7 @@ class Tenant:
         with self.plane.client() as admin:
             token = _account(admin, self.namespace, account, {"metadata": {"name": account}, "rules": rules})
         kubeconfig = self.plane.kubeconfig(f"{self.namespace}-{account}", token, namespace=self.namespace)
-        return Tenant(self.plane, self.namespace, kubeconfig, account)
+        return Tenant(self.plane, self.namespace, kubeconfig, account, self._audited_from)
 
 
 def _account(admin: httpx.Client, namespace: str, account: str, role: dict[str, Any]) -> str:

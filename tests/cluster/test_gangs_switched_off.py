@@ -48,7 +48,7 @@ def made(tenant: Tenant) -> list[str]:
     """Return the resources that the tenant has created, without dry runs."""
     return [
         event["objectRef"]["resource"]
-        for event in tenant.plane.audited(by=tenant.user)
+        for event in tenant.audited()
         if event["verb"] == "create" and "dryRun" not in event["requestURI"]
     ]
 

@@ -21,6 +21,7 @@ from scripts.ports import free_port
 from tests.kubelet.build import binary
 from tests.kubelet.container_host import ContainerHost
 from tests.kubelet.login_manager import LoginManager
+from tests.replies import is_healthy
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Kubelet:
 
 def _is_healthy(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == httpx.codes.OK
+        return is_healthy(f"http://127.0.0.1:{port}/healthz")
     except httpx.TransportError:
         return False
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
     from tests.cluster.tenant import Tenant
 
-POLL_S = 0.05
+POLL_S = 0.1
 
 
 @dataclass

@@ -79,7 +79,7 @@ async def test_gang_without_a_queue_sends_no_request_about_kueue(tenant: Tenant)
         submission = await submit_gang(gangs, gang_spec())
         async with following(tenant, submission) as gang:
             assert (await gang.event()).status is Status.SUCCEEDED
-    sent = [event["requestURI"] for event in tenant.plane.audited(by=tenant.user)]
+    sent = [event["requestURI"] for event in tenant.audited()]
     assert sent
     assert [uri for uri in sent if "kueue" in uri.partition("/namespaces/")[0]] == []
 
@@ -105,7 +105,7 @@ async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant
             # Kueue orders gangs by the second of their creation, so the third may be the first of the two.
             lines = [await gang.line(". Position ") for gang in (next_gang, last_gang)]
     assert {line.rpartition(". ")[2] for line in lines} == {f"Position {n} in the ClusterQueue" for n in (1, 2)}
-    sent = [event["requestURI"] for event in tenant.plane.audited(by=tenant.user)]
+    sent = [event["requestURI"] for event in tenant.audited()]
     assert len([uri for uri in sent if "/pendingworkloads" in uri]) == 1
     assert tenant.forbidden_requests() == []
 
@@ -215,17 +215,13 @@ async def test_preempted_gang_is_not_timed_out_by_its_age(
         low = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE, queue_priority="low"), "low")
         async with following(tenant, low, Deadlines(queue_s=20)) as gang:
             await gang.line("running: 3/3")
-            await until(lambda: job_age_s(tenant, low) > 25)
+            created = datetime.fromisoformat(job_of(tenant, low)["metadata"]["creationTimestamp"])
+            await until(lambda: (datetime.now(UTC) - created).total_seconds() > 25)
             high = await submit_gang(gangs, gang_spec(code=SHORT, queue_name=QUEUE, queue_priority="high"), "high")
             async with following(tenant, high) as preempting:
                 assert (await preempting.event()).status is Status.SUCCEEDED
             await until(lambda: gang.lines[-1].startswith("running: 3/3") and len(gang.lines) > 3)
     assert any("Preempted" in line or "queued" in line for line in gang.lines), gang.lines
-
-
-def job_age_s(tenant: Tenant, submission: Submission) -> float:
-    created = datetime.fromisoformat(job_of(tenant, submission)["metadata"]["creationTimestamp"])
-    return (datetime.now(UTC) - created).total_seconds()
 
 
 async def test_queue_that_the_cluster_gives_is_obeyed(kueue: Kueue, tenant: Tenant) -> None:

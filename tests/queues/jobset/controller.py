@@ -8,14 +8,13 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx
 import yaml
 
 from scripts.ports import free_port
 from tests.cluster.certificates import write_certificate
 from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent, skip_or_fail
 from tests.queues.jobset.build import binary, folder, is_current
-from tests.replies import accepted, wait_until
+from tests.replies import accepted, is_healthy, wait_until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class JobSetController:
     def _is_ready(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             raise AssertionError(f"the controller ended: {(self.work / 'controller.log').read_text()[-3000:]}")
-        return httpx.get(f"http://127.0.0.1:{self.health}/readyz").is_success
+        return is_healthy(f"http://127.0.0.1:{self.health}/readyz")
 
 
 @contextlib.contextmanager

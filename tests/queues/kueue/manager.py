@@ -9,7 +9,6 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx
 import yaml
 
 from scripts.ports import free_port
@@ -22,12 +21,14 @@ from tests.queues.kueue.build import (
     folder,
     is_current,
 )
-from tests.replies import accepted, wait_until
+from tests.replies import accepted, is_healthy, wait_until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    import httpx
 
     from tests.cluster.control_plane import ControlPlane
 
@@ -222,7 +223,7 @@ class Kueue:
     def _is_ready(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             raise AssertionError(f"the manager ended: {(self.work / 'manager.log').read_text()[-3000:]}")
-        return httpx.get(f"http://127.0.0.1:{self.health}/readyz").is_success
+        return is_healthy(f"http://127.0.0.1:{self.health}/readyz")
 
 
 @contextlib.contextmanager

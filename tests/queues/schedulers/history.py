@@ -77,7 +77,8 @@ def watched_pods(plane: ControlPlane, namespace: str) -> Iterator[History]:
         query: dict[str, str] = {"watch": "true", "resourceVersion": "0"}
         path = f"/api/v1/namespaces/{namespace}/pods"
         try:
-            with plane.client() as client:
+            # The thread may outlive the control plane, whose stop closes the client that the tests share.
+            with plane.client(plane.admin_token) as client:
                 # The server ends a watch whose events are not read fast enough. The next watch continues after it.
                 while not is_over.is_set():
                     with client.stream("GET", path, params=query, timeout=None) as stream:
