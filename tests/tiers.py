@@ -43,6 +43,8 @@ KUBELETS = "tests.kubelet.build"
 LAUNCHERS = "tests.launchers.programs"
 
 
+GO_PROGRAMS = {"GOGC": "400", "GOMEMLIMIT": "512MiB"}
+"""Control planes and schedulers collect garbage less often, as long as they need little memory."""
 REPEATABLE = "--hypothesis-profile=repeatable"
 """Properties try the same examples in each run."""
 
@@ -174,7 +176,8 @@ def run(tier: Tier, folder: Path) -> Result:
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
         *(f"--junitxml={report}", *tier.arguments),
     )
-    environment = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"), **tier.environment}
+    storage = {"HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis")}
+    environment = {**os.environ, **storage, **GO_PROGRAMS, **tier.environment}
     begun = time.monotonic()
     with output.open("wb") as stream:
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=stream, stderr=stream)
