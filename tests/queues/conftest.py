@@ -1,8 +1,14 @@
-"""Fixtures: a control plane with the manager of Kueue and two nodes, and namespaces for tests."""
+"""Fixtures: a control plane with what manages or places its gangs, and namespaces for tests.
+
+One such cluster runs at a time in each process of pytest: its fixture is one fixture with many parameters, and pytest
+ends a fixture before it sets the fixture up with another parameter.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -12,84 +18,116 @@ from tests.cluster.releases import NONE
 from tests.queues.jobset.controller import JobSetController, running_job_sets
 from tests.queues.kueue.build import RELEASES
 from tests.queues.kueue.manager import Kueue, running_kueue
+from tests.queues.schedulers.build import PROGRAMS
+from tests.queues.schedulers.cluster import with_scheduler
 from tests.queues.tenants import kueue_tenant
-from tests.side_by_side import group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
-
-COMBINATIONS = [
-    pytest.param(("1.36", "0.15"), id="1.36-kueue-0.15"),
-    pytest.param(("1.37", "0.19"), id="1.37-kueue-0.19"),
-]
-"""Releases of Kubernetes and Kueue. 1.36 has native gangs whose Job cannot change its parallelism."""
-CLUSTERS = ("kueue", "bare_kueue", "job_sets", "job_sets_in_queues", "cluster")
-"""The fixtures that run a control plane for a group of tests, here and in `schedulers`."""
+    from tests.queues.schedulers.cluster import Cluster
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Stop the control plane of a group after its last test: each one that stays costs a tenth of a core.
-
-    pytest would stop the control plane of a session fixture only at the end of the session.
-    """
-    yield
-    if nextitem is not None and group_of(nextitem.nodeid) == group_of(item.nodeid):
-        return
-    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    for name in CLUSTERS:
-        if definitions.get(name):
-            definitions[name][-1].finish(item._request)  # type: ignore[attr-defined]
-
-
-@pytest.fixture(scope="session", params=COMBINATIONS)
-def kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
+@contextmanager
+def with_kueue(release: str, kueue_release: str, folder: Path) -> Iterator[Kueue]:
     """The manager of Kueue on a control plane with two nodes of 4 CPUs."""
-    release, kueue_release = request.param
     with (
-        running_plane(release, tmp_path_factory.mktemp(f"kueue-{release}-")) as plane,
+        running_plane(release, folder) as plane,
         running_kueue(plane, kueue_release) as kueue,
         NodePool.running(plane, nodes=2, cpu=4),
     ):
         yield kueue
 
 
-@pytest.fixture(scope="session", params=list(RELEASES), ids=lambda release: f"kueue-{release}")
-def bare_kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
-    """The manager of Kueue on a control plane without the Workload API, with two nodes of 4 CPUs."""
-    with (
-        running_plane(NONE, tmp_path_factory.mktemp("kueue-bare-")) as plane,
-        running_kueue(plane, request.param) as kueue,
-        NodePool.running(plane, nodes=2, cpu=4),
-    ):
-        yield kueue
-
-
-@pytest.fixture(scope="session", params=["jobset-0.12"])
-def job_sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobSetController]:
+@contextmanager
+def with_job_sets(folder: Path) -> Iterator[JobSetController]:
     """The JobSet controller on a control plane without the Workload API, with two nodes of 4 CPUs."""
     with (
-        running_plane(NONE, tmp_path_factory.mktemp("jobset-")) as plane,
+        running_plane(NONE, folder) as plane,
         running_job_sets(plane) as controller,
         NodePool.running(plane, nodes=2, cpu=4),
     ):
         yield controller
 
 
-@pytest.fixture(scope="session", params=["jobset-kueue-0.19"])
-def job_sets_in_queues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[JobSetController, Kueue]]:
+@contextmanager
+def with_job_sets_in_queues(folder: Path) -> Iterator[tuple[JobSetController, Kueue]]:
     """The JobSet controller and the manager of Kueue, which admits JobSets, with two nodes of 4 CPUs."""
     config = {"integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]}}
     with (
-        running_plane(NONE, tmp_path_factory.mktemp("jobset-kueue-")) as plane,
+        running_plane(NONE, folder) as plane,
         running_job_sets(plane) as controller,
         running_kueue(plane, "0.19", **config) as kueue,
         NodePool.running(plane, nodes=2, cpu=4),
     ):
         yield controller, kueue
+
+
+CLUSTERS: Final[dict[str, dict[str, Callable[[Path], AbstractContextManager[Any]]]]] = {
+    # 1.36 has native gangs whose Job cannot change its parallelism.
+    "kueue": {
+        "1.36-kueue-0.15": partial(with_kueue, "1.36", "0.15"),
+        "1.37-kueue-0.19": partial(with_kueue, "1.37", "0.19"),
+    },
+    "bare_kueue": {f"kueue-{release}": partial(with_kueue, NONE, release) for release in RELEASES},
+    "job_sets": {"jobset-0.12": with_job_sets},
+    "job_sets_in_queues": {"jobset-kueue-0.19": with_job_sets_in_queues},
+    "cluster": {name: partial(with_scheduler, name) for name in PROGRAMS},
+}
+"""The clusters of each fixture, by their names in the ids of the tests (`tests/side_by_side.py`)."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on each cluster of the fixture that it uses, or on those that its mark `parametrize` names."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    if any(mark.args[0] == "running_cluster" for mark in marks):
+        return
+    for fixture, clusters in CLUSTERS.items():
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize("running_cluster", list(clusters), indirect=True)
+
+
+@pytest.fixture(scope="session")
+def running_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The cluster of this name."""
+    name: str = request.param
+    (start,) = (clusters[name] for clusters in CLUSTERS.values() if name in clusters)
+    with start(tmp_path_factory.mktemp(f"{name}-")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kueue(running_cluster: Kueue) -> Kueue:
+    """The manager of Kueue on a control plane with the Workload API."""
+    return running_cluster
+
+
+@pytest.fixture(scope="session")
+def bare_kueue(running_cluster: Kueue) -> Kueue:
+    """The manager of Kueue on a control plane without the Workload API."""
+    return running_cluster
+
+
+@pytest.fixture(scope="session")
+def job_sets(running_cluster: JobSetController) -> JobSetController:
+    """The JobSet controller on a control plane without the Workload API."""
+    return running_cluster
+
+
+@pytest.fixture(scope="session")
+def job_sets_in_queues(running_cluster: tuple[JobSetController, Kueue]) -> tuple[JobSetController, Kueue]:
+    """The JobSet controller and the manager of Kueue, which admits JobSets."""
+    return running_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(running_cluster: Cluster) -> Cluster:
+    """A gang scheduler beside the default scheduler of a control plane without the Workload API."""
+    return running_cluster
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from tests.cluster.control_plane import running_plane
 from tests.queues.kueue.manager import Kueue, running_kueue
 from tests.queues.layouts import LABEL, Layout, play_layouts
-from tests.queues.schedulers.conftest import RELEASE, scheduler_tenant
+from tests.queues.schedulers.cluster import RELEASE, scheduler_tenant
 from tests.queues.schedulers.history import History, watched_pods
 from tests.queues.schedulers.programs import running_scheduler
 from tests.queues.tenants import kueue_tenant

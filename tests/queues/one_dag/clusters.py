@@ -10,7 +10,7 @@ from tests.cluster.control_plane import running_plane
 from tests.cluster.node_pool import NodePool
 from tests.cluster.tenant import Tenant
 from tests.queues.kueue.manager import running_kueue
-from tests.queues.schedulers.conftest import RELEASE, scheduler_tenant
+from tests.queues.schedulers.cluster import RELEASE, scheduler_tenant
 from tests.queues.schedulers.programs import running_scheduler
 from tests.queues.tenants import kueue_tenant
 

@@ -1,54 +1,20 @@
-"""Fixtures: a control plane with two nodes of 2 CPUs for each gang scheduler, and namespaces for tests."""
+"""Fixtures: namespaces for tests on a control plane with a gang scheduler, and the history of their pods."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
-from tests.cluster.control_plane import running_plane
-from tests.cluster.node_pool import NodePool
-from tests.cluster.tenant import Tenant
-from tests.queues.schedulers.build import PROGRAMS
+from tests.queues.schedulers.cluster import scheduler_tenant
 from tests.queues.schedulers.history import watched_pods
-from tests.queues.schedulers.programs import running_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.control_plane import ControlPlane
+    from tests.cluster.tenant import Tenant
+    from tests.queues.schedulers.cluster import Cluster
     from tests.queues.schedulers.history import History
-
-RELEASE: Final = "1.34"
-"""A release without the Workload API."""
-NODES: Final = 2
-NODE_CPU: Final = 2
-DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A control plane with a gang scheduler: what the provider calls the scheduler, and the file of its log."""
-
-    scheduler: str
-    plane: ControlPlane
-    log: Path
-
-
-@pytest.fixture(scope="session", params=PROGRAMS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Each scheduler in turn, and each of its versions."""
-    name: str = request.param
-    with (
-        running_plane(RELEASE, tmp_path_factory.mktemp(f"{name}-")) as plane,
-        running_scheduler(name, plane) as log,
-        NodePool.running(plane, nodes=NODES, cpu=NODE_CPU),
-    ):
-        yield Cluster(PROGRAMS[name].scheduler, plane, log)
 
 
 @pytest.fixture
@@ -63,13 +29,3 @@ def history(tenant: Tenant) -> Iterator[History]:
     """All pods of the namespace at all moments."""
     with watched_pods(tenant.plane, tenant.namespace) as history:
         yield history
-
-
-@contextmanager
-def scheduler_tenant(scheduler: str, plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
-    """A namespace whose ServiceAccount has the Role of `rbac.yaml`, and the Role of the scheduler if there is one."""
-    with Tenant.created(plane, purpose) as tenant:
-        file = DOCS / f"rbac-{scheduler}.yaml"
-        if file.exists():
-            tenant.grant(yaml.safe_load(file.read_text()))
-        yield tenant

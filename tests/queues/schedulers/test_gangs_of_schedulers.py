@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
     from tests.cluster.tenant import Tenant
-    from tests.queues.schedulers.conftest import Cluster
+    from tests.queues.schedulers.cluster import Cluster
     from tests.queues.schedulers.history import History
 
 SLEEP: Final = "import time; time.sleep(3000)"
@@ -36,9 +36,11 @@ SETTLED_S: Final = 20.0
 """A scheduler binds the pods of a gang one after the other, on a busy machine within this time."""
 FRAGMENTED: Final = "1300m"
 """Three pods of this size fit into 4 CPUs, but not onto two nodes of 2 CPUs."""
-HOLDS_NOTHING: Final = pytest.mark.parametrize("cluster", ["coscheduling", "volcano", "volcano-1.10"], indirect=True)
+HOLDS_NOTHING: Final = pytest.mark.parametrize(
+    "running_cluster", ["coscheduling", "volcano", "volcano-1.10"], indirect=True
+)
 """Schedulers under which a gang that waits keeps no other gang from the nodes."""
-YUNIKORN: Final = pytest.mark.parametrize("cluster", ["yunikorn"], indirect=True)
+YUNIKORN: Final = pytest.mark.parametrize("running_cluster", ["yunikorn"], indirect=True)
 CAUSES: Final = {
     "coscheduling": "Insufficient cpu",
     "volcano": "tasks in gang unschedulable",

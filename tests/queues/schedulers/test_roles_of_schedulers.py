@@ -15,10 +15,12 @@ from tests.queues.schedulers.test_gangs_of_schedulers import FRAGMENTED, SETTLED
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
-    from tests.queues.schedulers.conftest import Cluster
+    from tests.queues.schedulers.cluster import Cluster
     from tests.queues.schedulers.history import History
 
-PLACES_ROLES: Final = pytest.mark.parametrize("cluster", ["volcano", "volcano-1.10", "coscheduling"], indirect=True)
+PLACES_ROLES: Final = pytest.mark.parametrize(
+    "running_cluster", ["volcano", "volcano-1.10", "coscheduling"], indirect=True
+)
 
 
 @PLACES_ROLES

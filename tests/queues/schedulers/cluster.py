@@ -1,0 +1,57 @@
+"""A control plane with a gang scheduler and two nodes of 2 CPUs, and namespaces in it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import yaml
+
+from tests.cluster.control_plane import running_plane
+from tests.cluster.node_pool import NodePool
+from tests.cluster.tenant import Tenant
+from tests.queues.schedulers.build import PROGRAMS
+from tests.queues.schedulers.programs import running_scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.control_plane import ControlPlane
+
+RELEASE: Final = "1.34"
+"""A release without the Workload API."""
+NODES: Final = 2
+NODE_CPU: Final = 2
+DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A control plane with a gang scheduler: what the provider calls the scheduler, and the file of its log."""
+
+    scheduler: str
+    plane: ControlPlane
+    log: Path
+
+
+@contextmanager
+def with_scheduler(name: str, folder: Path) -> Iterator[Cluster]:
+    """The control plane with the scheduler of this name, while the block runs."""
+    with (
+        running_plane(RELEASE, folder) as plane,
+        running_scheduler(name, plane) as log,
+        NodePool.running(plane, nodes=NODES, cpu=NODE_CPU),
+    ):
+        yield Cluster(PROGRAMS[name].scheduler, plane, log)
+
+
+@contextmanager
+def scheduler_tenant(scheduler: str, plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
+    """A namespace whose ServiceAccount has the Role of `rbac.yaml`, and the Role of the scheduler if there is one."""
+    with Tenant.created(plane, purpose) as tenant:
+        file = DOCS / f"rbac-{scheduler}.yaml"
+        if file.exists():
+            tenant.grant(yaml.safe_load(file.read_text()))
+        yield tenant
