@@ -376,6 +376,7 @@ class Programs:
         uid = pod["metadata"]["uid"]
         if uid not in self._started:
             self._started.add(uid)
+            self._plane.logs[pod["metadata"]["name"]] = ""
             asyncio.get_running_loop().call_later(self._run_s, self._end, uid)
 
     def _end(self, uid: str) -> None:

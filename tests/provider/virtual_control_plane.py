@@ -52,7 +52,7 @@ STOP_S = 2.0
 MOMENT_S = 1e-6
 LOG_CHUNK_BYTES = 64 * 1024
 LOG_POLL_S = 0.5
-"""How soon a log that is followed shows a new line."""
+"""How long a log that is followed waits before it shows further lines."""
 
 
 def config_for(url: str, token: str | None = None) -> ClusterConfig:
@@ -126,14 +126,15 @@ class VirtualControlPlane:
         async with AsyncExitStack() as stack:
             logs: dict[str, str] = {}
             times: dict[str, list[datetime]] = {}
-            app = create_app(registry, token=token, faults=faults, logs=_Logs(logs, times, registry))
+            changed = asyncio.Event()
+            app = create_app(registry, token=token, faults=faults, logs=_Logs(logs, times, registry, changed))
             address = await stack.enter_async_context(serving(app))
             config = config_for(address.url, token)
             client = await stack.enter_async_context(Client(config, clock=loop_clock()))
             _share_virtual_time()
             stack.push_async_callback(informers().aclose)
             stack.push_async_callback(stop_sweepers)
-            plane = cls(registry, time_of_day, faults, config, client, logs, times, plays_nodes)
+            plane = cls(registry, time_of_day, faults, config, client, logs, times, plays_nodes, _changed=changed)
             stack.callback(registry.observe(plane._observe))
             stack.callback(registry.observe(plane.history.observer(plane.moment)))
             for number in range(nodes):
@@ -204,6 +205,7 @@ class VirtualControlPlane:
         """Add lines to the log of a pod, with the present time."""
         self.logs[pod] = self.logs.get(pod, "") + text
         self.log_times.setdefault(pod, []).extend([self.clock.now()] * text.count("\n"))
+        self._changed.set()
 
     def held(self, name: str = "train") -> list[Obj]:
         return [pod for pod in self.pods(name) if is_held(pod)]
@@ -294,10 +296,13 @@ class _Logs:
     The key of a log is the name of the pod, or `<pod>/<container>`.
     """
 
-    def __init__(self, logs: dict[str, str], times: dict[str, list[datetime]], registry: Registry) -> None:
+    def __init__(
+        self, logs: dict[str, str], times: dict[str, list[datetime]], registry: Registry, changed: asyncio.Event
+    ) -> None:
         self._logs = logs
         self._times = times
         self._registry = registry
+        self._changed = changed
 
     async def open(
         self,
@@ -318,9 +323,10 @@ class _Logs:
             raise LookupError(f"{pod} has no log")
         sent, size = 0, -1
         while True:
+            self._changed.clear()
             has_ended = self._has_ended(namespace, pod)
             if follow and not has_ended and len(self._logs[key]) == size:
-                await asyncio.sleep(LOG_POLL_S)
+                await self._changed.wait()
                 continue
             size = len(self._logs[key])
             lines = self._lines(key, since, timestamps=timestamps)
