@@ -8,18 +8,21 @@ fails unless Kueue writes first. So the Job is read again, and the change is rep
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
+from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job import read_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider_gangjobs.cluster.client import PropagationPolicy
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -46,6 +49,24 @@ class Api(Protocol):
 
     async def patch(self, resource: Resource, name: str, namespace: str | None, body: Mapping[str, Any]) -> Any:
         """Merge-patch an object."""
+
+
+class DeletingApi(Protocol):
+    """The methods of `cluster.client.Client` that `delete_job_set` uses."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
+        """Return one object."""
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        propagation_policy: PropagationPolicy,
+    ) -> None:
+        """Delete an object."""
 
 
 async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
@@ -82,6 +103,28 @@ async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Se
     return False
 
 
+async def delete_job_set(client: DeletingApi, ref: GangRef) -> None:
+    """Delete the JobSet of a gang with roles, with its Jobs and pods. Safe to repeat.
+
+    The JobSet and its Jobs stay until their pods are gone.
+
+    Raises:
+        ClusterError: it is unknown whether the JobSet is deleted.
+    """
+    from airflow_provider_gangjobs.cluster.client import PropagationPolicy
+
+    with suppress(NotFound):
+        metadata = (await client.get(JOB_SETS, ref.name, ref.namespace))["metadata"]
+        if is_owned_by(metadata, ref.uid) and "deletionTimestamp" not in metadata:
+            await client.delete(
+                JOB_SETS,
+                ref.name,
+                ref.namespace,
+                uid=metadata["uid"],
+                propagation_policy=PropagationPolicy.FOREGROUND,
+            )
+
+
 async def _read(client: Api, ref: GangRef) -> Job | None:
     """Return the Job, or `None` if it is gone."""
     try:
@@ -98,4 +141,4 @@ async def _deactivate_workload(client: Api, ref: GangRef) -> bool:
     return await deactivate_workload(client, ref.namespace, ref.uid)
 
 
-__all__ = ["BRIEF_PAUSES_S", "PAUSES_S", "finish_halted"]
+__all__ = ["BRIEF_PAUSES_S", "PAUSES_S", "delete_job_set", "finish_halted"]

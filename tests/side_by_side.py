@@ -14,7 +14,8 @@ _GROUPS = {
     "tests/cluster/": re.compile(r"1\.\d+|none"),
     "tests/conformance/": re.compile(r"1\.\d+"),
     "tests/queues/": re.compile(
-        r"1\.\d+-kueue-0\.\d+|kueue-0\.\d+|jobset|yunikorn|volcano(?:-1\.\d+)?|coscheduling|kueue|native-1\.\d+|native"
+        r"roles-1\.\d+|1\.\d+-kueue-0\.\d+|kueue-0\.\d+|jobset|yunikorn|volcano(?:-1\.\d+)?|coscheduling|kueue"
+        r"|native-1\.\d+|native"
     ),
 }
 """What the tests of a folder start, as their parameters name it: the control plane of a release, also with a manager of

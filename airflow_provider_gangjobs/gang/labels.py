@@ -31,7 +31,8 @@ Job."""
 
 LABEL_JOB_UID: Final = metadata_keys.LABEL_JOB_UID
 """UID of the Job of the gang. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan.
-Also on the pods of a role other than the first one, whose owner is the Job of their role."""
+Also on the pods of a role other than the first one, whose owner is the Job of their role, and on the Jobs and pods of a
+JobSet."""
 LABEL_GANG_ROLE: Final = metadata_keys.LABEL_GANG_ROLE
 """Name of a role of the gang. On the Jobs and pods of a gang with roles. A Job with this label and without `LABEL_TASK`
 belongs to a gang whose record is another Job."""
@@ -81,6 +82,9 @@ ANNOTATION_REQUEUES: Final = metadata_keys.ANNOTATION_REQUEUES
 ANNOTATION_ROLES: Final = metadata_keys.ANNOTATION_ROLES
 """The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the Job of the first
 role. Absent if the gang has one Job only."""
+ANNOTATION_ROLE_JOBS: Final = metadata_keys.ANNOTATION_ROLE_JOBS
+"""The UIDs of the Jobs of a JobSet by role, in the format of `gang.roles.format_role_jobs`. On the record of a gang
+whose roles are a JobSet, when the submission is complete."""
 ANNOTATION_TTL: Final = metadata_keys.ANNOTATION_TTL
 """`ttlSecondsAfterFinished` that the Job of the first role gets when all Jobs of the gang have ended. On this Job."""
 ANNOTATION_RANK_OFFSET: Final = metadata_keys.ANNOTATION_RANK_OFFSET
@@ -94,8 +98,8 @@ ANNOTATION_DEFAULT_CONTAINER: Final = metadata_keys.ANNOTATION_DEFAULT_CONTAINER
 ANNOTATION_COMPLETION_INDEX: Final = metadata_keys.ANNOTATION_COMPLETION_INDEX
 """The rank. Set by the Job controller on every pod of an Indexed Job."""
 LABEL_KUEUE_QUEUE: Final = metadata_keys.LABEL_KUEUE_QUEUE
-"""Name of a Kueue LocalQueue. On the Job. Kueue owns `spec.suspend` of a Job that has this label, so it is the last
-step of a submission."""
+"""Name of a Kueue LocalQueue. On the Job, or on the JobSet of a gang with roles. Kueue owns `spec.suspend` of an object
+that has this label, so it is the last step of a submission."""
 LABEL_KUEUE_PRIORITY: Final = metadata_keys.LABEL_KUEUE_PRIORITY
 """Name of a Kueue WorkloadPriorityClass. On the Job."""
 LABEL_KUEUE_JOB_UID: Final = metadata_keys.LABEL_KUEUE_JOB_UID

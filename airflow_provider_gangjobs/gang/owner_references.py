@@ -1,7 +1,7 @@
 """Owner references: the Job owns all objects of its gang, so the deletion of the Job deletes them all.
 
 `blockOwnerDeletion` is false, because some clusters require a permission on the owner's finalizers to set it. Only the
-Jobs of further roles set it: the Job of the first role must not be gone before their pods are.
+Jobs of further roles and the JobSet of the roles set it: the record must not be gone before their pods are.
 """
 
 from __future__ import annotations
@@ -28,6 +28,15 @@ def role_of_job(name: str, uid: str) -> dict[str, Any]:
     Its deletion in the foreground waits until the other Job and the pods of this Job are gone.
     """
     return {**owned_by_job(name, uid), "blockOwnerDeletion": True}
+
+
+def job_set_of_job(name: str, uid: str) -> dict[str, Any]:
+    """Return a reference to the record of a gang as the owner of the JobSet of its roles.
+
+    The record is no controller of the JobSet: Kueue would leave a JobSet alone that a Job controls. The deletion of the
+    record in the foreground waits until the JobSet, its Jobs and their pods are gone.
+    """
+    return {**owned_by("batch/v1", "Job", name, uid), "blockOwnerDeletion": True}
 
 
 def is_owned_by(metadata: Mapping[str, Any], uid: str) -> bool:

@@ -3,6 +3,9 @@
 The Job of the first role is the record of the gang. It has the name, the labels and the annotations of a gang of one
 Job, and it owns everything else, including the Jobs of the other roles. A rank in the gang is the rank in the role plus
 the number of ranks of the roles before, so the ranks of the first role begin at 0.
+
+In a queue of Kueue, the Jobs of all roles are those of one JobSet, which Kueue admits as a whole. The record is then a
+Job without pods, which owns the JobSet.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.identity import JOB_NAME_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 ROLE_NAME_MAX: Final = 20
@@ -41,12 +46,6 @@ ROLE_PARAMETERS: Final = (
     "working_dir",
 )
 """Parameters of `GangSpec` that each role has for itself. All other parameters belong to the gang."""
-
-NO_QUEUE: Final = (
-    "Kueue admits each Job of a gang with roles apart, so a part of the gang would hold its quota and wait. It admits "
-    "a JobSet as a whole, but the JobSet controller deletes the other Jobs when one fails, and with them the outcomes"
-)
-"""Why a gang with roles has no queue; see docs/design.md, "Several roles"."""
 
 
 class RoleRanks(Struct, frozen=True):
@@ -77,6 +76,19 @@ def parse_roles(text: str | None) -> tuple[RoleRanks, ...]:
         return ()
 
 
+def format_role_jobs(uids: Mapping[str, str]) -> str:
+    """Return the value of `ANNOTATION_ROLE_JOBS`: a JSON object with the UID of the Job of each role."""
+    return json.dumps(dict(uids), separators=(",", ":"))
+
+
+def parse_role_jobs(text: str | None) -> Mapping[str, str] | None:
+    """Return the UIDs that `format_role_jobs` wrote; `None` if there is no text, or if the text has another form."""
+    try:
+        return {str(role): str(uid) for role, uid in json.loads(text or "null").items()}
+    except (ValueError, AttributeError):
+        return None
+
+
 def spec_of_role(spec: GangSpec, role: str) -> GangSpec:
     """Return the spec of one role, as the spec of a gang of one Job. The role must have known parameters only."""
     return replace(spec, roles=None, **(spec.roles or {})[role])
@@ -90,10 +102,19 @@ def role_job_name(record: str, role: str) -> str:
     return f"{record}-{role}"
 
 
-def record_name_max(roles: tuple[RoleRanks, ...]) -> int:
-    """Return how many characters the name of the gang may have, so that the host names of all ranks are valid."""
-    tails = (len(f"-{role.name}-{role.size - 1}") for role in roles[1:])
-    return min([JOB_NAME_MAX, *(HOST_NAME_MAX - tail for tail in tails)])
+def job_set_job_name(job_set: str, role: str) -> str:
+    """Return the name that the JobSet controller gives to the Job of a role, of which there is one."""
+    return f"{job_set}-{role}-0"
+
+
+def record_name_max(roles: tuple[RoleRanks, ...], *, has_job_set: bool = False) -> int:
+    """Return how many characters the name of the gang may have, so that the host names of all ranks are valid.
+
+    :param has_job_set: The Jobs of the roles are those of a JobSet.
+    """
+    names = [job_set_job_name("", role.name) if has_job_set else role_job_name("", role.name) for role in roles]
+    tails = [len(f"{name}-{role.size - 1}") for name, role in zip(names, roles, strict=True)]
+    return min([JOB_NAME_MAX, *(HOST_NAME_MAX - tail for tail in (tails if has_job_set else tails[1:]))])
 
 
 def _with_offsets(sizes: list[tuple[str, int]]) -> tuple[RoleRanks, ...]:
@@ -105,11 +126,13 @@ def _with_offsets(sizes: list[tuple[str, int]]) -> tuple[RoleRanks, ...]:
 
 
 __all__ = [
-    "NO_QUEUE",
     "ROLE_NAME_MAX",
     "ROLE_PARAMETERS",
     "RoleRanks",
+    "format_role_jobs",
     "format_roles",
+    "job_set_job_name",
+    "parse_role_jobs",
     "parse_roles",
     "record_name_max",
     "role_job_name",

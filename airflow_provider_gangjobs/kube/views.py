@@ -104,6 +104,7 @@ class JobAnnotations(Annotations, frozen=True):
     requeues: str | None = msgspec.field(name=keys.ANNOTATION_REQUEUES, default=None)
     wait_until: str | None = msgspec.field(name=keys.ANNOTATION_WAIT_UNTIL, default=None)
     roles: str | None = msgspec.field(name=keys.ANNOTATION_ROLES, default=None)
+    role_jobs: str | None = msgspec.field(name=keys.ANNOTATION_ROLE_JOBS, default=None)
     ttl: str | None = msgspec.field(name=keys.ANNOTATION_TTL, default=None)
 
 

@@ -138,6 +138,8 @@ async def tidy(
 
 
 async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -> bool:
+    if job.has_job_set:  # the UIDs of the Jobs of the JobSet are noted by the last step
+        return True
     for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
         part = await requests.find(resource, name)
         is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)

@@ -33,6 +33,10 @@ class Progress:
     """The Job as it was last read. Empty before the Job exists. A step replaces the object and never changes it."""
     role_jobs: dict[str, Object] = field(default_factory=dict)
     """The Jobs of the roles after the first one, by role, as they were last read."""
+    job_set: Object = field(default_factory=dict)
+    """The JobSet of the roles of a gang in a queue, as it was last read."""
+    role_uids: dict[str, str] = field(default_factory=dict)
+    """The UIDs of the Jobs of the JobSet, by role."""
     workload_uid: str = ""
     adopted: bool = False
     dry_run: bool = False
@@ -53,6 +57,13 @@ class Progress:
         if self._read is None or self._read[0] is not self.job:
             self._read = (self.job, read_job(self.job))
         return self._read[1]
+
+    @property
+    def has_job_set(self) -> bool:
+        """Whether the roles of the gang are one JobSet."""
+        if self.job:
+            return self.stored.has_job_set
+        return self.spec.roles is not None and self.shape.kueue_queue is not None
 
     @property
     def where(self) -> str:

@@ -122,6 +122,10 @@ _ADVICE_SEPARATE: Final = "Install this scheduler with its CRDs, or choose anoth
 
 def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResources) -> _Found:
     default = discovered.gang_scheduler
+    if spec.roles is not None and shape.kueue_queue is not None:
+        return _Found(
+            None, "the roles of a gang in a queue are one JobSet, which only Kueue places", advice=_ADVICE_KUEUE
+        )
     if default not in (None, AUTO, *SCHEDULER_NAMES):
         known = ", ".join((AUTO, *SCHEDULER_NAMES))
         return _Found(None, f"the connection names the gang_scheduler {default!r}", advice=f"Choose one of {known}")

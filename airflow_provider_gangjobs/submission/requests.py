@@ -21,13 +21,14 @@ from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.halt import REMOVAL_MARK, end_patch, without_removal_mark
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.roles import parts_to_end, read_gang
-from airflow_provider_gangjobs.halting import finish_halted
+from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end, read_gang
+from airflow_provider_gangjobs.halting import delete_job_set, finish_halted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.kube.views import JobView
 
 TRIES_MAX: Final = 6
 """With the pauses below, about ten seconds. The client waits longer if the server asks for it."""
@@ -179,6 +180,20 @@ class RetryingRequests:
         self.sent += 1
         return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type=PatchType.JSON)
 
+    async def patch_version(self, resource: Resource, metadata: Mapping[str, Any], body: Mapping[str, Any]) -> Object:
+        """Merge-patch an object in the version that was read, with one request, which is not retried.
+
+        :param metadata: The metadata that was read.
+
+        Raises:
+            Conflict: the object has changed.
+        """
+        seen = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        self.sent += 1
+        return await self._client.patch(
+            resource, metadata["name"], self.namespace, {**body, "metadata": {**body.get("metadata", {}), **seen}}
+        )
+
     async def start_role(self, name: str, uid: str, generation: int) -> Object:
         """Let the Job of a role that is not the first one run, unless the Job was ended since it was read.
 
@@ -227,9 +242,12 @@ class RetryingRequests:
         stored = await self.retry(lambda: self.find(JOBS, ref.name))
         if stored is None or read_job(stored).ref != ref:
             return
-        for part in parts_to_end(await self.read_gang(stored)):
+        gang = await self.read_gang(stored)
+        for part in parts_to_end(gang):
             if part.metadata.uid != ref.uid:
                 await self.mark_job(Job(part).ref, end_patch())
+        if must_delete_job_set(gang):
+            await self.retry(lambda: delete_job_set(self._client, ref))
 
     async def finish_halted(self, ref: GangRef, pauses_s: Sequence[float]) -> bool:
         """Let the Job of a halted gang end as failed, see `halting.finish_halted`. The requests are not counted."""
@@ -353,21 +371,25 @@ class RetryingRequests:
     async def _prevent_success(self, record: Object, gang: Job) -> Object:
         """Make sure that a gang that was judged as live cannot succeed any more, and return its record.
 
-        The precondition of a deletion concerns one Job. If the record has ended, the gang succeeds when the last of the
-        other Jobs is complete, which does not change the record. So the record is marked as halted, which keeps other
-        tries from adopting the gang, and then a Job that has not ended is deleted in the version that was judged. If
-        that Job is complete by then, the gang has succeeded, and the mark has no effect.
+        The precondition of a deletion concerns one Job. If the record has ended or has no pods, the gang succeeds when
+        the last of the other Jobs is complete, which does not change the record. So the record is marked as halted,
+        which keeps other tries from adopting the gang, and then a Job that has not ended is deleted in the version that
+        was judged. If that Job is complete by then, the gang has succeeded, and the mark has no effect. A Job of a
+        JobSet is made to fail instead, because the JobSet controller creates a deleted Job again.
 
         Raises:
             Conflict: the record or the Job has changed.
         """
         live = [part for part in gang.parts[1:] if not Job(part).has_end_condition]
-        if not live or not Job(gang.parts[0]).has_end_condition:
+        if not live or not (gang.has_job_set or Job(gang.parts[0]).has_end_condition):
             return record
         metadata = record["metadata"]
         mark = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": REMOVAL_MARK}}
         marked = await self.patch_job(metadata["name"], mark)
         part = live[0].metadata
+        if gang.has_job_set:
+            await self._end_version(live[0])
+            return marked
         self.sent += 1
         with suppress(NotFound):  # somebody else has deleted the Job, so the gang cannot succeed either
             await self._client.delete(
@@ -379,6 +401,17 @@ class RetryingRequests:
                 propagation_policy=PropagationPolicy.FOREGROUND,
             )
         return marked
+
+    async def _end_version(self, job: JobView) -> None:
+        """Let a Job fail in the version that was read. It cannot be complete after that: its controller compares the
+        version, too."""
+        metadata = {
+            "name": job.metadata.name,
+            "uid": job.metadata.uid,
+            "resourceVersion": job.metadata.resource_version,
+        }
+        with suppress(NotFound):
+            await self.patch_version(JOBS, metadata, end_patch())
 
     async def _remove_as_seen(self, resource: Resource, stored: Object, *, foreground: bool) -> None:
         metadata = stored["metadata"]

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.roles import parts_to_end
+from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.context import Progress
-    from airflow_provider_gangjobs.submission.requests import Object, RetryingRequests
+    from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
 
-async def extend_time_limits(requests: RetryingRequests, record: Object) -> None:
-    """Give the Jobs of the other roles the time limit of the record, if theirs is shorter. Safe to repeat.
+async def extend_time_limits(requests: RetryingRequests, gang: Job, limit_s: int | None) -> None:
+    """Give the Jobs of a gang other than the record this time limit, if theirs is shorter. Safe to repeat.
 
-    :param record: The Job of the first role after the patch that adopted it.
+    :param gang: The gang as it was before it was adopted.
+    :param limit_s: The time limit in seconds; `None` for no time limit, which changes nothing.
     """
-    gang = await requests.read_gang(record)
-    limit_s = gang.active_deadline_s
-    if gang.time_limit is None or limit_s is None:
+    if limit_s is None:
         return
     for part in parts_to_end(gang):
-        if (part.spec.active_deadline_seconds or limit_s) < limit_s:
+        if part.metadata.uid != gang.ref.uid and (part.spec.active_deadline_seconds or limit_s) < limit_s:
             await requests.mark_job(Job(part).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
 
 
@@ -40,7 +39,7 @@ async def end_roles_of_halted_gang(progress: Progress) -> None:
 async def finish_halts(requests: RetryingRequests, jobs: list[Job]) -> None:
     """End the roles that still run of gangs that were halted. Whoever halted a gang may have died in between."""
     for job in jobs:
-        if job.is_halted and parts_to_end(job):
+        if job.is_halted and (parts_to_end(job) or must_delete_job_set(job)):
             await requests.end_parts(job.ref)
 
 

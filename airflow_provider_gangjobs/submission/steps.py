@@ -23,12 +23,11 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, SubmissionConflict
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_GANG,
-)
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role
+from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import parts_to_end
@@ -245,11 +244,11 @@ class CreateJob(Struct, frozen=True):
             )
         if (job.trigger_id, job.spec_hash) != (progress.attempt.trigger_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.trigger_id, job)
+        if job.has_job_set != progress.has_job_set:
+            raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
         progress.job = stored
         if job.has_roles and job.queue is not None:
-            reason = (
-                f"the cluster gives every Job to Kueue's queue {job.queue}, which admits the Job of each role apart"
-            )
+            reason = f"the cluster gives every Job to Kueue's queue {job.queue}, and so the record of a gang with roles"
             raise GangUnsupported(reason, "Submit the gang in a namespace that has no LocalQueue of the name default")
         return True
 
@@ -333,7 +332,10 @@ class StartJob(Struct, frozen=True):
         """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
         metadata = progress.job["metadata"]
         patch = self._queue(progress).start_patch(progress.stored)
-        values = {"/metadata/annotations/" + _escape(ANNOTATION_GANG): str(progress.decision)}
+        annotations = {ANNOTATION_GANG: str(progress.decision)}
+        if progress.role_uids:
+            annotations[ANNOTATION_ROLE_JOBS] = format_role_jobs(progress.role_uids)
+        values = {"/metadata/annotations/" + _escape(name): value for name, value in annotations.items()}
         return await progress.requests.patch_job_if(
             metadata["name"],
             {f"/metadata/{name}": metadata[name] for name in _COMPARED_FIELDS},

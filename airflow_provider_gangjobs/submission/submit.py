@@ -8,7 +8,8 @@ The order of the steps works on every release, whatever feature gates are enable
 4. PATCH the Job so that it runs, or give it to its queue, which decides when it runs.
 
 A gang with roles has one more Job for each role after the first one. These Jobs are created after the first Job, also
-suspended, and are started before it. So the first Job is suspended as long as any step is left.
+suspended, and are started before it. So the first Job is suspended as long as any step is left. In a queue, the Jobs of
+all roles are those of a JobSet, and `job_set` has the order of the steps.
 
 A crash after any step leaves at most one suspended Job. The next call completes this Job, and the deletion of the Job
 deletes everything that it owns.
@@ -28,13 +29,13 @@ from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.exceptions import GangJobError, GangUnsupported, SubmissionFailed
+from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
-from airflow_provider_gangjobs.gang.roles import NO_QUEUE, record_name_max, roles_of
+from airflow_provider_gangjobs.gang.roles import record_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.selectors import task_selector
@@ -301,11 +302,6 @@ class _SubmissionRun(Struct, frozen=True):
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
     async def _progress_of_new_attempt(self, number: int) -> Progress:
-        if self.spec.roles is not None and (default := self.discovered.queue_name) is not None:
-            raise GangUnsupported(
-                f"the connection gives every gang to the queue {default}, and the gang has roles. {NO_QUEUE}",
-                "Use a connection without queue_name for a gang with roles",
-            )
         queue = None
         if depends_on_queue(self.spec, self.shape, self.discovered):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
@@ -318,7 +314,7 @@ class _SubmissionRun(Struct, frozen=True):
             number=number,
             claim=self.request.claim,
             name=requested_name(self.spec),
-            name_max=record_name_max(roles_of(self.spec)),
+            name_max=record_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
             policies=self.request.policies,
         )
@@ -355,13 +351,16 @@ class _SubmissionRun(Struct, frozen=True):
                 installation=self.request.key.installation,
                 policies=self.request.policies,
             )
-            limit = limit_patch_on_adoption(read_job(job), time_limit(self.spec, manifest_of(self.spec)))
+            gang = await self.requests.read_gang(job)
+            limit = limit_patch_on_adoption(gang, time_limit(self.spec, manifest_of(self.spec)))
             if limit:
                 patch["metadata"]["annotations"] |= limit["metadata"]["annotations"]
-                patch["spec"] = limit["spec"]
+                if not gang.has_job_set:
+                    patch["spec"] = limit["spec"]
             claimed = await self.requests.patch_job(job["metadata"]["name"], patch)
-            if self.spec.roles is not None:
-                await extend_time_limits(self.requests, claimed)
+            limit_s = limit["spec"]["activeDeadlineSeconds"] if limit else gang.active_deadline_s
+            if gang.has_roles and (limit or gang.time_limit is not None):
+                await extend_time_limits(self.requests, gang, limit_s)
             return claimed
         except ClusterError as error:
             if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
@@ -420,4 +419,4 @@ def _submission_state(job: Job) -> SubmissionState:
         return SubmissionState.SUCCEEDED
     if job.failed is not None:
         return SubmissionState.FAILED
-    return SubmissionState.SUSPENDED if job.is_suspended else SubmissionState.RUNNING
+    return SubmissionState.SUSPENDED if job.is_suspended or job.has_job_set else SubmissionState.RUNNING

@@ -206,14 +206,13 @@ class _Follower:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
         if job is not None and _waits_for_kueue(job):
-            await self.watch.subscribe_to_queue(self.client)
+            await self.watch.subscribe_to_queue(self.client, job.queued_uid)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, **self.evidence.inputs())
         self.evidence.keep(observation)
-        self.watch.subscribe_to_position(
-            self.client, job.queue if job and observation.wait.cause is WaitCause.QUEUE else None
-        )
+        queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
+        self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
         halted = read_deadline_halt(job)
         is_halted = job is not None and job.end_is_by_halt
         if observation.verdict is not None and not is_halted:
@@ -312,6 +311,8 @@ class _Follower:
         if seen.phase is Phase.FINISHING:
             self.reporter.report(seen, self.now())
         result = await final.run(job, pods)
+        if verdict.kind is VerdictKind.FAILED and job is not None:
+            await self.jobs.end_parts(job)
         if verdict.job_is_there:
             await self.jobs.set_ttl(job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)

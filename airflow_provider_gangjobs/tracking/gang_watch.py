@@ -94,8 +94,11 @@ class GangWatch:
         self._informers.append(groups)
         self._groups = groups.subscribe(self._ref.name, self._notification)
 
-    async def subscribe_to_queue(self, client: Client) -> None:
-        """Watch Kueue's Workload of the Job too, if the cluster serves Kueue's API. Safe to repeat."""
+    async def subscribe_to_queue(self, client: Client, uid: str) -> None:
+        """Watch Kueue's Workload of the gang too, if the cluster serves Kueue's API. Safe to repeat.
+
+        :param uid: UID of the object that Kueue admits.
+        """
         if self._queue is not None:
             return
         resource = await watched_workloads(client)
@@ -104,15 +107,18 @@ class GangWatch:
                 client, resource, self._ref.namespace, LABEL_KUEUE_JOB_UID, decode=KueueWorkloadView, index=job_of
             )
             self._informers.append(self._queue_informer)
-            self._queue = self._queue_informer.subscribe(self._ref.uid, self._notification)
+            self._queue = self._queue_informer.subscribe(uid, self._notification)
 
-    def subscribe_to_position(self, client: Client, queue: str | None) -> None:
-        """Learn the position of the Job in this LocalQueue from now on, or stop if there is none. Safe to repeat."""
+    def subscribe_to_position(self, client: Client, queue: str | None, uid: str) -> None:
+        """Learn the position of the gang in this LocalQueue from now on, or stop if there is none. Safe to repeat.
+
+        :param uid: UID of the object that Kueue admits.
+        """
         if queue is None:
             self._close_position()
         elif self._position is None:
             self._position = pending_positions().acquire(
-                client.config, self._ref.namespace, queue, self._ref.uid, self._notification
+                client.config, self._ref.namespace, queue, uid, self._notification
             )
 
     def _close_position(self) -> None:

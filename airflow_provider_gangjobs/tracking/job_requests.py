@@ -11,8 +11,8 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job import Job
-from airflow_provider_gangjobs.gang.state.roles import parts_to_end, ttl_patch
-from airflow_provider_gangjobs.halting import finish_halted
+from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end, ttl_patch
+from airflow_provider_gangjobs.halting import delete_job_set, finish_halted
 from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
 from airflow_provider_gangjobs.tracking.read.jobs import get_job
 
@@ -88,6 +88,8 @@ class JobRequests:
             if part.metadata.uid != self.ref.uid or not job.is_halted:
                 ref = Job(part).ref
                 await self.answer(partial(patch_uid, self.client, JOBS, ref.name, ref.namespace, ref.uid, end_patch()))
+        if must_delete_job_set(job):
+            await self.answer(lambda: delete_job_set(self.client, self.ref))
 
     async def set_ttl(self, job: Job | None) -> None:
         """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now."""

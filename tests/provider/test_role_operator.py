@@ -25,7 +25,7 @@ def operator(**parameters: Any) -> GangJobOperator:
         ({"launch": "shards"}, "launch"),
         ({"image": "i"}, "image: is given beside roles"),
         ({"roles": {"leader": {"image": "i", "replicas": 2}, "worker": ROLES["worker"]}}, "roles.leader.replicas"),
-        ({"queue_name": "team"}, "JobSet"),
+        ({"queue_name": "team", "topology": "required:rack"}, "topology: is given beside roles"),
     ],
     ids=str,
 )

@@ -185,9 +185,11 @@ async def test_preferred_gang_runs_without_a_group_where_the_cluster_has_no_gang
         assert len(cluster.bench.bound()) == 4
 
 
-async def test_roles_in_a_queue_are_refused_before_anything_is_created():
+async def test_roles_in_a_queue_are_refused_where_there_is_no_kueue():
     async with running_cluster() as cluster:
-        with pytest.raises(InvalidGangSpec, match="JobSet"):
+        with pytest.raises(
+            GangUnsupported, match=r"one JobSet, which only Kueue places; .* does not serve a known version"
+        ):
             await cluster.submit(replace(LEADER_AND_WORKERS, queue_name="team"))
         assert cluster.objects(JOBS) == []
 
@@ -242,11 +244,11 @@ async def test_adoption_extends_the_time_limit_of_all_roles():
     assert (before, after) == ([700] * 2, [1400] * 2)
 
 
-DEFAULTS = {"queue": ({"queue_name": "team"}, "queue team"), "yunikorn": ({"gang_scheduler": "yunikorn"}, "one kind")}
+DEFAULTS = {"queue": ({"queue_name": "team"}, "one JobSet"), "yunikorn": ({"gang_scheduler": "yunikorn"}, "one kind")}
 
 
 @pytest.mark.parametrize(("defaults", "reason"), DEFAULTS.values(), ids=DEFAULTS)
-async def test_defaults_of_a_connection_that_place_each_role_apart_are_refused(defaults, reason):
+async def test_defaults_of_a_connection_that_the_cluster_cannot_keep_are_refused(defaults, reason):
     async with running_cluster() as cluster:
         cluster.discovered = replace(cluster.discovered, **defaults)
         with pytest.raises(GangUnsupported, match=reason):

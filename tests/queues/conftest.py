@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from tests.queues.schedulers.cluster import Cluster
 
 
+ADMITS_JOB_SETS: Final[dict[str, Any]] = {"integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]}}
+"""The part of the configuration of Kueue that lets it admit JobSets, as it does by default."""
+
+
 @contextmanager
 def with_kueue(release: str, kueue_release: str, folder: Path) -> Iterator[Kueue]:
     """The manager of Kueue on a control plane with two nodes of 4 CPUs."""
@@ -57,14 +61,25 @@ def with_job_sets(folder: Path) -> Iterator[JobSetController]:
 @contextmanager
 def with_job_sets_in_queues(folder: Path) -> Iterator[tuple[JobSetController, Kueue]]:
     """The JobSet controller and the manager of Kueue, which admits JobSets, with two nodes of 4 CPUs."""
-    config = {"integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]}}
     with (
         running_plane(NONE, folder) as plane,
         running_job_sets(plane) as controller,
-        running_kueue(plane, "0.19", **config) as kueue,
+        running_kueue(plane, "0.19", **ADMITS_JOB_SETS) as kueue,
         NodePool.running(plane, nodes=2, cpu=4),
     ):
         yield controller, kueue
+
+
+@contextmanager
+def with_job_set_kueue(release: str, kueue_release: str, folder: Path) -> Iterator[Kueue]:
+    """The manager of Kueue, which admits JobSets, and the JobSet controller, with two nodes of 4 CPUs."""
+    with (
+        running_plane(release, folder) as plane,
+        running_job_sets(plane),
+        running_kueue(plane, kueue_release, **ADMITS_JOB_SETS) as kueue,
+        NodePool.running(plane, nodes=2, cpu=4),
+    ):
+        yield kueue
 
 
 CLUSTERS: Final[dict[str, dict[str, Callable[[Path], AbstractContextManager[Any]]]]] = {
@@ -76,6 +91,10 @@ CLUSTERS: Final[dict[str, dict[str, Callable[[Path], AbstractContextManager[Any]
     "bare_kueue": {f"kueue-{release}": partial(with_kueue, NONE, release) for release in RELEASES},
     "job_sets": {"jobset-0.12": with_job_sets},
     "job_sets_in_queues": {"jobset-kueue-0.19": with_job_sets_in_queues},
+    "job_set_kueue": {
+        "roles-1.36-kueue-0.15": partial(with_job_set_kueue, "1.36", "0.15"),
+        "roles-1.37-kueue-0.19": partial(with_job_set_kueue, "1.37", "0.19"),
+    },
     "cluster": {name: partial(with_scheduler, name) for name in PROGRAMS},
 }
 """The clusters of each fixture, by their names in the ids of the tests (`tests/side_by_side.py`)."""
@@ -121,6 +140,12 @@ def job_sets(running_cluster: JobSetController) -> JobSetController:
 @pytest.fixture(scope="session")
 def job_sets_in_queues(running_cluster: tuple[JobSetController, Kueue]) -> tuple[JobSetController, Kueue]:
     """The JobSet controller and the manager of Kueue, which admits JobSets."""
+    return running_cluster
+
+
+@pytest.fixture(scope="session")
+def job_set_kueue(running_cluster: Kueue) -> Kueue:
+    """The manager of Kueue, which admits JobSets, beside the JobSet controller on a plane with the Workload API."""
     return running_cluster
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.cluster.gangs import gang_spec, submit_gang
+from tests.cluster.role_gangs import leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.queues.following import following, until
 from tests.queues.tenants import kueue_tenant
@@ -251,6 +252,13 @@ async def test_submission_that_died_is_completed_by_the_next_try(kueue: Kueue, t
         async with following(tenant, submission) as gang:
             event = await gang.event()
     assert (submission.adopted, event.status) == (True, Status.SUCCEEDED), event
+
+
+async def test_roles_in_a_queue_are_refused_where_the_cluster_serves_no_job_sets(tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        with pytest.raises(GangUnsupported, match=r"does not serve jobset\.x-k8s\.io/v1alpha2"):
+            await submit_gang(gangs, leader_and_workers(queue_name=QUEUE, gang="preferred"))
+        assert await gangs.client.list(JOBS, tenant.namespace) == []
 
 
 async def test_gang_that_an_administrator_deactivates_says_so(kueue: Kueue, tenant: Tenant, queue: str) -> None:

@@ -52,9 +52,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "manifest": ({"roles": ROLES, "manifest": {}}, "manifest: is given beside roles, and describes one Job only."),
     "min_workers": ({"roles": ROLES, "min_workers": 2}, "min_workers: is given beside roles"),
     "keep_suspended": ({"roles": ROLES, "keep_suspended": True}, "keep_suspended: is given beside roles"),
-    "queue": ({"roles": ROLES, "queue_name": "team"}, "wait for it with JobSetSensor"),
-    "queue label": ({"roles": ROLES, "labels": {"kueue.x-k8s.io/queue-name": "q"}}, "wait for it with JobSetSensor"),
-    "kueue": ({"roles": ROLES, "gang_scheduler": "kueue"}, "wait for it with JobSetSensor"),
+    "topology": (
+        {"roles": ROLES, "queue_name": "team", "topology": "required:rack"},
+        "topology: is given beside roles, and would hold for each role apart.",
+    ),
+    "priority without a queue": ({"roles": ROLES, "queue_priority": "high"}, "queue_priority: is given without"),
+    "volcano in a queue": (
+        {"roles": ROLES, "queue_name": "team", "gang_scheduler": "volcano"},
+        "gang_scheduler: is volcano, and the gang is in the queue team, where only Kueue places roles.",
+    ),
     "yunikorn": ({"roles": ROLES, "gang_scheduler": "yunikorn"}, "Choose native, volcano or coscheduling"),
     "native dialect": ({"roles": ROLES, "dialect": "native"}, "each Job makes a group of its own"),
     "no image": ({"roles": {"leader": {}, "worker": WORKER}}, "roles.leader.image: is missing"),

@@ -14,6 +14,7 @@ from tests.side_by_side import group_of
         ("tests/queues/test_kueue_topology.py::test_a[kueue-0.19]", "kueue-0.19"),
         ("tests/queues/test_job_sets.py::test_a[jobset-0.12-deferred]", "jobset"),
         ("tests/queues/test_job_sets.py::test_b[jobset-kueue-0.19]", "jobset"),
+        ("tests/queues/test_kueue_roles.py::test_a[roles-1.36-kueue-0.15]", "roles-1.36"),
         ("tests/queues/schedulers/test_gangs_of_schedulers.py::test_a[yunikorn]", "yunikorn"),
         ("tests/queues/test_fragmentation.py::test_a[yunikorn-range(0, 15)]", "yunikorn"),
         ("tests/queues/test_fragmentation.py::test_a[volcano-range(0, 15)]", "volcano"),

@@ -1,7 +1,8 @@
 """Queues: who decides when the Job of a gang may run. One module for each answer: nobody, or Kueue."""
 
 from airflow_provider_gangjobs.gang.queues.base import Queue
+from airflow_provider_gangjobs.gang.queues.job_set import QueueOfJobSet
 from airflow_provider_gangjobs.gang.queues.no_queue import NoQueue
 from airflow_provider_gangjobs.gang.queues.selection import queue_of_job, requested_queue
 
-__all__ = ["NoQueue", "Queue", "queue_of_job", "requested_queue"]
+__all__ = ["NoQueue", "Queue", "QueueOfJobSet", "queue_of_job", "requested_queue"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_gangjobs.gang.queues.job_set import QueueOfJobSet
 from airflow_provider_gangjobs.gang.queues.kueue import Kueue
 from airflow_provider_gangjobs.gang.queues.no_queue import NoQueue
 
@@ -22,4 +23,6 @@ def queue_of_job(job: Job) -> Queue:
 
     A LocalQueue of the name `default` takes every Job that names no queue: the API server adds the label to the Job.
     """
+    if job.has_job_set:
+        return QueueOfJobSet(str(job.requested_queue))
     return requested_queue(job.requested_queue or job.queue)

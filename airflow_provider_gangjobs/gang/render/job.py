@@ -26,11 +26,12 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_GANG,
     LABEL_GANG_ROLE,
     LABEL_JOB_UID,
+    LABEL_KUEUE_PRIORITY,
     LABEL_KUEUE_QUEUE,
     LABEL_TASK,
 )
-from airflow_provider_gangjobs.gang.owner_references import owned_by_job, role_of_job
-from airflow_provider_gangjobs.gang.queues import requested_queue
+from airflow_provider_gangjobs.gang.owner_references import job_set_of_job, owned_by_job, role_of_job
+from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
 from airflow_provider_gangjobs.gang.render import files, rendezvous
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import (
@@ -48,7 +49,7 @@ from airflow_provider_gangjobs.gang.render.policy import (
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 from airflow_provider_gangjobs.gang.requeues import Requeues
-from airflow_provider_gangjobs.gang.roles import format_roles, role_job_name, roles_of, spec_of_role
+from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
 
@@ -76,14 +77,14 @@ def render_job(
 ) -> Object:
     """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
 
-    The spec must have passed `validation.validate`. Of a gang with roles, this is the Job of the first role.
+    The spec must have passed `validation.validate`. Of a gang with roles, this is the record.
 
     :param shape: The shape of the gang, if it has defaults of the connection. The default is the shape of the spec.
     """
-    if spec.roles is not None:
-        return render_first_role(spec, attempt, decision, scheduler)
     manifest = manifest_of(spec)
     shape = shape or shape_of(spec, manifest)
+    if spec.roles is not None:
+        return render_first_role(spec, attempt, decision, scheduler, shape)
     queue = requested_queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
     job: Object = {
         "apiVersion": "batch/v1",
@@ -100,15 +101,28 @@ def render_job(
 
 
 def render_first_role(
-    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None
+    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None, shape: Shape
 ) -> Object:
-    """Render the Job of the first role, which is the record of the gang. See `render_job`."""
+    """Render the record of a gang with roles: the Job of the first role, or a Job without pods. See `render_job`."""
     roles = roles_of(spec)
     annotations = {ANNOTATION_ROLES: format_roles(roles), ANNOTATION_TTL: str(_ttl_s(spec, {}))}
-    metadata = _metadata(spec, {}, attempt, decision, requested_queue(None), shape_of(spec, {}))
-    metadata["labels"][LABEL_GANG_ROLE] = roles[0].name
+    queue = requested_queue(None) if shape.kueue_queue is None else QueueOfJobSet(shape.kueue_queue)
+    metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
     metadata["annotations"] |= annotations
+    if shape.kueue_queue is not None:
+        return _without_pods(_role_job(spec, roles[0], attempt, decision, None, metadata))
+    metadata["labels"][LABEL_GANG_ROLE] = roles[0].name
     return _role_job(spec, roles[0], attempt, decision, scheduler, metadata)
+
+
+def _without_pods(job: Object) -> Object:
+    """Return the record of a gang whose roles are a JobSet, from the Job of its first role.
+
+    The record has the pod template of the first role, and runs no pod by it. It has no time limit: it runs from its
+    submission on, and the limit counts from the start of the pods.
+    """
+    job_spec = {name: value for name, value in job["spec"].items() if name != "activeDeadlineSeconds"}
+    return {**job, "spec": {**job_spec, "parallelism": 0}}
 
 
 def render_role(
@@ -125,17 +139,71 @@ def render_role(
 
     :param record_uid: The uid of the Job of the first role.
     """
-    labels = {name: value for name, value in labels_of(attempt).items() if name != LABEL_TASK}
     metadata: Object = {
         "name": role_job_name(attempt.name, role.name),
         "namespace": attempt.namespace,
-        "labels": {**spec.labels, **labels, LABEL_GANG_ROLE: role.name},
-        "annotations": {**spec.annotations, ANNOTATION_GANG: str(decision)},
+        **_role_metadata(spec, role, attempt, decision),
         "ownerReferences": [role_of_job(attempt.name, record_uid)],
     }
     job = _role_job(spec, role, attempt, decision, scheduler, metadata)
     job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = record_uid
     return job
+
+
+def render_job_set(
+    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, shape: Shape, record_uid: str
+) -> Object:
+    """Render the JobSet of a gang with roles in a queue, suspended. The record owns the JobSet.
+
+    The JobSet has one Job for each role, and no label of its queue. Without a failure policy, the JobSet fails when one
+    of its Jobs has failed. The Service of the gang gives the host names, so the JobSet makes none.
+
+    :param record_uid: The uid of the record.
+    """
+    queue = requested_queue(shape.kueue_queue, shape.kueue_priority)
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": attempt.name,
+            "namespace": attempt.namespace,
+            "labels": {**_without_queue(spec.labels), **queue.labels(), **_labels_of_role_job(attempt)},
+            "annotations": dict(spec.annotations),
+            "ownerReferences": [job_set_of_job(attempt.name, record_uid)],
+        },
+        "spec": {
+            "suspend": True,
+            "network": {"enableDNSHostnames": False},
+            "replicatedJobs": [_replicated_job(spec, role, attempt, decision, record_uid) for role in roles_of(spec)],
+        },
+    }
+
+
+def _replicated_job(
+    spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision, record_uid: str
+) -> Object:
+    metadata = _role_metadata(spec, role, attempt, decision)
+    first_job = job_set_job_name(attempt.name, roles_of(spec)[0].name)
+    job = _role_job(spec, role, attempt, decision, None, metadata, first_job=first_job)
+    metadata["labels"] = {**_without_queue(metadata["labels"]), LABEL_JOB_UID: record_uid}
+    del job["spec"]["suspend"]  # the JobSet controller suspends and resumes the Jobs of a JobSet
+    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = record_uid
+    return {"name": role.name, "replicas": 1, "template": {"metadata": metadata, "spec": job["spec"]}}
+
+
+def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision) -> Object:
+    return {
+        "labels": {**spec.labels, **_labels_of_role_job(attempt), LABEL_GANG_ROLE: role.name},
+        "annotations": {**spec.annotations, ANNOTATION_GANG: str(decision)},
+    }
+
+
+def _labels_of_role_job(attempt: Attempt) -> dict[str, str]:
+    return {name: value for name, value in labels_of(attempt).items() if name != LABEL_TASK}
+
+
+def _without_queue(labels: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in labels.items() if name not in {LABEL_KUEUE_QUEUE, LABEL_KUEUE_PRIORITY}}
 
 
 def _role_job(
@@ -145,12 +213,14 @@ def _role_job(
     decision: PlacementDecision,
     scheduler: GangScheduler | None,
     metadata: Object,
+    *,
+    first_job: str | None = None,
 ) -> Object:
     role_spec = spec_of_role(spec, role.name)
     job_spec = _job_spec(role_spec, {}, shape_of(role_spec, {}), decision)
     # The first Job that ends must not be deleted while another one runs. The record gets its time to live at the end.
     del job_spec["ttlSecondsAfterFinished"]
-    job_spec["template"] = role_template(spec, role, attempt)
+    job_spec["template"] = role_template(spec, role, attempt, first_job=first_job)
     job: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job_spec}
     if decision.placement is Placement.GANG and scheduler is not None:
         return scheduler.with_link(job, group_of(job, shape_of(spec, {})))
@@ -276,6 +346,7 @@ __all__ = [
     "policy_annotations",
     "render_files",
     "render_job",
+    "render_job_set",
     "render_role",
     "render_service",
     "user_template",

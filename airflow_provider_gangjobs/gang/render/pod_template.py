@@ -97,8 +97,13 @@ def _with_main_container_first(template: Object, main: Any) -> Object:
     return {**template, "spec": {**pod, "containers": containers}}
 
 
-def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, attempt: Attempt) -> Object:
-    """Render the pod template of a gang, without the link to the scheduling group."""
+def gang_template(
+    spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, attempt: Attempt, *, first_job: str | None = None
+) -> Object:
+    """Render the pod template of a gang, without the link to the scheduling group.
+
+    :param first_job: The name of the Job of rank 0, if it is not that of the gang.
+    """
     template: Object = copy_without_nulls(user_template(spec, manifest))
     pod: Object = template["spec"]
     known = {ENV_RESULT_PATH: RESULT_PATH, ENV_ATTEMPT: str(attempt.number), ENV_SIZE: str(shape.size)}
@@ -108,7 +113,7 @@ def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, att
         pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]
     if rendezvous := rendezvous_of(spec, shape):
         pod.setdefault("subdomain", attempt.name)
-        env += env_of(rendezvous, job=attempt.name, service=pod["subdomain"], size=shape.size)
+        env += env_of(rendezvous, job=first_job or attempt.name, service=pod["subdomain"], size=shape.size)
     main = pod["containers"][0]["name"]
     for kind in ("initContainers", "containers"):
         if containers := pod.get(kind):
@@ -118,13 +123,15 @@ def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, att
     return template
 
 
-def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt) -> Object:
+def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_job: str | None = None) -> Object:
     """Render the pod template of a role of a gang. Its size and its rendezvous are those of the whole gang.
 
     Kubernetes knows the rank in the role only, and cannot add numbers. So the variables with the rank in the gang exist
     only in the first role, where both ranks are equal.
+
+    :param first_job: The name of the Job of the first role, if it is not that of the gang.
     """
-    template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt)
+    template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt, first_job=first_job)
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
     env: list[Object] = [
         {"name": ENV_ROLE, "value": role.name},

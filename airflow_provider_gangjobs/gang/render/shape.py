@@ -85,10 +85,8 @@ def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, pr
 
     The parameters of the gang and their hash stay as they are: another try adopts the gang, whatever the connection
     says by then. A Job that another component starts (`keep_suspended`, or a controller that owns the Job) gets no
-    queue, and neither does a gang with roles, which the submission refuses.
+    queue.
     """
-    if spec.roles is not None:
-        return shape
     defaults = {}
     if shape.kueue_queue is None and queue is not None and not spec.keep_suspended and shape.controller is None:
         defaults["queue_name"] = queue

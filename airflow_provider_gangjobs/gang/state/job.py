@@ -170,6 +170,23 @@ class Job(Struct, frozen=True):
         return self._annotations.roles is not None
 
     @property
+    def has_job_set(self) -> bool:
+        """The Jobs of the roles are those of a JobSet, which this Job owns. This Job has no pods."""
+        return self.has_roles and self.requested_queue is not None
+
+    @property
+    def role_parts(self) -> tuple[JobView, ...]:
+        """Of `parts`, the Jobs that have pods."""
+        return self.parts[1:] if self.has_job_set else self.parts
+
+    @property
+    def queued_uid(self) -> str:
+        """UID of the object that Kueue admits: the JobSet of the roles, as far as it is known, or else the Job."""
+        controllers = (owner for part in self.role_parts for owner in part.metadata.owner_references)
+        job_sets = (owner.uid for owner in controllers if self.has_job_set and owner.controller)
+        return next(job_sets, self.ref.uid)
+
+    @property
     def lacks_parts(self) -> bool:
         """The gang has further Jobs, and their state is not known."""
         return self.has_roles and not self.parts
@@ -418,7 +435,7 @@ class Job(Struct, frozen=True):
     def has_run(self) -> bool:
         """The Job controller has started the Job at least once; in a gang with roles, any of its known Jobs."""
         if self.parts:
-            return any(Job(part).has_run for part in self.parts)
+            return any(Job(part).has_run for part in self.role_parts)
         status = self.status
         counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
         return status.start_time is not None or any(counters)

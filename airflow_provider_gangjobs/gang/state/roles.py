@@ -14,6 +14,11 @@ conditions. The first row that applies decides:
 The reason is that of the Job that failed first. A Job that ended by a deadline comes after the others, because the
 follower ends the other Jobs of a gang by a deadline of zero.
 
+The Jobs of a JobSet have some rules of their own. The record has no pods, so its own end says nothing, unless the gang
+was halted. When a Job has failed, the JobSet controller deletes the others, so a Job is missing for this reason. A Job
+with another uid than the submission has noted is not the Job of the gang: the controller has created it again, after
+somebody had deleted the Job of the gang.
+
 `combine` is the only function that knows that a gang may consist of several objects. A kind of object that contains the
 Jobs of a gang itself needs another function that returns a `Job`, such as `gang.state.job_set.read_job_set`.
 """
@@ -25,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job
@@ -49,9 +55,10 @@ def read_gang(record: JobView | Mapping[str, Any], others: Iterable[JobView | Ma
     if seen.metadata.annotations.roles is None:
         return Job(seen)
     uid = seen.metadata.uid
-    jobs = map(_view, others)
-    by_role = {job.metadata.labels.gang_role: job for job in jobs if _is_role_of(job, uid)}
-    return combine(seen, by_role)
+    jobs = filter(is_role_job, map(_view, others))
+    if Job(seen).has_job_set:
+        return _combine_job_set(seen, [job for job in jobs if job.metadata.labels.gang_uid == uid])
+    return combine(seen, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
 
 
 def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[Job]:
@@ -88,23 +95,80 @@ def combine(record: JobView, by_role: Mapping[str | None, JobView]) -> Job:
         active_deadline_seconds=record.spec.active_deadline_seconds,
     )
     metadata = replace(record.metadata, generation=max(job.metadata.generation for job in parts))
-    status = _status(found, missing, is_started=_is_started(record))
+    conditions = tuple(_conditions(found, missing if _is_started(record) else (), is_whole=not missing))
+    status = _status(found, missing, conditions)
     return Job(JobView(metadata=metadata, spec=spec, status=status), parts)
 
 
+def _combine_job_set(record: JobView, stored: Sequence[JobView]) -> Job:
+    """Return the Jobs of a gang whose roles are a JobSet as one Job.
+
+    :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
+    """
+    roles = Job(record).roles
+    noted = parse_role_jobs(record.metadata.annotations.role_jobs)
+    by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
+    found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
+    jobs = tuple(job for _, job in found)
+    missing = [role.name for role in roles if role.name not in by_role]
+    limits_s = [job.spec.active_deadline_seconds for job in jobs]
+    spec = JobSpec(
+        suspend=record.spec.suspend or any(map(_waits_suspended, jobs)),
+        parallelism=sum(role.size for role in roles),
+        completions=sum(role.size for role in roles),
+        active_deadline_seconds=max(filter(None, limits_s), default=None),
+    )
+    queue = record.metadata.annotations.queue if Job(record).is_given_to_queue else None
+    metadata = replace(
+        record.metadata,
+        generation=max((job.metadata.generation for job in jobs), default=record.metadata.generation),
+        labels=replace(record.metadata.labels, kueue_queue=queue),
+    )
+    conditions = tuple(_conditions_of_job_set(record, found, missing, is_gone=not stored))
+    status = _status(found, missing, conditions)
+    return Job(JobView(metadata=metadata, spec=spec, status=status), (record, *jobs))
+
+
+def must_delete_job_set(job: Job) -> bool:
+    """Return whether the JobSet of a gang that was halted or is failing must be deleted, so that the gang ends.
+
+    Otherwise the end of one Job makes the JobSet fail, and the JobSet controller deletes the other Jobs. That does not
+    happen while the JobSet is suspended, and a Job that was created again is no part of the gang.
+    """
+    if not job.has_job_set or job.lacks_parts:
+        return False
+    jobs = job.role_parts
+    fails = any(_condition(part, kind) for part in jobs for kind in ("Failed", "FailureTarget"))
+    is_gone = bool(jobs) and all(part.metadata.deletion_timestamp is not None for part in jobs)
+    return not fails and not is_gone and (_lacks_roles(job) or any(map(_waits_suspended, jobs)))
+
+
 def parts_to_end(job: Job) -> list[JobView]:
-    """Return the Jobs of a gang with roles that have not ended and have no deadline of zero yet."""
+    """Return the Jobs of a gang with roles that have not ended and have no deadline of zero yet.
+
+    The Jobs of a JobSet that lacks a Job are left out. They end with their JobSet, and so have no end of their own that
+    would seem to be the cause.
+    """
     return [
         part
-        for part in job.parts
+        for part in (job.parts[:1] if job.has_job_set and _lacks_roles(job) else job.parts)
         if not Job(part).has_end_condition and part.spec.active_deadline_seconds != HALTED_DEADLINE_S
     ]
 
 
 def ttl_patch(job: Job) -> dict[str, Any] | None:
-    """Return the merge patch with which the record of a gang with roles is deleted later; `None` if there is none."""
+    """Return the merge patch with which the record of a gang with roles is deleted later; `None` if there is none.
+
+    The time to live begins with the end of the record. A record without pods is complete with no completions, which can
+    be set because its parallelism is 0, too.
+    """
     ttl_s = job.view.metadata.annotations.ttl
-    return {"spec": {"ttlSecondsAfterFinished": int(ttl_s)}} if ttl_s is not None and ttl_s.isdecimal() else None
+    if ttl_s is None or not ttl_s.isdecimal():
+        return None
+    spec = {"ttlSecondsAfterFinished": int(ttl_s)}
+    if job.has_job_set and not Job(job.parts[0]).has_end_condition:
+        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if job.complete is None else {"completions": 0}
+    return {"spec": spec}
 
 
 def _view(job: JobView | Mapping[str, Any]) -> JobView:
@@ -115,8 +179,16 @@ def _gang_of(job: JobView) -> tuple[str, str | None]:
     return job.metadata.namespace, job.metadata.labels.gang
 
 
-def _is_role_of(job: JobView, record_uid: str) -> bool:
-    return is_role_job(job) and job.metadata.is_owned_by(record_uid)
+def _is_noted(job: JobView, role: str, noted: Mapping[str, str] | None) -> bool:
+    return noted is None or noted.get(role) == job.metadata.uid
+
+
+def _lacks_roles(job: Job) -> bool:
+    return len(job.role_parts) < len(job.roles)
+
+
+def _waits_suspended(job: JobView) -> bool:
+    return job.spec.suspend and not Job(job).has_end_condition
 
 
 def _is_started(record: JobView) -> bool:
@@ -124,7 +196,9 @@ def _is_started(record: JobView) -> bool:
     return not record.spec.suspend and record.metadata.deletion_timestamp is None
 
 
-def _status(found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_started: bool) -> JobStatus:
+def _status(
+    found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], conditions: tuple[Condition, ...]
+) -> JobStatus:
     statuses = [job.status for _, job in found]
     starts = [status.start_time for status in statuses]
     ends = [status.completion_time for status in statuses]
@@ -135,9 +209,9 @@ def _status(found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], 
         failed=sum(status.failed for status in statuses),
         terminating=sum(status.terminating for status in statuses),
         completed_indexes=",".join(filter(None, (_shifted(role, job) for role, job in found))),
-        start_time=None if missing or None in starts else max(filter(None, starts)),
-        completion_time=None if missing or None in ends else max(filter(None, ends)),
-        conditions=tuple(_conditions(found, missing if is_started else (), is_whole=not missing)),
+        start_time=None if missing or None in starts else max(filter(None, starts), default=None),
+        completion_time=None if missing or None in ends else max(filter(None, ends), default=None),
+        conditions=conditions,
     )
 
 
@@ -161,6 +235,32 @@ def _conditions(
     elif is_whole and all(condition(job.status.conditions, "Complete") for job in jobs):
         yield max((_complete(job) for job in jobs), key=_when)
     elif is_whole and all(_announces_success(job) for job in jobs):
+        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_announced_at, jobs)))
+
+
+def _conditions_of_job_set(
+    record: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
+) -> Iterable[Condition]:
+    jobs = [Job(job) for _, job in found]
+    suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
+    yield from next(([one] for one in suspended if one is not None), ())
+    if (complete := _condition(record, "Complete")) is not None:  # the follower completes it when all Jobs are complete
+        yield complete
+        return
+    if not missing and all(_condition(job.view, "Complete") for job in jobs):
+        yield max((_complete(job) for job in jobs), key=_when)
+        return
+    failure = _failure(found, ())
+    has_ended = all(job.has_end_condition for job in jobs)
+    if failure is None:
+        # Nothing but the deletion of the JobSet ends the gang.
+        has_ended = is_gone
+        failure = _condition(record, "Failed") or _condition(record, "FailureTarget")
+        if not Job(record).is_halted:
+            failure = _failure((), missing) if _is_started(record) else None
+    if failure is not None:
+        yield replace(failure, type="Failed" if has_ended else "FailureTarget")
+    elif not missing and all(map(_announces_success, jobs)):
         yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_announced_at, jobs)))
 
 
@@ -206,6 +306,7 @@ def _when(found: Condition) -> datetime:
 __all__ = [
     "combine",
     "is_role_job",
+    "must_delete_job_set",
     "parts_to_end",
     "read_gang",
     "read_gangs",

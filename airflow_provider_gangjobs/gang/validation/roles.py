@@ -9,11 +9,9 @@ from dataclasses import fields
 from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.roles import (
-    NO_QUEUE,
     ROLE_NAME_MAX,
     ROLE_PARAMETERS,
     roles_of,
@@ -21,7 +19,7 @@ from airflow_provider_gangjobs.gang.roles import (
 )
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE
 from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect
-from airflow_provider_gangjobs.gang.schedulers.selection import select_scheduler
+from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, select_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.job import INDEXED_PARALLELISM_MAX
@@ -32,14 +30,10 @@ ROLES_MAX: Final = 8
 """Each role is a Job, which costs two requests, and pods of one gang have few kinds."""
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _GANG_PARAMETERS: Final = frozenset(field.name for field in fields(GangSpec)) - {*ROLE_PARAMETERS, "roles"}
-_QUEUE_REMEDY: Final = (
-    "Leave out the queue, or create a JobSet in the queue by other means and wait for it with JobSetSensor: "
-    "the provider does not submit JobSets"
-)
 _REFUSED: Final = {
     "manifest": "describes one Job only",
     "min_workers": "does not say which roles may start with fewer ranks",
-    "topology": "is a request to a queue of Kueue",
+    "topology": "would hold for each role apart",
 }
 """Parameters that a gang with roles cannot have, and why."""
 
@@ -54,7 +48,7 @@ def validate_roles(spec: GangSpec, validate: ValidateGang) -> tuple[Problem, ...
     problems = [*_form(spec.roles), *_refused(spec)]
     if problems:
         return tuple(problems)
-    problems += [*_queue(spec), *_scheduler(spec), *_size(spec)]
+    problems += [*_scheduler(spec), *_size(spec)]
     for name in spec.roles or {}:
         role = spec_of_role(spec, name)
         found = validate(role)
@@ -116,20 +110,11 @@ def _refused(spec: GangSpec) -> Iterator[Problem]:
         yield Problem("keep_suspended", "is given beside roles, whose Jobs the submission starts in order", "Remove it")
 
 
-def _queue(spec: GangSpec) -> Iterator[Problem]:
-    given = {
-        "queue_name": spec.queue_name,
-        "queue_priority": spec.queue_priority,
-        f"labels.{LABEL_KUEUE_QUEUE}": dict(spec.labels).get(LABEL_KUEUE_QUEUE),
-    }
-    for path, value in given.items():
-        if value is not None:
-            yield Problem(path, f"is given beside roles. {NO_QUEUE}", _QUEUE_REMEDY)
-    if spec.gang_scheduler == KUEUE:
-        yield Problem("gang_scheduler", f"is {KUEUE!r}, and roles are given. {NO_QUEUE}", _QUEUE_REMEDY)
-
-
 def _scheduler(spec: GangSpec) -> Iterator[Problem]:
+    queue = shape_of(spec, {}).kueue_queue
+    if queue is not None and spec.gang_scheduler not in {None, AUTO, KUEUE}:
+        what = f"is {spec.gang_scheduler}, and the gang is in the queue {queue}, where only Kueue places roles"
+        yield Problem("gang_scheduler", what, "Leave out gang_scheduler or the queue")
     if spec.dialect == NativeDialect.name:
         what = f"is {NativeDialect.name!r}, in which each Job makes a group of its own"
         yield Problem("dialect", what, "Leave dialect out: then the provider makes one group for all roles")

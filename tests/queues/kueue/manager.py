@@ -38,6 +38,7 @@ CONVERTED: Final = {"localqueues", "clusterqueues", "cohorts", "workloads", "mul
 """The storage version of these resources differs from the version that the manager reads."""
 WEBHOOKS: Final = {
     *("mjob.kb.io", "mclusterqueue.kb.io", "mresourceflavor.kb.io", "mworkload.kb.io"),
+    *("mjobset.kb.io", "vjobset.kb.io"),
     *("vjob.kb.io", "vclusterqueue.kb.io", "vcohort.kb.io", "vresourceflavor.kb.io", "vworkload.kb.io"),
 }
 KINDS: Final = {
@@ -157,6 +158,11 @@ class Kueue:
         with self.plane.client() as client:
             path = f"{GROUP}/{VERSION}{where}/{plural}"
             wait_until(lambda: client.post(path, json=document).is_success, f"{plural} accept {body['metadata']}")
+
+    def exists(self, plural: str, name: str) -> bool:
+        """Whether there is an object of this name, of a resource without namespaces."""
+        with self.plane.client() as client:
+            return client.get(f"{GROUP}/{VERSION}/{plural}/{name}").is_success
 
     def patch(self, plural: str, name: str, body: Mapping[str, Any], namespace: str | None = None) -> None:
         """Merge-patch an object."""

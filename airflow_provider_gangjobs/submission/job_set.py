@@ -1,0 +1,169 @@
+"""The steps of a gang with roles in a queue of Kueue: one JobSet, whose Jobs are those of the roles.
+
+Kueue makes a Workload for each Job, and one Workload for a JobSet. A Job of a JobSet cannot be the record of a gang,
+because the JobSet controller deletes and creates these Jobs. So the record is a Job without pods, which owns the
+JobSet, and everything else is as for every gang. docs/design.md, "Several roles", gives the reasons for the order:
+
+1. The record and the JobSet are created, both suspended. The JobSet controller creates the Jobs, also suspended.
+2. When all Jobs exist, their UIDs are known. A Job that replaces one of them is not taken for it.
+3. The JobSet gets the label of its queue. From then on Kueue may let it run.
+4. The record is started, with the UIDs in an annotation. Now the submission is complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
+from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.render.job import render_job_set
+from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.roles import read_gang
+from airflow_provider_gangjobs.submission.steps import CreateOwned
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.requests import Object
+
+CONTROLLER_TIMEOUT_S: Final = 15.0
+"""The JobSet controller creates the Jobs of a JobSet within a second, if it runs."""
+CONTROLLER_PAUSE_S: Final = 0.25
+
+
+class CheckJobSets(Struct, frozen=True):
+    """Check that the cluster serves JobSets, before anything is created. This step writes nothing."""
+
+    name: str = "check that the cluster serves JobSets"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Return whether the gang is new."""
+        return not progress.job
+
+    async def apply(self, progress: Progress) -> Object:
+        """List the JobSets of the gang.
+
+        Raises:
+            GangUnsupported: the cluster does not serve JobSets in the version that is known.
+        """
+        try:
+            await progress.requests.list(JOB_SETS, gang_selector(progress.attempt.name))
+        except NotFound as error:
+            raise GangUnsupported(
+                f"the roles of a gang in a queue are one JobSet, and the cluster does not serve {JOB_SETS.api_version}",
+                "Install JobSet, and enable its integration in Kueue, or submit the gang without a queue",
+            ) from error
+        return progress.job
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return None: this step writes nothing and can be repeated."""
+        return None
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Return true: `apply` has made the check."""
+        return True
+
+
+def create_job_set() -> CreateOwned:
+    """Return the step that creates the JobSet, suspended and without its queue."""
+
+    def body(progress: Progress) -> Object:
+        return render_job_set(progress.spec, progress.attempt, progress.decision, progress.shape, progress.ref.uid)
+
+    def on_created(progress: Progress, stored: Object) -> None:
+        progress.job_set = stored
+
+    return CreateOwned(JOB_SETS, body, on_created)
+
+
+class FindJobsOfJobSet(Struct, frozen=True):
+    """Wait until the JobSet controller has created the Job of each role. This step writes nothing."""
+
+    name: str = "wait for the Jobs of the JobSet"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Return whether the submission is not complete."""
+        return not progress.stored.is_submission_complete
+
+    async def apply(self, progress: Progress) -> Object:
+        """Note the Jobs in `progress`, and return the record.
+
+        Raises:
+            SubmissionFailed: the Jobs do not exist in time.
+        """
+        requests = progress.requests
+        give_up_at = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
+        while True:
+            gang = read_gang(progress.job, await requests.list(JOBS, gang_selector(progress.attempt.name)))
+            if len(gang.role_parts) == len(gang.roles):
+                uids = [part.metadata.uid for part in gang.role_parts]
+                progress.role_uids = dict(zip(gang.role_names, uids, strict=True))
+                return progress.job
+            if requests.clock.monotonic() >= give_up_at or not await requests.sleep_before_retry(CONTROLLER_PAUSE_S):
+                cause = f"The JobSet controller has created {len(gang.role_parts)} of {len(gang.roles)} Jobs"
+                advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run it again"
+                raise progress.failed(self.name, cause, transient=True, advice=advice)
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return None: this step writes nothing and can be repeated."""
+        return None
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Return true: `apply` has found the Jobs."""
+        return True
+
+
+class GiveJobSetToQueue(Struct, frozen=True):
+    """PATCH the JobSet with the label of its queue, in the version that was read."""
+
+    name: str = "give the JobSet to its queue"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Return whether the JobSet has no queue."""
+        return not _has_queue(progress.job_set)
+
+    async def apply(self, progress: Progress) -> Object:
+        """Patch the JobSet.
+
+        Raises:
+            JobDeleted: the JobSet is gone.
+            Conflict: the JobSet has changed.
+        """
+        metadata = progress.job_set["metadata"]
+        labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
+        try:
+            return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
+        except NotFound as error:
+            raise _gone(progress) from error
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return the JobSet.
+
+        Raises:
+            JobDeleted: the JobSet is gone.
+        """
+        stored = await progress.requests.find(JOB_SETS, progress.attempt.name)
+        if stored is None or stored["metadata"]["uid"] != progress.job_set["metadata"]["uid"]:
+            raise _gone(progress)
+        return stored
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Accept the JobSet if it has its queue."""
+        if "deletionTimestamp" in stored["metadata"]:
+            raise _gone(progress)
+        progress.job_set = stored
+        return _has_queue(stored)
+
+
+def _has_queue(job_set: Object) -> bool:
+    return LABEL_KUEUE_QUEUE in job_set["metadata"].get("labels", {})
+
+
+def _gone(progress: Progress) -> JobDeleted:
+    return JobDeleted(progress.where, "submitted", "Its JobSet was deleted before it was given to its queue")
+
+
+__all__ = ["CheckJobSets", "FindJobsOfJobSet", "GiveJobSetToQueue", "create_job_set"]

@@ -1,0 +1,334 @@
+"""Gangs with roles in queues of the real Kueue: one JobSet of the real controller, which Kueue admits as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
+from airflow_provider_gangjobs.exceptions import GangUnsupported
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.service import GangService
+from tests.cluster.gangs import gang_spec, submit_gang
+from tests.cluster.role_gangs import SLEEP, leader_and_workers
+from tests.queues.following import following, until
+from tests.queues.tenants import kueue_tenant
+from tests.queues.test_kueue_topology import HOSTNAME, create_topology_queue
+from tests.replies import accepted
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
+    from tests.queues.kueue.manager import Kueue
+
+QUEUE: Final = "team"
+PREFERRED: Final = {"queue_name": QUEUE, "gang": "preferred"}
+FAILS: Final = "import sys, time; time.sleep(2); sys.exit(3)"
+
+
+@pytest.fixture
+def tenant(job_set_kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """A namespace for one test, and a ServiceAccount that has exactly the documented rights."""
+    with kueue_tenant(job_set_kueue.plane, request.node.name) as tenant:
+        yield tenant
+
+
+@pytest.fixture
+def queue(job_set_kueue: Kueue, tenant: Tenant) -> str:
+    """The ClusterQueue of the queue `team`, which has a quota of 4 CPUs."""
+    return job_set_kueue.create_queue(tenant.namespace)
+
+
+def stored(tenant: Tenant, path: str) -> dict[str, Any]:
+    with tenant.plane.client() as admin:
+        return accepted(admin.get(path.format(f"namespaces/{tenant.namespace}")))
+
+
+def record_of(tenant: Tenant, submission: Submission) -> dict[str, Any]:
+    return stored(tenant, f"/apis/batch/v1/{{}}/jobs/{submission.ref.name}")
+
+
+def end_of(tenant: Tenant, submission: Submission) -> list[str]:
+    """The final conditions of the record."""
+    conditions = record_of(tenant, submission)["status"].get("conditions", ())
+    return [one["type"] for one in conditions if one["type"] in {"Complete", "Failed"}]
+
+
+def job_sets_of(tenant: Tenant) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = stored(tenant, "/apis/jobset.x-k8s.io/v1alpha2/{}/jobsets")["items"]
+    return found
+
+
+def pods_of(tenant: Tenant) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = stored(tenant, "/api/v1/{}/pods")["items"]
+    return found
+
+
+def uids_of(tenant: Tenant) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods_of(tenant)}
+
+
+def workload_of(job_set_kueue: Kueue, tenant: Tenant) -> dict[str, Any] | None:
+    (job_set,) = job_sets_of(tenant)
+    return job_set_kueue.workload_of(tenant.namespace, job_set["metadata"]["uid"])
+
+
+async def test_roles_run_as_one_job_set_where_the_queue_keeps_them_together(
+    job_set_kueue: Kueue, tenant: Tenant
+) -> None:
+    create_topology_queue(job_set_kueue, tenant.namespace, HOSTNAME)
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, leader_and_workers(queue_name=QUEUE, ttl_after_finished_s=600))
+        async with following(tenant, submission) as gang:
+            event = await gang.event()
+        outcomes = await gangs.outcomes(submission.ref)
+    assert (submission.decision, submission.state, submission.queue) == ("gang:kueue", "suspended", QUEUE)
+    assert event.status is Status.SUCCEEDED, event
+    assert [(outcome.role, outcome.message) for outcome in outcomes] == [
+        ("leader", "[1, 2]"),
+        ("worker", "[0]"),
+        ("worker", "[0]"),
+    ]
+    await until(lambda: end_of(tenant, submission) == ["Complete"])
+    assert record_of(tenant, submission)["spec"]["ttlSecondsAfterFinished"] == 600
+    assert tenant.forbidden_requests() == []
+
+
+async def test_time_to_live_of_the_record_deletes_everything(tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, leader_and_workers(**PREFERRED, ttl_after_finished_s=1))
+        async with following(tenant, submission) as gang:
+            assert (await gang.event()).status is Status.SUCCEEDED
+        await nothing_is_left(gangs, tenant)
+
+
+async def nothing_is_left(gangs: GangService, tenant: Tenant) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        for resource in (JOBS, JOB_SETS):
+            while await gangs.client.list(resource, tenant.namespace):  # noqa: ASYNC110 - others delete them
+                await asyncio.sleep(0.1)
+    await until(lambda: pods_of(tenant) == [])
+
+
+@pytest.mark.parametrize("role", ["leader", "worker"])
+async def test_role_that_fails_ends_the_gang_and_no_outcome_is_lost(
+    job_set_kueue: Kueue, tenant: Tenant, queue: str, role: str
+) -> None:
+    programs = {"leader": SLEEP, "worker": SLEEP, role: FAILS}
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, leader_and_workers(**programs, **PREFERRED, termination_grace_s=1))
+        async with following(tenant, submission) as gang:
+            event = await gang.event()
+        outcomes = await gangs.outcomes(submission.ref)
+    assert event.status is Status.FAILED
+    assert f"of role {role} exited with code 3" in event.message
+    assert sorted((outcome.role, outcome.rank) for outcome in outcomes) == [("leader", 0), ("worker", 1), ("worker", 2)]
+    assert 3 in {outcome.exit_code for outcome in outcomes if outcome.role == role}
+    await until(lambda: end_of(tenant, submission) == ["Failed"])
+    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    assert tenant.forbidden_requests() == []
+
+
+async def test_gang_waits_for_the_quota_of_all_roles(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        first = await submit_gang(gangs, gang_spec(2, code=SLEEP, **PREFERRED), "first")
+        await until(lambda: len(pods_of(tenant)) == 2)
+        second = await submit_gang(gangs, leader_and_workers(**PREFERRED), "second")
+        async with following(tenant, second) as gang:
+            await gang.line("does not admit the gang yet: ")
+            await gang.line(". Position 1 in the ClusterQueue")
+            assert len(pods_of(tenant)) == 2
+            await gangs.delete(first.ref)
+            assert (await gang.event()).status is Status.SUCCEEDED
+    assert tenant.forbidden_requests() == []
+
+
+async def test_roles_that_fit_the_sum_and_not_the_nodes_get_no_pod(job_set_kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(job_set_kueue, tenant.namespace, HOSTNAME)
+    async with GangService.connect(tenant.config) as gangs:
+        spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="2500m", queue_name=QUEUE)
+        submission = await submit_gang(gangs, spec)
+        async with following(tenant, submission, Deadlines(queue_s=5)) as gang:
+            event = await gang.event()
+    assert (event.status, event.phase) == (Status.TIMEOUT, "queued")
+    assert "topology" in event.message
+    await until(lambda: (job_sets_of(tenant), pods_of(tenant)) == ([], []))
+    await until(lambda: end_of(tenant, submission) == ["Failed"])
+    assert tenant.forbidden_requests() == []
+
+
+async def test_gang_that_is_halted_in_its_queue_never_runs(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        first = await submit_gang(gangs, gang_spec(2, code=SLEEP, **PREFERRED), "first")
+        await until(lambda: len(pods_of(tenant)) == 2)
+        second = await submit_gang(gangs, leader_and_workers(**PREFERRED), "second")
+        async with following(tenant, second) as gang:
+            await gang.line("does not admit the gang yet")
+            await gangs.halt(second.ref, reason="Enough: a person said so")
+            event = await gang.event()
+        await gangs.delete(first.ref)
+        third = await submit_gang(gangs, gang_spec(**PREFERRED), "third")
+        async with following(tenant, third) as other:
+            assert (await other.event()).status is Status.SUCCEEDED
+    assert (event.status, event.reason) == (Status.FAILED, "Enough")
+    await until(lambda: end_of(tenant, second) == ["Failed"])
+    assert job_sets_of(tenant) == []
+    assert {pod["metadata"]["labels"]["job-name"] for pod in pods_of(tenant)} == {third.ref.name}
+
+
+async def test_gang_that_is_halted_while_it_runs_ends_and_frees_its_quota(
+    job_set_kueue: Kueue, tenant: Tenant, queue: str
+) -> None:
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, spec)
+        async with following(tenant, submission) as gang:
+            await gang.line("running: 3/3")
+            await gangs.halt(submission.ref, reason="Enough: a person said so")
+            event = await gang.event()
+        assert len(await gangs.outcomes(submission.ref)) == 3
+    assert (event.status, event.reason) == (Status.FAILED, "Enough")
+    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    await until(lambda: end_of(tenant, submission) == ["Failed"])
+
+
+async def test_run_timeout_ends_all_roles(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, spec)
+        async with following(tenant, submission, Deadlines(run_s=3)) as gang:
+            event = await gang.event()
+        assert len(await gangs.outcomes(submission.ref)) == 3
+    assert (event.status, event.phase) == (Status.TIMEOUT, "running"), event
+    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "queued"])
+async def test_kill_deletes_the_gang_and_everything_that_it_owns(
+    job_set_kueue: Kueue, tenant: Tenant, queue: str, is_running: bool
+) -> None:
+    cpu = "1" if is_running else "2"
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu=cpu, **PREFERRED, termination_grace_s=1)
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, spec)
+        await until(lambda: workload_of(job_set_kueue, tenant) is not None)
+        await until(lambda: len(pods_of(tenant)) == (3 if is_running else 0))
+        assert await gangs.kill(submission.ref, "somebody") == "deleted"
+        await nothing_is_left(gangs, tenant)
+    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    assert tenant.forbidden_requests() == []
+
+
+async def test_preempted_gang_runs_again_and_is_not_timed_out(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    for name, value in {"roles-low": 1, "roles-high": 100}.items():
+        if not job_set_kueue.exists("workloadpriorityclasses", name):
+            job_set_kueue.create("workloadpriorityclasses", {"metadata": {"name": name}, "value": value})
+    low_spec = leader_and_workers(
+        leader=SLEEP, worker=SLEEP, **PREFERRED, queue_priority="roles-low", termination_grace_s=1
+    )
+    async with GangService.connect(tenant.config) as gangs:
+        low = await submit_gang(gangs, low_spec, "low")
+        async with following(tenant, low, Deadlines(queue_s=60)) as gang:
+            await gang.line("running: 3/3")
+            before = uids_of(tenant)
+            high = await submit_gang(
+                gangs, gang_spec(code="import time; time.sleep(1)", **PREFERRED, queue_priority="roles-high"), "high"
+            )
+            async with following(tenant, high) as preempting:
+                assert (await preempting.event()).status is Status.SUCCEEDED
+            lines = len(gang.lines)
+            await until(lambda: any(line.startswith("running: 3/3") for line in gang.lines[lines:]))
+            assert not before & {
+                pod["metadata"]["uid"] for pod in pods_of(tenant) if pod["status"].get("phase") == "Running"
+            }
+            await gangs.kill(low.ref, "somebody")
+    assert any("queued" in line or "Preempted" in line for line in gang.lines), gang.lines
+
+
+async def test_job_of_a_role_that_somebody_deletes_fails_the_gang(
+    job_set_kueue: Kueue, tenant: Tenant, queue: str
+) -> None:
+    """The JobSet controller creates the Job again, which the provider does not take for the Job of the gang."""
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, spec)
+        async with following(tenant, submission) as gang:
+            await gang.line("running: 3/3")
+            with tenant.plane.client() as admin:
+                path = f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{submission.ref.name}-leader-0"
+                accepted(admin.delete(f"{path}?propagationPolicy=Background"))
+            event = await gang.event()
+    assert (event.status, event.reason) == (Status.FAILED, "PodDeleted"), event
+    await until(lambda: (job_sets_of(tenant), pods_of(tenant)) == ([], []))
+    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+
+
+async def test_job_set_that_somebody_deletes_fails_the_gang(tenant: Tenant, queue: str) -> None:
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, spec)
+        async with following(tenant, submission) as gang:
+            await gang.line("running: 3/3")
+            with tenant.plane.client() as admin:
+                path = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{tenant.namespace}/jobsets/{submission.ref.name}"
+                accepted(admin.delete(f"{path}?propagationPolicy=Background"))
+            event = await gang.event()
+        assert len(await gangs.outcomes(submission.ref)) == 3
+    assert (event.status, event.reason) == (Status.FAILED, "PodDeleted"), event
+
+
+async def test_next_try_adopts_the_gang_that_waits_and_the_one_that_has_succeeded(tenant: Tenant, queue: str) -> None:
+    spec = leader_and_workers(**PREFERRED, files={"a.txt": "text"}, execution_timeout_s=100)
+    key = TaskKey("dag", "run", "task", -1)
+    async with GangService.connect(tenant.config) as gangs:
+        first = await gangs.submit(spec, key=key, claim="first")
+        assert await limits_s(gangs, tenant) == {"": None, "leader": 700, "worker": 700}
+        second = await gangs.submit(spec, key=key, claim="second")
+        assert await limits_s(gangs, tenant) == {"": None, "leader": 1400, "worker": 1400}
+        assert (second.ref, second.adopted) == (first.ref, True)
+        assert record_of(tenant, first)["metadata"]["annotations"][ANNOTATION_CLAIM] == "second"
+        assert await gangs.kill(first.ref, "first") == "left alone"
+        async with following(tenant, second) as gang:
+            assert (await gang.event()).status is Status.SUCCEEDED
+        before = uids_of(tenant)
+        third = await gangs.submit(spec, key=key, claim="third")
+        assert (third.ref, third.state) == (first.ref, "succeeded")
+        assert uids_of(tenant) == before
+    assert tenant.forbidden_requests() == []
+
+
+async def limits_s(gangs: GangService, tenant: Tenant) -> dict[str, int | None]:
+    """The time limits of the Jobs by role, and of the record."""
+    jobs = await gangs.client.list(JOBS, tenant.namespace)
+    return {
+        job["metadata"]["labels"].get(LABEL_GANG_ROLE, ""): job["spec"].get("activeDeadlineSeconds") for job in jobs
+    }
+
+
+async def test_queue_that_counts_a_quota_only_is_refused_for_a_required_gang(tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        with pytest.raises(GangUnsupported, match=r"one JobSet, which only Kueue places; .* has no Topology"):
+            await submit_gang(gangs, leader_and_workers(queue_name=QUEUE))
+        assert await gangs.client.list(JOBS, tenant.namespace) == []
+        assert await gangs.client.list(JOB_SETS, tenant.namespace) == []
+
+
+async def test_label_of_the_queue_is_on_the_job_set_only(tenant: Tenant, queue: str) -> None:
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, labels={LABEL_KUEUE_QUEUE: QUEUE}, gang="preferred")
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, spec)
+        await until(lambda: len(pods_of(tenant)) == 3)
+        (job_set,) = job_sets_of(tenant)
+        assert job_set["metadata"]["labels"][LABEL_KUEUE_QUEUE] == QUEUE
+        jobs = await gangs.client.list(JOBS, tenant.namespace)
+        assert len(jobs) == 3
+        assert not any(LABEL_KUEUE_QUEUE in job["metadata"]["labels"] for job in jobs)
+        await gangs.kill(submission.ref, "somebody")

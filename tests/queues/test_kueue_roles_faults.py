@@ -1,0 +1,171 @@
+"""Requests about a gang with roles in a queue of the real Kueue: in turn, each fails or is the last of its process."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, SERVICES
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.render.files import config_map_name
+from airflow_provider_gangjobs.gang.roles import parse_role_jobs
+from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission import ending, operations
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from tests import submission_faults
+from tests.cluster.role_gangs import SLEEP, leader_and_workers
+from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.queues.following import until
+from tests.queues.tenants import kueue_tenant
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
+    from tests.queues.kueue.manager import Kueue
+
+SPEC: Final = leader_and_workers(
+    leader=SLEEP, worker=SLEEP, cpu="10m", queue_name="team", gang="preferred", files={"a": "b"}, termination_grace_s=1
+)
+NEVER_FITS: Final = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="2", queue_name="team", gang="preferred")
+FAULTS: Final = ("dies before", "dies after", "500 before", "500 after", "reply lost after")
+
+
+@pytest.fixture
+def tenant(job_set_kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """A namespace with a queue of 4 CPUs, and a ServiceAccount that has exactly the documented rights."""
+    with kueue_tenant(job_set_kueue.plane, request.node.name) as tenant:
+        job_set_kueue.create_queue(tenant.namespace)
+        yield tenant
+
+
+async def submit(gangs: GangService, trigger_id: str, *, spec: GangSpec = SPEC, api: Any = None) -> Submission:
+    discovered = await discover(gangs.client)
+    return await operations.submit_operation(
+        api or gangs.client, spec, trigger_id=trigger_id, discovered=discovered, namespace=gangs.namespace
+    )
+
+
+async def live_records(gangs: GangService, trigger_id: str) -> list[dict[str, Any]]:
+    selector = operations.selector_of(trigger_id)
+    jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
+    return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+
+
+async def job_set_of(gangs: GangService, record: dict[str, Any]) -> dict[str, Any] | None:
+    """The JobSet of a record."""
+    selector = gang_selector(record["metadata"]["name"])
+    found = await gangs.client.list(JOB_SETS, gangs.namespace, label_selector=selector)
+    assert all(one["metadata"]["ownerReferences"][0]["uid"] == record["metadata"]["uid"] for one in found)
+    return found[0] if found else None
+
+
+async def check_whole(gangs: GangService, record: dict[str, Any]) -> None:
+    """Service, files and the Jobs of both roles exist, so Kueue may let the gang run."""
+    name, uid = record["metadata"]["name"], record["metadata"]["uid"]
+    for resource, of in {SERVICES: name, CONFIGMAPS: config_map_name(name)}.items():
+        stored = await gangs.client.get(resource, of, gangs.namespace)
+        assert uid in {owner["uid"] for owner in stored["metadata"]["ownerReferences"]}
+    assert set(await uids_of_roles(gangs, name)) == {"leader", "worker"}
+
+
+async def uids_of_roles(gangs: GangService, name: str) -> dict[str, str]:
+    jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=gang_selector(name))
+    roles = {job["metadata"]["labels"].get("gangjobs.airflow/gang-role"): job["metadata"]["uid"] for job in jobs}
+    return {role: uid for role, uid in roles.items() if role is not None}
+
+
+async def submit_with_fault(gangs: GangService, trigger_id: str, at: int, fault_name: str) -> None:
+    """Submit a gang with one fault, check what is left, and submit the gang again."""
+    error, applied = submission_faults.FAULTS[fault_name]
+    failures: list[SubmissionFailed] = []
+    try:
+        await submit(gangs, trigger_id, api=CrashingClient(gangs.client, Crash(at, applied), error=error))
+    except ProcessDied:
+        pass
+    except SubmissionFailed as failed:
+        failures.append(failed)
+    assert all(failed.retryable for failed in failures)
+    for record in await live_records(gangs, trigger_id):
+        job_set = await job_set_of(gangs, record)
+        if job_set is not None and LABEL_KUEUE_QUEUE in job_set["metadata"]["labels"]:
+            await check_whole(gangs, record)
+        else:
+            assert record["spec"]["suspend"] is True
+            assert job_set is None or job_set["spec"]["suspend"] is True
+    submission = await submit(gangs, trigger_id)
+    assert submission.attempt == 0
+    await check_runs(gangs, submission)
+
+
+async def check_runs(gangs: GangService, submission: Submission) -> None:
+    """One complete gang of this id is live and in its queue, and Kueue lets it run."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            (record,) = await live_records(gangs, submission.trigger_id)
+            job_set = await job_set_of(gangs, record)
+            assert job_set is not None
+            if not job_set["spec"]["suspend"]:
+                break
+            await asyncio.sleep(0.1)
+    assert record["metadata"]["uid"] == submission.ref.uid
+    noted = parse_role_jobs(record["metadata"]["annotations"][ANNOTATION_ROLE_JOBS])
+    assert noted == await uids_of_roles(gangs, submission.ref.name)
+    assert record["spec"]["suspend"] is False
+    await check_whole(gangs, record)
+
+
+@pytest.mark.parametrize("fault_name", FAULTS)
+async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(tenant: Tenant, fault_name: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        clean = CrashingClient(gangs.client)
+        await check_runs(gangs, await submit(gangs, "clean", api=clean))
+        plays = [submit_with_fault(gangs, f"op-{at}", at, fault_name) for at in range(len(clean.requests))]
+        for request, found in zip(clean.requests, await asyncio.gather(*plays, return_exceptions=True), strict=True):
+            assert found is None, f"{fault_name} at {request}"
+    assert tenant.forbidden_requests() == []
+
+
+async def halt_with_crash(gangs: GangService, trigger_id: str, crash: Crash) -> None:
+    """Halt a gang that waits in its queue by a process that dies, and submit the gang again."""
+    first = await submit(gangs, trigger_id, spec=NEVER_FITS)
+    with suppress(ProcessDied):
+        await ending.halt(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
+    second = await submit(gangs, trigger_id, spec=NEVER_FITS)
+    record = await gangs.client.get(JOBS, first.ref.name, gangs.namespace)
+    is_halted = read_job(record).is_halted
+    assert (second.ref == first.ref, second.attempt) == ((False, 1) if is_halted else (True, 0))
+    async with asyncio.timeout(TIMEOUT_S):
+        while is_halted and await may_run(gangs, record):  # noqa: ASYNC110 - controllers end the gang
+            await asyncio.sleep(0.1)
+    assert await may_run(gangs, record) is not is_halted
+
+
+async def may_run(gangs: GangService, record: dict[str, Any]) -> bool:
+    """Whether the gang has a JobSet that has not failed."""
+    job_set = await job_set_of(gangs, record)
+    conditions = job_set["status"].get("conditions", ()) if job_set is not None else ()
+    return job_set is not None and "Failed" not in {one["type"] for one in conditions if one["status"] == "True"}
+
+
+async def test_halt_that_died_is_finished_by_the_next_submission(job_set_kueue: Kueue, tenant: Tenant) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        clean = CrashingClient(gangs.client)
+        submission = await submit(gangs, "clean", spec=NEVER_FITS)
+        assert await ending.halt(clean, submission.ref, reason="Enough: stop")
+        crashes = crash_points(clean.requests)
+        plays = [halt_with_crash(gangs, f"op-{number}", crash) for number, crash in enumerate(crashes)]
+        for crash, found in zip(crashes, await asyncio.gather(*plays, return_exceptions=True), strict=True):
+            assert found is None, f"{crash}: {clean.requests[crash.at]}"
+    await until(lambda: job_set_kueue.used_cpu(f"{tenant.namespace}-team") == "0")
+    assert tenant.forbidden_requests() == []

@@ -1,0 +1,337 @@
+"""Roles of a gang in a queue of Kueue: the record without pods, its JobSet, and what the Jobs of the JobSet mean."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.queues import queue_of_job
+from airflow_provider_gangjobs.gang.render.job import render_job, render_job_set, render_service
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.roles import (
+    HOST_NAME_MAX,
+    ROLE_NAME_MAX,
+    format_role_jobs,
+    parse_role_jobs,
+    record_name_max,
+    roles_of,
+)
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.phase import phase_of
+from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end, read_gang, ttl_patch
+from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
+from airflow_provider_gangjobs.gang.validation.validate import validate
+
+ROLES = {"leader": {"image": "lead:1"}, "worker": {"image": "work:1", "workers": 3}}
+SPEC = GangSpec(roles=ROLES, queue_name="team", queue_priority="high", labels={"team": "a"})
+DECISION = PlacementDecision(Placement.GANG, "kueue")
+REF = GangRef("ns", "g", "record")
+T1, T2 = "2026-01-01T00:01:00Z", "2026-01-01T00:02:00Z"
+QUEUE_LABELS = {"kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"}
+
+
+# -- what is rendered --------------------------------------------------------------------------------
+
+
+def attempt_of(spec: GangSpec = SPEC, task_id: str = "train") -> Any:
+    name_max = record_name_max(roles_of(spec), has_job_set=True)
+    return build_attempt(TaskKey("etl", "r", task_id), namespace="ns", number=0, claim="c", name_max=name_max)
+
+
+def record(spec: GangSpec = SPEC) -> dict[str, Any]:
+    return render_job(spec, attempt_of(spec), DECISION, None, shape_of(spec, {}))
+
+
+def job_set(spec: GangSpec = SPEC) -> dict[str, Any]:
+    return render_job_set(spec, attempt_of(spec), DECISION, shape_of(spec, {}), "record")
+
+
+def test_roles_in_a_queue_are_accepted():
+    assert validate(SPEC) == ()
+    assert validate(GangSpec(roles=ROLES, labels={"kueue.x-k8s.io/queue-name": "team"})) == ()
+    assert validate(GangSpec(roles=ROLES, queue_name="team", gang_scheduler="kueue")) == ()
+
+
+def test_record_has_no_pods_no_time_limit_and_no_object_of_kueue():
+    body = record(GangSpec(roles=ROLES, labels={"kueue.x-k8s.io/queue-name": "team"}, execution_timeout_s=60))
+    assert (body["spec"]["suspend"], body["spec"]["parallelism"], body["spec"]["completions"]) == (True, 0, 1)
+    assert not {"activeDeadlineSeconds", "ttlSecondsAfterFinished"} & body["spec"].keys()
+    assert not QUEUE_LABELS & body["metadata"]["labels"].keys()
+    assert "gangjobs.airflow/gang-role" not in body["metadata"]["labels"]
+    stored = read_job(body)
+    assert (stored.has_job_set, stored.requested_queue, stored.queue) == (True, "team", None)
+    assert queue_of_job(stored).start_patch(stored)["spec"] == {"suspend": False}
+
+
+def test_job_set_is_suspended_and_has_the_priority_and_not_yet_the_queue():
+    body = job_set()
+    assert body["spec"]["suspend"] is True
+    assert QUEUE_LABELS & body["metadata"]["labels"].keys() == {"kueue.x-k8s.io/priority-class"}
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("record", False, True)
+    assert "failurePolicy" not in body["spec"]
+
+
+def test_each_role_is_one_job_whose_pods_name_the_record():
+    replicated = job_set(GangSpec(**{**SPEC.__dict__, "labels": {"kueue.x-k8s.io/queue-name": "team"}}))["spec"]
+    jobs = replicated["replicatedJobs"]
+    assert [(job["name"], job["replicas"], job["template"]["spec"]["completions"]) for job in jobs] == [
+        ("leader", 1, 1),
+        ("worker", 1, 3),
+    ]
+    for job in jobs:
+        metadata, template = job["template"]["metadata"], job["template"]["spec"]["template"]["metadata"]
+        assert not QUEUE_LABELS & metadata["labels"].keys()
+        assert "gangjobs.airflow/task" not in metadata["labels"]
+        for labels in (metadata["labels"], template["labels"]):
+            assert labels["gangjobs.airflow/gang"] == attempt_of().name
+            assert (labels["gangjobs.airflow/job-uid"], labels["gangjobs.airflow/gang-role"]) == ("record", job["name"])
+        assert template["finalizers"] == ["gangjobs.airflow/harvest"]
+
+
+def test_address_of_rank_0_is_that_of_its_pod_in_the_service_of_the_gang():
+    name = attempt_of().name
+    for job in job_set()["spec"]["replicatedJobs"]:
+        pod = job["template"]["spec"]["template"]["spec"]
+        env = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+        assert (env["MASTER_ADDR"], pod["subdomain"]) == (f"{name}-leader-0-0.{name}", name)
+    assert render_service(SPEC, attempt_of(), "record")["metadata"]["name"] == name
+    assert job_set()["spec"]["network"] == {"enableDNSHostnames": False}
+
+
+@given(
+    role=st.from_regex(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?", fullmatch=True),
+    workers=st.integers(1, 100_000),
+    task_id=st.text("abc-", min_size=1, max_size=200),
+)
+def test_host_names_are_valid_dns_labels(role: str, workers: int, task_id: str) -> None:
+    assert len(role) <= ROLE_NAME_MAX
+    spec = GangSpec(roles={role: {"workers": workers}, "z": {}}, queue_name="team")
+    name = attempt_of(spec, task_id).name
+    assert len(f"{name}-{role}-0-{workers - 1}") <= HOST_NAME_MAX
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_uids_are_read_as_they_were_written(uids: dict[str, str]) -> None:
+    assert parse_role_jobs(format_role_jobs(uids)) == uids
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "null", "{", "1"])
+def test_annotation_of_another_form_has_no_uids(text: str | None) -> None:
+    assert parse_role_jobs(text) is None
+
+
+# -- what the Jobs of the JobSet mean --------------------------------------------------------------------------------
+
+CONDITIONS = {
+    "waits": ("Suspended", "JobSuspended"),
+    "runs": None,
+    "succeeds": ("SuccessCriteriaMet", "CompletionsReached"),
+    "complete": ("Complete", "CompletionsReached"),
+    "fails": ("FailureTarget", "BackoffLimitExceeded"),
+    "failed": ("Failed", "BackoffLimitExceeded"),
+    "limited": ("Failed", "DeadlineExceeded"),
+}
+UIDS = {"leader": "uid-leader", "worker": "uid-worker"}
+
+
+def stored_record(state: str = "runs", *, halted: str | None = None, noted: bool = True, **spec: Any) -> dict[str, Any]:
+    annotations = {
+        "gangjobs.airflow/roles": json.dumps([["leader", 1], ["worker", 3]]),
+        "gangjobs.airflow/queue": "team",
+        "gangjobs.airflow/ttl-after-finished": "60",
+    }
+    if noted:
+        annotations |= {"gangjobs.airflow/queued": "true", "gangjobs.airflow/role-jobs": format_role_jobs(UIDS)}
+    if halted is not None:
+        annotations["gangjobs.airflow/halted"] = halted
+    metadata = {"name": "g", "namespace": "ns", "uid": "record", "generation": 2, "annotations": annotations}
+    metadata["labels"] = {"gangjobs.airflow/gang": "g", "gangjobs.airflow/task": "digest"}
+    status: dict[str, Any] = {"startTime": "2026-01-01T00:00:00Z", **conditions(state, T2)}
+    return {"metadata": metadata, "spec": {"parallelism": 0, "completions": 1, **spec}, "status": status}
+
+
+def conditions(state: str, at: str) -> dict[str, Any]:
+    if (found := CONDITIONS[state]) is None:
+        return {}
+    kind, reason = found
+    return {"conditions": [{"type": kind, "status": "True", "reason": reason, "lastTransitionTime": at}]}
+
+
+def role_job(role: str, state: str, at: str = T1, *, uid: str | None = None, **metadata: Any) -> dict[str, Any]:
+    size = 1 if role == "leader" else 3
+    labels = {
+        "gangjobs.airflow/gang": "g",
+        "gangjobs.airflow/gang-role": role,
+        "gangjobs.airflow/job-uid": "record",
+    }
+    owner = {"kind": "JobSet", "name": "g", "uid": "job-set", "controller": True}
+    metadata |= {"name": f"g-{role}-0", "namespace": "ns", "uid": uid or UIDS[role], "generation": 2}
+    metadata |= {"labels": labels, "ownerReferences": [owner]}
+    status = conditions(state, at)
+    if state != "waits":
+        status |= {"startTime": "2026-01-01T00:00:30Z", "active": size, "ready": size}
+    if state == "complete":
+        status |= {"active": 0, "ready": 0, "succeeded": size, "completionTime": at}
+        status["completedIndexes"] = "0" if size == 1 else "0-2"
+    spec = {"parallelism": size, "completions": size, "suspend": state == "waits"}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def gang_of(leader: str | None, worker: str | None, **changes: Any) -> Job:
+    states = {"leader": leader, "worker": worker}
+    return read_gang(
+        stored_record(**changes), [role_job(role, state) for role, state in states.items() if state is not None]
+    )
+
+
+TOGETHER = {
+    ("waits", "waits"): ("queued", None),
+    ("runs", "waits"): ("queued", None),
+    ("runs", "runs"): ("running", None),
+    ("complete", "runs"): ("running", None),
+    ("complete", "succeeds"): ("finishing", None),
+    ("complete", "complete"): ("succeeded", "succeeded"),
+    ("runs", "fails"): ("finishing", None),
+    ("runs", "failed"): ("finishing", None),
+    ("complete", "failed"): ("failed", "failed"),
+    # the JobSet controller has deleted the other Job
+    (None, "failed"): ("failed", "failed"),
+    ("limited", None): ("failed", "failed"),
+    # somebody has deleted a Job, or the JobSet
+    (None, "runs"): ("finishing", None),
+    (None, "complete"): ("finishing", None),
+    (None, None): ("failed", "failed"),
+}
+
+
+@pytest.mark.parametrize(("states", "expected"), list(TOGETHER.items()), ids=lambda value: " ".join(map(str, value)))
+def test_phase_and_verdict_of_the_jobs_together(
+    states: tuple[str | None, str | None], expected: tuple[str, str | None]
+) -> None:
+    gang = gang_of(*states)
+    verdict = judge(gang, REF)
+    assert (phase_of(gang), verdict and verdict.kind) == expected
+
+
+@pytest.mark.parametrize("states", [("failed", None), (None, "failed"), ("failed", "limited"), ("limited", "failed")])
+def test_reason_is_that_of_the_job_that_failed_and_not_that_others_were_deleted(states: tuple[str | None, str | None]):
+    gang = gang_of(*states)
+    role = ("leader", "worker")[states.index("failed")]
+    assert gang.failed is not None
+    assert gang.failed.reason == "BackoffLimitExceeded"
+    assert f"of role {role}" in gang.failed.message
+
+
+def test_counters_are_those_of_the_roles_and_not_of_the_record() -> None:
+    gang = gang_of("complete", "complete")
+    assert (gang.ranks, gang.workers, gang.status.succeeded, gang.status.completed_indexes) == (4, 4, 4, "0,1-3")
+    assert (gang.started_at.second, gang.ref) == (30, REF)  # type: ignore[union-attr]
+
+
+def test_job_with_another_uid_is_not_the_job_of_the_gang() -> None:
+    jobs = [role_job("leader", "complete", uid="again"), role_job("worker", "complete")]
+    gang = read_gang(stored_record(), jobs)
+    assert (phase_of(gang), gang.failure_target and gang.failure_target.reason) == ("finishing", "JobOfRoleDeleted")
+    assert must_delete_job_set(gang)
+
+
+def test_gang_of_replaced_jobs_has_not_ended_before_they_are_gone() -> None:
+    jobs = [role_job("leader", "runs", uid="again"), role_job("worker", "runs", uid="once more")]
+    gang = read_gang(stored_record(), jobs)
+    assert (judge(gang, REF), phase_of(gang)) == (None, "finishing")
+
+
+def test_job_of_another_record_is_ignored() -> None:
+    other = role_job("leader", "failed")
+    other["metadata"]["labels"]["gangjobs.airflow/job-uid"] = "another"
+    assert read_gang(stored_record(), [other]).role_parts == ()
+
+
+def test_gang_is_in_its_queue_when_its_submission_is_complete() -> None:
+    assert (gang_of("waits", "waits").queue, gang_of("waits", "waits").queued_uid) == ("team", "job-set")
+    incomplete = gang_of("waits", "waits", noted=False, suspend=True)
+    assert (incomplete.queue, incomplete.is_submission_complete, incomplete.never_ran) == (None, False, True)
+
+
+def test_gang_that_ran_before_its_submission_was_complete_has_run() -> None:
+    """Kueue may admit the JobSet before the last step."""
+    assert not gang_of("runs", "runs", noted=False, suspend=True).never_ran
+
+
+def test_missing_job_fails_no_gang_whose_submission_is_not_complete() -> None:
+    gang = gang_of("waits", None, noted=False, suspend=True)
+    assert (gang.failure_target, gang.is_ended) == (None, False)
+
+
+@pytest.mark.parametrize("state", CONDITIONS)
+def test_record_alone_never_says_that_the_gang_has_ended(state: str) -> None:
+    alone = read_job(stored_record(state))
+    assert (alone.is_ended, alone.never_ran, alone.has_pods_left) == (False, False, True)
+
+
+def test_gang_that_was_halted_in_its_queue_has_failed_when_its_job_set_is_gone() -> None:
+    note = "Enough: stop"
+    assert must_delete_job_set(gang_of("waits", "waits", halted=note))
+    assert judge(gang_of("waits", "waits", state="limited", halted=note), REF) is None
+    gone = gang_of(None, None, state="limited", halted=note)
+    assert (gone.failed_by_halt, phase_of(gone)) == (True, "failed")
+
+
+def test_gang_that_was_halted_after_its_success_has_succeeded() -> None:
+    gang = gang_of("complete", "complete", halted="Enough: stop", state="limited")
+    assert (phase_of(gang), gang.end_is_by_halt) == ("succeeded", False)
+
+
+def test_success_stays_when_the_job_set_is_deleted_after_it() -> None:
+    assert phase_of(gang_of(None, None, state="complete")) == "succeeded"
+
+
+KEPT = [("runs", "runs"), ("complete", "runs"), ("runs", "failed"), (None, "failed"), ("fails", "waits")]
+
+
+@pytest.mark.parametrize("states", KEPT, ids=lambda states: " ".join(map(str, states)))
+def test_job_set_is_kept_if_the_end_of_one_job_ends_the_others(states: tuple[str | None, str | None]) -> None:
+    assert not must_delete_job_set(gang_of(*states, halted="Enough: stop"))
+
+
+def test_jobs_of_a_job_set_that_lacks_a_job_end_with_their_job_set() -> None:
+    gang = gang_of(None, "runs")
+    assert [part.metadata.name for part in parts_to_end(gang)] == ["g"]
+    assert must_delete_job_set(gang)
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "change"),
+    [
+        (("complete", "complete"), "runs", {"completions": 0}),
+        (("runs", "failed"), "runs", {"activeDeadlineSeconds": 0}),
+        ((None, "failed"), "limited", {}),
+        (("complete", "complete"), "complete", {}),
+    ],
+)
+def test_record_ends_as_the_gang_and_its_time_to_live_begins(
+    states: tuple[str | None, str | None], state: str, change: dict[str, int]
+) -> None:
+    assert ttl_patch(gang_of(*states, state=state)) == {"spec": {"ttlSecondsAfterFinished": 60, **change}}
+
+
+@pytest.mark.parametrize(
+    ("leader", "worker", "halted"), list(product([*CONDITIONS, None], [*CONDITIONS, None], [None, "Enough: stop"]))
+)
+def test_gang_succeeds_only_if_both_jobs_are_complete_and_every_other_end_needs_no_job_that_runs(
+    leader: str | None, worker: str | None, halted: str | None
+) -> None:
+    gang = gang_of(leader, worker, halted=halted, state="runs" if halted is None else "limited")
+    verdict = judge(gang, REF)
+    assert (verdict is not None and verdict.kind is VerdictKind.SUCCEEDED) == ((leader, worker) == ("complete",) * 2)
+    if verdict is not None:
+        assert not {leader, worker} & {"waits", "runs", "succeeds", "fails"}
