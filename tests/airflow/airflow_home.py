@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from scripts.ports import free_port
 from tests.airflow import hostname
 from tests.airflow.api import Api
+from tests.airflow.fork_server import ForkServer
 from tests.airflow.polling import wait_for
 from tests.airflow.processes import Airflow, Process, stopped_at_the_end
 from tests.timeouts import AIRFLOW_TIMEOUT_S
@@ -53,6 +54,7 @@ class AirflowHome:
     environment: dict[str, str] = field(repr=False)
     admin: tuple[str, str] | None = field(default=None, repr=False)
     """Name and password of the admin; None if every user is an admin."""
+    _fork_server: ForkServer | None = field(default=None, repr=False)
 
     @classmethod
     def make(
@@ -124,14 +126,36 @@ class AirflowHome:
             done = subprocess.run(
                 command, env=self.environment, cwd=self.path, stdout=log, stderr=log, timeout=timeout_s, check=False
             )
-        printed = output.read_text()
-        assert done.returncode in exit_codes, f"{command} exited {done.returncode}\n{printed[-4000:]}"
-        return printed
+        return _printed(command, done.returncode, exit_codes, output)
+
+    def run_forked(
+        self, *command: str, timeout_s: float = AIRFLOW_TIMEOUT_S, exit_codes: Collection[int] = (0,)
+    ) -> str:
+        """Run `airflow` or a Python program as `run` does, in a process for which Airflow has been imported already.
+
+        It is a process as any other if this home has no fork server.
+        """
+        if self._fork_server is None:
+            program = () if command[0] == "airflow" else (sys.executable,)
+            return self.run(*program, *command, timeout_s=timeout_s, exit_codes=exit_codes)
+        output = self.path / f"{secrets.token_hex(4)}.log"
+        code = self._fork_server.run(command, self.environment, output, timeout_s)
+        return _printed(command, code, exit_codes, output)
+
+    @contextmanager
+    def fork_server(self) -> Iterator[None]:
+        """Let `run_forked` fork processes while the block runs, also for copies of this home with other variables."""
+        self._fork_server = ForkServer(self.path, dict(self.environment))
+        try:
+            yield
+        finally:
+            self._fork_server.stop()
+            self._fork_server = None
 
     def test_dags(self, *dag_ids: str) -> dict[str, DagTestResult]:
         """Run DAGs by `dag.test()`, one after the other in one process."""
         report = self.path / f"{secrets.token_hex(4)}.json"
-        output = self.run(sys.executable, str(HERE / "dag_test_program.py"), str(report), *dag_ids)
+        output = self.run_forked(str(HERE / "dag_test_program.py"), str(report), *dag_ids)
         logs = output.split("=== DAG ")
         return {
             dag_id: DagTestResult(**found, log=next(log for log in logs if log.startswith(f"{dag_id}\n")))
@@ -176,3 +200,10 @@ class AirflowHome:
     def process(self, program: str, suffix: str = "", **environment: str) -> Process:
         """Return one of Airflow's programs, which is not started yet."""
         return Process(program + suffix, ("airflow", program), self.path, self.environment | environment)
+
+
+def _printed(command: tuple[str, ...], code: int, exit_codes: Collection[int], output: Path) -> str:
+    """Return what a command has printed, if its exit code is an expected one."""
+    printed = output.read_text()
+    assert code in exit_codes, f"{command} exited {code}\n{printed[-4000:]}"
+    return printed

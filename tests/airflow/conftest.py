@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
-    """An Airflow home without processes."""
-    return AirflowHome.make(tmp_path_factory.mktemp("airflow") / "home")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHome]:
+    """An Airflow home without processes, but for a fork server, which starts when a test uses it."""
+    home = AirflowHome.make(tmp_path_factory.mktemp("airflow") / "home")
+    with home.fork_server():
+        yield home
 
 
 @pytest.fixture(scope="session")

@@ -127,7 +127,7 @@ def test_evicted_backfill_continues_from_its_checkpoints(
     drain = threading.Thread(target=evict_after_checkpoints, daemon=True)
     drain.start()
     conf = json.dumps({"folder": str(tmp_path)})
-    output = examples.run("airflow", "dags", "test", "backfill_days_gang", "2026-02-03", "-c", conf)
+    output = examples.run_forked("airflow", "dags", "test", "backfill_days_gang", "2026-02-03", "-c", conf)
     drain.join()
     assert "(attempt 1)" in output
     assert list(tmp_path.iterdir()) == []
@@ -139,8 +139,8 @@ def test_evicted_backfill_continues_from_its_checkpoints(
 def test_backfill_would_run_each_day_of_the_range(examples: AirflowHome) -> None:
     command = re.search(r"airflow (backfill create .*)", (EXAMPLES / "backfill_days_gang.py").read_text())
     assert command is not None
-    examples.run("airflow", "dags", "reserialize")
-    runs = examples.run("airflow", *command[1].split(), "--dry-run").partition("Runs to be attempted")[2]
+    examples.run_forked("airflow", "dags", "reserialize")
+    runs = examples.run_forked("airflow", *command[1].split(), "--dry-run").partition("Runs to be attempted")[2]
     assert re.findall(r"2026-01-0\d", runs) == [f"2026-01-0{day}" for day in range(1, 8)]
 
 
@@ -156,17 +156,30 @@ def test_server_gang_of_the_setup_serves_the_group_and_is_deleted_by_the_teardow
 
 
 def test_one_task_of_an_example_runs_alone(examples: AirflowHome) -> None:
-    output = examples.run("airflow", "tasks", "test", "hourly_shards_gang", "count", "2026-01-01")
+    output = examples.run_forked("airflow", "tasks", "test", "hourly_shards_gang", "count", "2026-01-01")
     assert "succeeded: 4 ranks succeeded, 0 failed" in output
     assert "shard 0 of 4 has counted 500 requests" in output
 
 
-@pytest.mark.parametrize("name", EXAMPLE_FILES)
-def test_parsing_the_file_imports_nothing_heavy(examples: AirflowHome, name: str) -> None:
+@pytest.fixture(scope="module")
+def loaded(examples: AirflowHome) -> dict[str, list[str]]:
+    """The heavy libraries that each file loads, in a process that has loaded only what all DAG files import."""
     program = f"""
-import sys
+import os, sys
+import airflow.sdk
+
 sys.path.insert(0, {str(EXAMPLES)!r})
-import {name}
-print("loaded:", sorted({HEAVY} & set(sys.modules)))
+for name in {EXAMPLE_FILES}:
+    if (process := os.fork()) == 0:
+        __import__(name)
+        print("loaded:", name, *sorted({HEAVY} & set(sys.modules)), flush=True)
+        os._exit(0)
+    assert os.waitpid(process, 0)[1] == 0, name
 """
-    assert "loaded: []" in examples.run(sys.executable, "-c", program)
+    lines = [line.split() for line in examples.run(sys.executable, "-c", program).splitlines()]
+    return {words[1]: words[2:] for words in lines if words[:1] == ["loaded:"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLE_FILES)
+def test_parsing_the_file_imports_nothing_heavy(loaded: dict[str, list[str]], name: str) -> None:
+    assert loaded[name] == []

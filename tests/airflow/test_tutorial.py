@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 def test_command_prints_what_the_tutorial_says(connected: AirflowHome, command: str, printed: list[str]) -> None:
     examples = {"AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags_examples")}
     home = replace(connected, environment=connected.environment | examples)
-    output = home.run(*shlex.split(command), exit_codes=(0, 1))
+    output = home.run_forked(*shlex.split(command), exit_codes=(0, 1))
     assert [words for words in printed if words not in output] == []
     page = " ".join(PAGE.split())
     assert [words for words in printed if words not in page] == []

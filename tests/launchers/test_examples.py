@@ -36,7 +36,7 @@ def examples(connected: AirflowHome) -> AirflowHome:
 def test_torchrun_trains_one_network_on_all_ranks(examples: AirflowHome, monkeypatch: pytest.MonkeyPatch) -> None:
     # The nodes of the cluster run in this process, and containers get its PATH.
     monkeypatch.setenv("PATH", f"{pytorch.PROGRAMS}{os.pathsep}{os.environ['PATH']}")
-    output = examples.run("airflow", "dags", "test", "train_torch_gang", "2026-01-01")
+    output = examples.run_forked("airflow", "dags", "test", "train_torch_gang", "2026-01-01")
 
     assert "[rank 0] step 200/200  loss 0.0" in output
     assert re.search(r"2 processes with PyTorch 2\.\d+\S*: loss 0\.0\d+ on 512 points", output)
@@ -47,7 +47,7 @@ def test_torchrun_trains_one_network_on_all_ranks(examples: AirflowHome, monkeyp
 def test_mpirun_solves_the_equation_on_all_ranks(examples: AirflowHome, cluster: SandboxThread, ssh_key: Path) -> None:
     create_secret(cluster, ssh_key)
     conf = json.dumps({"python": PYTHON})
-    output = examples.run("airflow", "dags", "test", "solve_poisson_gang", "2026-01-01", "-c", conf)
+    output = examples.run_forked("airflow", "dags", "test", "solve_poisson_gang", "2026-01-01", "-c", conf)
 
     assert "[rank 0] 6 processes on 3 hosts: " in output
     assert "succeeded: 3 ranks succeeded, 0 failed" in output
