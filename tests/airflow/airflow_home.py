@@ -88,6 +88,8 @@ class AirflowHome:
             "API_AUTH__JWT_SECRET": secrets.token_hex(32),
             "DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{path}/airflow.db?timeout={AIRFLOW_TIMEOUT_S:.0f}",
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            # By default, Airflow parses each file again after 30 s. No test changes its files.
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
             "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             # Airflow's default of five seconds is too short for the first responses of an API server on a busy machine.
             "WORKERS__EXECUTION_API_TIMEOUT": "60",
