@@ -80,13 +80,13 @@ ANNOTATION_REQUEUES: Final = metadata_keys.ANNOTATION_REQUEUES
 """How often the gang was returned to its queue because not all ranks ran in time, in the format of
 `gang.requeues.Requeues`. On the Job of a gang with `gang="preferred"`."""
 ANNOTATION_ROLES: Final = metadata_keys.ANNOTATION_ROLES
-"""The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the Job of the first
-role. Absent if the gang has one Job only."""
+"""The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the record of the
+gang. Absent if the gang has one Job only."""
 ANNOTATION_ROLE_JOBS: Final = metadata_keys.ANNOTATION_ROLE_JOBS
 """The UIDs of the Jobs of a JobSet by role, in the format of `gang.roles.format_role_jobs`. On the record of a gang
 whose roles are a JobSet, when the submission is complete."""
 ANNOTATION_TTL: Final = metadata_keys.ANNOTATION_TTL
-"""`ttlSecondsAfterFinished` that the Job of the first role gets when all Jobs of the gang have ended. On this Job."""
+"""`ttlSecondsAfterFinished` that the record of a gang with roles gets when the gang has ended. On this Job."""
 ANNOTATION_RANK_OFFSET: Final = metadata_keys.ANNOTATION_RANK_OFFSET
 """Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 
