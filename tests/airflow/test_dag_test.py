@@ -91,3 +91,19 @@ def test_nothing_is_left_in_the_cluster(reports: dict[str, DagTestResult], clust
         return cluster.call(lambda it: [obj["metadata"]["name"] for kind in kinds for obj in it.registry.list(kind)])
 
     wait_for("garbage collection", lambda: not left())
+
+
+@pytest.mark.slow
+def test_deferred_gangs_keep_to_their_trigger_rules(connected: AirflowHome) -> None:
+    report = connected.test_dags("trigger_rules")["trigger_rules"]
+
+    assert {task_id: task["state"] for task_id, task in report.tasks.items()} == {
+        "fails": "failed",
+        "after_success": "upstream_failed",
+        "after_failure": "success",
+        "always": "success",
+        "skips": "skipped",
+        "after_skip": "skipped",
+        "unless_failed": "success",
+    }
+    assert [report.value(task_id) for task_id in ("after_failure", "always", "unless_failed")] == ["ran"] * 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -49,7 +51,9 @@ def api(folder: Path) -> Iterator[Api]:
         *before, last = commands.strip().splitlines()
         shell = ["sh", "-c", "\n".join([*before, f"exec {last}"])]
         with (folder / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(shell, cwd=folder, env=settings, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                shell, cwd=folder, env=settings, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     sandbox = start(SANDBOX, "sandbox")
     wait_for("the kubeconfig", (folder / "cluster" / "kubeconfig").exists)
@@ -60,8 +64,17 @@ def api(folder: Path) -> Iterator[Api]:
         yield api
     finally:
         for process in (airflow, sandbox):
-            process.terminate()
-            process.wait(TIMEOUT_S)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its children."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(TIMEOUT_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # none is left
 
 
 def _is_ready(api: Api) -> bool:
