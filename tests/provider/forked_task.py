@@ -1,8 +1,11 @@
-"""One part of one try of a task, in a process that is forked after the import of `airflow_provider_gangjobs.preload`.
+"""Parts of tries of tasks, each in a process that this one forks, as the supervisor forks the process of a task.
 
-The arguments are those of `benchmarks/task_process_child.py`, whose line the forked process prints first. Its second
-line names the modules that were imported after the fork. The third line is of the parent: what the import of the module
-has left behind that a fork must not share.
+This process imports what the parent of a task process has imported. It reads lines of JSON from stdin:
+
+- `["run", step, task]` forks a process with the arguments of `benchmarks/task_process_child.py`. The forked process
+  prints the line of this program, and then the modules that it has imported.
+- `["preload"]` imports `airflow_provider_gangjobs.preload`, so that the later processes share it, and prints what the
+  import has left behind that a fork must not share.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import socket
 import ssl
 import sys
 import threading
+from typing import Any
 
 from benchmarks import task_process_child  # imports what the parent of a task process has imported
 
@@ -30,17 +34,30 @@ def shared() -> set[str]:
     return objects | {os.readlink(path) for path in paths if os.path.lexists(path)}
 
 
-def main() -> None:
+def preload() -> None:
     before = shared()
     importlib.import_module("airflow_provider_gangjobs.preload")
-    left_behind, modules = sorted(shared() - before), set(sys.modules)
+    print(json.dumps(sorted(shared() - before)), flush=True)
+
+
+def run(step: str, task: dict[str, Any]) -> None:
+    """Run the step in a forked process, and wait for its end."""
+    modules = set(sys.modules)
     if pid := os.fork():
         _, status = os.waitpid(pid, 0)
-        print(json.dumps(left_behind))
-        sys.exit(os.waitstatus_to_exitcode(status))
+        if status:
+            sys.exit(os.waitstatus_to_exitcode(status))
+        return
+    sys.argv[1:] = ["ours", step, json.dumps(task)]
     task_process_child.main()
     print(json.dumps(sorted(set(sys.modules) - modules)), flush=True)
     os._exit(0)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        {"run": run, "preload": preload}[command](*arguments)
 
 
 if __name__ == "__main__":

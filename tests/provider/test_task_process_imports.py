@@ -1,24 +1,22 @@
-"""The modules that each process of a task imports beyond those of the DAG file."""
+"""The modules that each process of a task imports beyond those of the DAG file, and beyond the preload."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import pytest
 
 from benchmarks.harness import ROOT
 from tests.provider.task_runner import run_serialized_trigger
-from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
-PROGRAM = ROOT / "benchmarks" / "task_process_child.py"
 OURS = "airflow_provider_gangjobs."
 NEVER = (
     "aiohttp",
@@ -61,48 +59,108 @@ NOT_TO_RESUME = (
 )
 
 
-def run_process(step: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Run one process of a task, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-P", str(PROGRAM), "ours", step, json.dumps(task)],
-        capture_output=True,
-        text=True,
-        timeout=5 * TIMEOUT_S,
-        check=True,
-        cwd=ROOT,
-    )
-    printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return printed
+@dataclass(frozen=True)
+class Ran:
+    """What the process of one part of a task has printed, and the modules that it has imported since it was forked."""
+
+    printed: dict[str, Any]
+    imported: list[str]
+
+
+class TaskProcesses:
+    """A process that forks the processes of tasks."""
+
+    def __init__(self) -> None:
+        self._parent = subprocess.Popen(
+            [sys.executable, "-m", "tests.provider.forked_task"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._parent:  # closes the pipes, whose end ends the process, and waits
+            pass
+        assert self._parent.returncode == 0
+
+    def run_task(self) -> dict[str, Ran]:
+        """Run the parts of one task, each in a process, and return what they did by step."""
+        script = 'echo said; echo "[1, 2]" > "$GANG_RESULT_PATH"'
+        task: dict[str, Any] = {"run_id": uuid4().hex, "claim": str(uuid4()), "script": script, "namespace": "default"}
+        ran = {step: self._run(step, task) for step in ("submit", "adopt")}
+        task["event"] = run_serialized_trigger(**ran["adopt"].printed["trigger"])
+        return ran | {"resume": self._run("resume", task)}
+
+    def preload(self) -> list[str]:
+        """Import the preload in the process that forks. Return what this leaves behind that a fork must not share."""
+        self._send("preload")
+        return self._receive()
+
+    def _run(self, step: str, task: dict[str, Any]) -> Ran:
+        self._send("run", step, task)
+        return Ran(self._receive(), self._receive())
+
+    def _send(self, *command: Any) -> None:
+        assert self._parent.stdin is not None
+        print(json.dumps(command), file=self._parent.stdin, flush=True)
+
+    def _receive(self) -> Any:
+        """Return the next line that is JSON: Airflow may print others."""
+        assert self._parent.stdout is not None
+        for line in self._parent.stdout:
+            if line.startswith(("{", "[")):
+                return json.loads(line)
+        raise AssertionError("the process that forks has ended")
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The processes of a task that is run as it is, and of a task that is run after the preload."""
+
+    ordinary: dict[str, Ran]
+    left_behind: list[str]
+    preloaded: dict[str, Ran]
 
 
 @pytest.fixture(scope="module")
-def processes(embedded: SandboxThread) -> dict[str, dict[str, Any]]:
-    """Run the processes of one task, and return what they printed, by step."""
+def tasks(embedded: SandboxThread) -> Tasks:
     extra = {"kube_config_path": str(embedded.kubeconfig_path), "namespace": "default"}
-    script = 'echo said; echo "[1, 2]" > "$GANG_RESULT_PATH"'
-    task: dict[str, Any] = {"run_id": uuid4().hex, "claim": str(uuid4()), "script": script, "namespace": "default"}
     with pytest.MonkeyPatch.context() as patch:
         described = json.dumps({"conn_type": "kubernetes", "extra": extra})
-        patch.setitem(os.environ, "AIRFLOW_CONN_KUBERNETES_DEFAULT", described)
-        printed = {step: run_process(step, task) for step in ("submit", "adopt")}
-        task["event"] = run_serialized_trigger(**printed["adopt"]["trigger"])
-        return printed | {"resume": run_process("resume", task)}
+        patch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", described)
+        with TaskProcesses() as processes:
+            return Tasks(processes.run_task(), processes.preload(), processes.run_task())
 
 
 @pytest.mark.parametrize(
     ("step", "unwanted"),
     [("submit", NEVER + NOT_TO_SUBMIT), ("adopt", NEVER + NOT_TO_SUBMIT), ("resume", NEVER + NOT_TO_RESUME)],
 )
-def test_process_of_a_task_imports_only_what_it_needs(
-    step: str, unwanted: tuple[str, ...], processes: dict[str, dict[str, Any]]
-) -> None:
-    modules = processes[step]["modules"]
+def test_process_of_a_task_imports_only_what_it_needs(step: str, unwanted: tuple[str, ...], tasks: Tasks) -> None:
+    modules = tasks.ordinary[step].printed["modules"]
 
     assert f"{OURS}cluster.http.h11_transport" in modules
     assert [name for name in modules if name.startswith(tuple(f"{prefix}." for prefix in unwanted))] == []
     assert [name for name in modules if name in unwanted] == []
 
 
-def test_processes_of_one_task_hand_over_its_gang(processes: dict[str, dict[str, Any]]) -> None:
-    assert processes["submit"]["trigger"] == processes["adopt"]["trigger"]
-    assert processes["resume"]["value"] == [1, 2]
+@pytest.mark.parametrize("step", ["submit", "adopt", "resume"])
+def test_process_of_a_task_imports_nothing_of_the_provider_after_the_preload(step: str, tasks: Tasks) -> None:
+    assert [name for name in tasks.preloaded[step].imported if name.startswith("airflow_provider_gangjobs")] == []
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "preloaded"])
+def test_processes_of_one_task_hand_over_its_gang(kind: str, tasks: Tasks) -> None:
+    submitted, adopted, resumed = (ran.printed for ran in getattr(tasks, kind).values())
+
+    assert submitted["trigger"] == adopted["trigger"]
+    assert resumed["value"] == [1, 2]
+
+
+def test_preload_leaves_nothing_behind_that_a_fork_must_not_share(tasks: Tasks) -> None:
+    """A thread, a connection or an event loop of the parent does not work in the forked process."""
+    assert tasks.left_behind == []
