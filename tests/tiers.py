@@ -111,13 +111,13 @@ ALL = (
         "cluster",
         ("tests/cluster", REPEATABLE, *_spread(4, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
-        load=120,
+        load=100,
     ),
     Tier(
         "queues",
         ("tests/queues", REPEATABLE, *_spread(4, "loadgroup")),
         requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS, JOB_SETS),
-        load=80,
+        load=90,
     ),
     Tier(
         "conformance",
