@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import kubernetes.client
 import kubernetes.config.kube_config
-import kubernetes_asyncio.client
-import kubernetes_asyncio.config.kube_config
 import pytest
 import yaml
 from hypothesis import given
@@ -102,8 +100,11 @@ def _content(path: str | None) -> bytes | None:
 
 
 def by_async_client(paths: list[str], context: str | None) -> Result:
-    library = kubernetes_asyncio.config.kube_config
-    return by_official_client(paths, context, library, kubernetes_asyncio.client.Configuration())
+    # Each worker of pytest-xdist imports all modules of tests, and only this function needs this library.
+    from kubernetes_asyncio import client
+    from kubernetes_asyncio.config import kube_config
+
+    return by_official_client(paths, context, kube_config, client.Configuration())
 
 
 def by_blocking_client(paths: list[str], context: str | None) -> Result:
