@@ -85,12 +85,12 @@ class Sweep:
     async def look(self, gangs: GangService, view: NamespaceView) -> list[SweptGang]:
         """Look at all gangs once. Returns what was done, with the errors of requests that failed."""
         unowned, vanished = await self._find_unowned(view)
-        self._forget_settled(view, unowned)
         decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
         if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
             follows = await self._read_others()
             decided = [each for each in decided if not follows(each[0].ref)]
             vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
+        self._forget_settled(view, [(job, facts) for job, facts, _ in decided])
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
         decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
         now_s = self.clock.monotonic()

@@ -167,6 +167,21 @@ async def test_gang_that_another_triggerer_follows_is_not_asked_about(cluster):
     assert (uids(cluster), sweeper.asked) == ([ref.uid], 0)
 
 
+async def test_settled_gang_that_a_lease_still_names_does_not_stop_the_sweep_of_others(cluster):
+    ended = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    cluster.finish_job(ended.name)
+    live = (await cluster.submit(key=replace(PROD, task_id="other"), policies=DELETE)).ref
+    sweeper = Sweeper(cluster)
+    forgotten: list[str] = []
+
+    async def others() -> Callable[[GangRef], bool]:
+        return {ended}.__contains__
+
+    sweeper.sweep.others, sweeper.sweep.forget = others, forgotten.append
+    assert await sweeper.until_confirmed() == [SweepAction.DELETE_LIVE]
+    assert (live.uid in uids(cluster), forgotten) == (False, [])
+
+
 async def test_two_installations_in_one_namespace_have_a_gang_each_and_sweep_their_own(cluster):
     staging = (await cluster.submit(key=STAGING, policies=DELETE)).ref
     prod = (await cluster.submit(key=PROD, policies=DELETE)).ref
