@@ -122,6 +122,41 @@ def _first_of(newest: Mapping[str, Job], digests: Sequence[str]) -> SelectedGang
     return SelectedGang() if job is None else SelectedGang(job.ref, job)
 
 
+class NewestGangs:
+    """The newest gang that was found for each key, over several looks.
+
+    The Job of a gang that has succeeded may be deleted, while the Job of an earlier attempt stays, which has failed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, SelectedGang] = {}
+
+    def update(self, found: Mapping[str, SelectedGang]) -> dict[str, SelectedGang]:
+        """Return the gangs of this look. A gang of an earlier look that is newer takes the place, without its Job."""
+        newest = {}
+        for key, gang in found.items():
+            before = self._seen.get(key)
+            if before is not None and _is_newer(before, gang):
+                newest[key] = SelectedGang(before.ref)
+            else:
+                newest[key] = gang
+                if gang.ref is not None:
+                    self._seen[key] = gang
+        return newest
+
+
+def _is_newer(before: SelectedGang, gang: SelectedGang) -> bool:
+    if gang.ref is None:
+        return True
+    if before.job is None or gang.job is None or before.ref == gang.ref:
+        return False
+    return _created(before.job) > _created(gang.job)
+
+
+def _created(job: Job) -> tuple[float, int]:
+    return job.created_at.timestamp() if job.created_at else 0.0, job.attempt_number
+
+
 def answer_of(status: Status, until: Until) -> Answer:
     """Return what the status of a gang's event says about the wait."""
     if status is Status.ERROR:
@@ -151,4 +186,4 @@ def decide_wait(answers: Iterable[Answer], wait_for: WaitFor) -> Answer:
     return other if found else Answer.WAITING
 
 
-__all__ = ["Answer", "GangSelection", "SelectedGang", "Until", "WaitFor", "answer_of", "decide_wait"]
+__all__ = ["Answer", "GangSelection", "NewestGangs", "SelectedGang", "Until", "WaitFor", "answer_of", "decide_wait"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.selection import SelectedGang
+    from airflow_provider_gangjobs.gang.selection import NewestGangs, SelectedGang
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
     from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
 
@@ -99,6 +99,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         self.results = Results(results)
         self._events: dict[GangRef, GangEvent] = {}
         """The events of gangs that have ended, of the pokes of this process."""
+        self._newest: NewestGangs | None = None
 
     def execute(self, context: Context) -> Any:
         """Wait in the triggerer, or look every `poke_interval` seconds."""
@@ -131,7 +132,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
             ClusterError: the API server refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.gang.selection import Answer, WaitFor, decide_wait
+        from airflow_provider_gangjobs.gang.selection import Answer, NewestGangs, WaitFor, decide_wait
 
         hook, config = self._connect()
         args = self._args(context, hook, config)
@@ -142,6 +143,8 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
                 raise
             self.log.warning("The gangs could not be read: %s", error)
             return PokeReturnValue(False)
+        self._newest = self._newest or NewestGangs()
+        found = self._newest.update(found)
         answers = [self._answer(config, args, gang) for gang in found.values()]
         if Answer.FAILED in answers:
             answers = [

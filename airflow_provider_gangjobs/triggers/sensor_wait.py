@@ -17,7 +17,15 @@ from msgspec.structs import replace as replace_event
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.selection import Answer, GangSelection, Until, WaitFor, answer_of, decide_wait
+from airflow_provider_gangjobs.gang.selection import (
+    Answer,
+    GangSelection,
+    NewestGangs,
+    Until,
+    WaitFor,
+    answer_of,
+    decide_wait,
+)
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.hooks.task_state import failure_counts
@@ -159,6 +167,7 @@ class _SelectionWait:
         self._until = Until(args.until)
         self._followed: dict[str, tuple[GangRef, asyncio.Task[GangEvent]]] = {}
         self._errors: Counter[str] = Counter()
+        self._newest = NewestGangs()
 
     async def run(self) -> tuple[Answer, str]:
         """Return how the wait ended, and further information for people.
@@ -207,7 +216,7 @@ class _SelectionWait:
         """
         for key in self._followed:
             self._collect(key)
-        found = watch.find()
+        found = self._newest.update(watch.find())
         for key, gang in found.items():
             if gang.ref is not None and self._ref(key) != gang.ref:
                 self._follow(key, gang.ref)

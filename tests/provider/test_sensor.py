@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,19 +18,23 @@ from kubernetes.client import V1Job
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, JobDeleted, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException, TaskDeferred
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.installation import installation_id
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
+from airflow_provider_gangjobs.triggers import gang_job_wait
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_serialized_trigger
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.task_runner import Task, TaskMaker
 
@@ -121,6 +126,21 @@ def name_of_try(train: Task, number: int) -> str:
     """Return the name of the Job that a try of a task has submitted."""
     (name,) = (name for job in train.jobs if (name := job["metadata"]["name"]).endswith(f"-{number - 1}"))
     return str(name)
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[Status]:
+    """The status of each gang that the sensors of the test have followed to its end."""
+    seen: list[Status] = []
+    run = gang_job_wait._GangWait.run_with_logs
+
+    async def run_and_report(wait: Any, limit_s: float | None) -> GangEvent:
+        event = await run(wait, limit_s)
+        seen.append(event.status)
+        return event
+
+    monkeypatch.setattr(gang_job_wait._GangWait, "run_with_logs", run_and_report)
+    return seen
 
 
 async def is_watching() -> None:
@@ -304,6 +324,23 @@ def test_gang_that_was_deleted_fails_the_sensor(gangs: Gangs, connection: str, d
 
     with pytest.raises(JobDeleted):
         run_sensor(connection, gangs={"name": ref.name, "uid": ref.uid}, deferrable=deferrable)
+
+
+@EACH_WAY
+def test_success_counts_after_its_job_is_deleted_where_the_job_of_an_earlier_failure_stays(
+    gangs: Gangs, connection: str, deferrable: bool, ended: list[Status]
+) -> None:
+    failed = gangs.submit(FAILING, map_index=0)
+    wait_for("the failure", lambda: not gangs.hook.is_live(failed))
+    succeeded = gangs.submit(QUICK, map_index=0)
+    selection = {"external_task_id": "train", "external_map_index": [0, 1], "deferrable": deferrable}
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(run_sensor, connection, gangs.run, **selection)
+        wait_for("the first success", lambda: Status.SUCCEEDED in ended)
+        gangs.hook.delete(succeeded)
+        last = gangs.submit(QUICK, map_index=1)
+
+        assert [found["uid"] for found in waiting.result()] == [succeeded.uid, last.uid]
 
 
 @EACH_WAY

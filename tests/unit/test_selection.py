@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.selection import Answer, GangSelection, Until, WaitFor, answer_of, decide_wait
+from airflow_provider_gangjobs.gang.selection import (
+    Answer,
+    GangSelection,
+    NewestGangs,
+    SelectedGang,
+    Until,
+    WaitFor,
+    answer_of,
+    decide_wait,
+)
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.operators.targets import external_tasks, read_gangs
 
@@ -135,3 +146,29 @@ def test_gangs_that_are_no_references_are_refused(gangs: Any, message: str) -> N
 def test_map_index_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidGangSpec, match="external_map_index: is 'x'"):
         external_tasks(SimpleNamespace(external_map_index="x"), None, "")
+
+
+def made_at(second: int, name: str, attempt: int = 0) -> SelectedGang:
+    stored = job(name, "t", attempt).view
+    metadata = replace(stored.metadata, creation_timestamp=datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC))
+    return SelectedGang(GangRef("n", name, f"uid of {name}"), Job(replace(stored, metadata=metadata)))
+
+
+@pytest.mark.parametrize(
+    ("looks", "newest"),
+    [
+        ([made_at(1, "t-0"), made_at(5, "t-1", 1)], "t-1"),
+        ([made_at(5, "t-1", 1), made_at(1, "t-0")], "t-1"),
+        ([made_at(5, "t-1", 1), SelectedGang()], "t-1"),
+        ([made_at(5, "t-1", 1), made_at(5, "t-0")], "t-1"),
+        ([made_at(5, "t-1", 1), SelectedGang(), made_at(9, "another")], "another"),
+        ([SelectedGang(), made_at(5, "t-1", 1)], "t-1"),
+    ],
+    ids=["later attempt", "earlier attempt is left", "gone", "of one second", "submitted again", "first"],
+)
+def test_newest_gang_of_all_looks_counts(looks: list[SelectedGang], newest: str) -> None:
+    gangs = NewestGangs()
+    for look in looks:
+        found = gangs.update({"t": look})["t"]
+    assert found.ref is not None
+    assert found.ref.name == newest
