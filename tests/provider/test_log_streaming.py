@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
 from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
+from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -129,6 +130,23 @@ async def test_only_the_wanted_ranks_are_streamed(plane, args):
     event = await waiting
     assert lines.of_rank == []
     assert said(await copied_after(plane, event)) == ["step"]
+
+
+@in_virtual_time
+async def test_ranks_of_a_gang_with_roles_are_those_of_the_gang(plane):
+    """Each role counts its indexes from 0: rank 2 of the gang is worker 1, and the leader is rank 0."""
+    ref = await submit_roles(plane)
+    await plane.until(lambda: plane.running_ranks(ref.name) == 4)
+    lines = Lines()
+    for pod in plane.pods(ref.name):
+        plane.logs[pod["metadata"]["name"]] = f"I am {pod['metadata']['name']}\n"
+    waiting = wait(plane, ref, lines, claim=CLAIM, stream_ranks=[0, 2])
+    await asyncio.sleep(60)
+    end_all(plane, ref)
+    await waiting
+    leader, worker = (pod_of(plane, ref, *which)["metadata"]["name"] for which in (("leader", 0), ("worker", 1)))
+    said_by = sorted(line for line in lines.all if "I am" in line)
+    assert [line.partition("I am ")[2] for line in said_by] == [leader, worker]
 
 
 @in_virtual_time

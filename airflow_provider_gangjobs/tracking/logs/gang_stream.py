@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
@@ -12,7 +13,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
 from airflow_provider_gangjobs.gang.selectors import gang_selector
-from airflow_provider_gangjobs.gang.state.pods import has_started, pods_of
+from airflow_provider_gangjobs.gang.state.pods import has_started, pods_of, rank_of
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.logs.limits import StreamLimits
 from airflow_provider_gangjobs.tracking.logs.sources import sources_of
@@ -145,20 +146,28 @@ class GangStreams:
 
     async def _find(self, rank: int) -> LogSource:
         """Wait until the program of a rank has started, and return its log."""
-        selector = f"{gang_selector(self._ref.name)},{ANNOTATION_COMPLETION_INDEX}={rank}"
         backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
         while True:
-            try:
-                pages = await self._list(selector)
-            except ClusterError:
-                pages = []
-            found = pods_of(self._ref, (pod for page in pages for pod in page))
-            for pod in found:
-                if has_started(pod):
-                    return next(source for source in sources_of(pod))
+            pods: list[PodView] = []
+            with suppress(ClusterError):
+                pods = await self._list_pods_of(rank)
+            for pod in filter(has_started, pods):
+                return next(source for source in sources_of(pod))
             await self._client.clock.sleep(backoff.next())
 
-    async def _list(self, selector: str) -> list[list[PodView]]:
+    async def _list_pods_of(self, rank: int) -> list[PodView]:
+        """Return the pods of a rank. Only a rank that has no pod, or is in a role, costs a list of all pods.
+
+        The index of a pod is its rank, except in a gang with roles, where each role counts from 0.
+        """
+        all_pods = gang_selector(self._ref.name)
+        for selector in (f"{all_pods},{ANNOTATION_COMPLETION_INDEX}={rank}", all_pods):
+            found = pods_of(self._ref, await self._list(selector))
+            if of_rank := [pod for pod in found if rank_of(pod) == rank]:
+                return of_rank
+        return []
+
+    async def _list(self, selector: str) -> list[PodView]:
         async with self._requests:
             views = self._client.list_views(PodView, PODS, self._ref.namespace, label_selector=selector)
-            return [page async for page in views]
+            return [pod async for page in views for pod in page]
