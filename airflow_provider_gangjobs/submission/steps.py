@@ -8,6 +8,7 @@ crash, and a second submitter are handled in the same way: read the object and c
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
@@ -147,16 +148,18 @@ async def _find_stored(step: Step, progress: Progress) -> Object | None:
         raise progress.failed(step.name, str(error), transient=error.transient) from error
 
 
-# Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
 _WEBHOOK: Final = "admission webhook"
 """Part of the message of a request that an admission webhook has refused. The status is 403, as for a missing right."""
-_NOT_READY_MESSAGES = ("not yet ready to handle request", "not found")
+# Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
+_NOT_READY: Final = ("not yet ready to handle request", "not found")
+_MISSING_RIGHT: Final = re.compile(r'User ".*" cannot ')
+"""Part of the message of a missing right. A RoleBinding whose Role does not exist adds "not found" to that message."""
 
 
 def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> None:
     if error.transient or error.may_have_applied or _was_overtaken(step, error):
         return
-    if isinstance(error, Forbidden) and any(text in error.message for text in _NOT_READY_MESSAGES):
+    if isinstance(error, Forbidden) and _is_not_ready(error.message):
         return
     if isinstance(error, NotFound) and isinstance(step, CreateOwned):
         _raise_not_served(step, progress, error)
@@ -165,6 +168,10 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
     is_right_missing = isinstance(error, Forbidden) and _WEBHOOK not in error.message
     advice = "Give the service account this permission; see the documented Role" if is_right_missing else ""
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
+
+
+def _is_not_ready(message: str) -> bool:
+    return any(text in message for text in _NOT_READY) and not _MISSING_RIGHT.search(message)
 
 
 def _raise_not_served(step: CreateOwned, progress: Progress, error: ClusterError) -> None:
