@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.operators.completion import Completion
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
@@ -281,9 +280,9 @@ class GangJobOperator(StoringTask):
                 )
             except PreviousAttemptRunning as running:
                 self.log.warning("%s", running)
-                self._wait_for_previous(context, gangs, previous.ref_of(running))
+                self._wait_for_previous(context, gangs, running)
 
-    def _wait_for_previous(self, context: Context, gangs: TaskGangs, ref: GangRef) -> None:
+    def _wait_for_previous(self, context: Context, gangs: TaskGangs, running: PreviousAttemptRunning) -> None:
         """Defer the task until the pods of an earlier attempt have ended.
 
         If the task is not deferrable, the next submission waits, and this method only checks `assemble_timeout`.
@@ -291,13 +290,14 @@ class GangJobOperator(StoringTask):
         Raises:
             DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
         """
+        ref = previous.ref_of(running)
         if self.deferrable:
             args = replace(trigger_args(self, gangs, ref), claim="")
             self._defer(args, context["ti"].start_date, for_previous=True)
-        if self.assemble_timeout_s is not None and time.monotonic() - self._began_at >= self.assemble_timeout_s:
-            raise previous.deadline_error(
-                {"gang": ref, "reason": "assemble_timeout", "waited_s": round(time.monotonic() - self._began_at)}
-            )
+        waited_s = time.monotonic() - self._began_at
+        if self.assemble_timeout_s is not None and waited_s >= self.assemble_timeout_s:
+            what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
+            raise previous.deadline_error(what)
 
     def _submit_by(
         self, gangs: TaskGangs, submit: Callable[[GangService, GangSpec], Awaitable[Submission]]

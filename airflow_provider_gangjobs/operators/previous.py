@@ -22,12 +22,13 @@ def ref_of(previous: PreviousAttemptRunning) -> GangRef:
 
 def deadline_error(event: Mapping[str, Any]) -> DeadlineExceeded:
     """Return the error of a task whose time limit has passed while it waited for the pods of an earlier attempt."""
-    limited_by = str(event.get("reason", ""))
+    limited_by, pods = str(event.get("reason", "")), event.get("pods")
+    left = "it is not known whether its pods have ended" if pods is None else f"{pods} of its pods had not ended"
     return DeadlineExceeded(
         ref=f"of the previous attempt ({event.get('gang')})",
         phase="still ending",
         seconds=None,
-        waiting_for=f"After {event.get('waited_s')} s, {event.get('pods')} of its pods had not ended",
+        waiting_for=f"After {event.get('waited_s')} s, {left}",
         advice=f"Shorten termination_grace, or raise {limited_by}",
         limited_by=limited_by,
     )

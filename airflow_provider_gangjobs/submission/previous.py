@@ -4,7 +4,7 @@ A pod that is being deleted runs until its program has ended, at most for its gr
 program saves a checkpoint. Two attempts that run at once would write to the same place.
 
 The Job of a gang that was deleted while it was live stays until its pods are gone (`requests.propagation_of`), so the
-list of the task's Jobs shows whether there is anything to wait for. Usually there is not, and no request is sent.
+list of the task's Jobs shows whether there is anything to wait for. If there is nothing, no request is sent.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def may_still_run(job: Job) -> bool:
 
 async def wait_for_previous(
     requests: RetryingRequests,
-    digest: str,
+    digests: Sequence[str],
     jobs: Sequence[Job],
     deleted: Sequence[Job],
     previous: PreviousGangs,
@@ -66,7 +66,7 @@ async def wait_for_previous(
 
     Pods of gangs that are being deleted, or whose Jobs are gone, are released meanwhile: nobody else may do that.
 
-    :param digest: The digest of the task.
+    :param digests: The digests of the task, see `SubmissionKey.digests`.
     :param jobs: All Jobs of the task, as they were listed.
     :param deleted: Of these, the Jobs that the submission has just deleted.
 
@@ -84,9 +84,9 @@ async def wait_for_previous(
     halted = {job.ref.uid for job in waited_for if job_state(job) is JobState.HALTED}
     has_waited = False
     while True:
-        if has_waited and await _has_other_jobs(requests, digest, jobs):
+        if has_waited and await _has_other_jobs(requests, digests, jobs):
             return True
-        listed = [view(PodView, pod) for pod in await requests.list(PODS, task_selector(digest))]
+        listed = [view(PodView, pod) for pod in await requests.list(PODS, task_selector(*digests))]
         pods = [pod for pod in listed if owner_uid(pod) not in kept]
         for ref in _gangs_of(pod for pod in pods if is_held(pod) and owner_uid(pod) not in halted):
             await previous.release(ref)
@@ -102,10 +102,10 @@ async def wait_for_previous(
         has_waited = True
 
 
-async def _has_other_jobs(requests: RetryingRequests, digest: str, jobs: Sequence[Job]) -> bool:
+async def _has_other_jobs(requests: RetryingRequests, digests: Sequence[str], jobs: Sequence[Job]) -> bool:
     """Return whether another submitter has created an attempt meanwhile. Its pods are no reason to wait."""
     known = {job.ref.uid for job in jobs}
-    return any(job["metadata"]["uid"] not in known for job in await requests.list(JOBS, task_selector(digest)))
+    return any(job["metadata"]["uid"] not in known for job in await requests.list(JOBS, task_selector(*digests)))
 
 
 def _gangs_of(pods: Iterable[PodView]) -> list[GangRef]:

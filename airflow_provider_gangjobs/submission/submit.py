@@ -286,8 +286,8 @@ class _SubmissionRun(Struct, frozen=True):
         await finish_halts(self.requests, jobs)
         if self.previous is None:
             return
-        digest = self.request.key.digest
-        if await wait_for_previous(self.requests, digest, jobs, action.superseded, self.previous):
+        digests = self.request.key.digests
+        if await wait_for_previous(self.requests, digests, jobs, action.superseded, self.previous):
             raise RestartSubmission("The pods of the previous attempt have ended", min_attempt=action.number)
 
     async def _remove_superseded(self, old: Job, seen: Object) -> None:

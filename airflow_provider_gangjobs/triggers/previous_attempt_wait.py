@@ -9,14 +9,20 @@ from __future__ import annotations
 import asyncio
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
+from airflow_provider_gangjobs.triggers.gang_job_wait import (
+    CLOCK_WITHIN_S,
+    CONNECTION_MAX_AGE_S,
+    CONNECTION_READ_FOR_S,
+    shared_service,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
+    from airflow_provider_gangjobs.cluster.server_clock import ServerClock
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 PAUSE_BASE_S: Final = 2.0
@@ -44,22 +50,20 @@ async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, An
 
     :param args: The earlier attempt, and the time limits of the task.
     """
-    began = time.monotonic()
-    left_s = [] if args.deadline is None else [(args.deadline - time.time(), "execution_timeout")]
-    if args.assemble_timeout_s is not None:
-        left_s.append((args.assemble_timeout_s, "assemble_timeout"))
-    limit_s, limited_by = min(left_s, default=(None, ""))
+    began = _monotonic()
     wait = _PreviousWait(args, log)
     end, reason = WaitEnd.GONE, ""
     try:
-        async with asyncio.timeout(None if limit_s is None else max(limit_s, 0.0)):
+        async with asyncio.timeout(wait.remaining().seconds) as timeout:
+            wait.timeout = timeout
             await wait.run()
-    except TimeoutError:
-        end, reason = WaitEnd.TIMEOUT, limited_by
-    except Exception as error:  # a secrets backend may raise anything
-        log.exception("The pods of gang %s cannot be looked for in this process", args.ref)
-        end, reason = WaitEnd.ERROR, type(error).__name__
-    waited_s = round(time.monotonic() - began, 1)
+    except Exception as error:  # a secrets backend may raise anything, also a TimeoutError
+        if isinstance(error, TimeoutError) and timeout.expired():
+            end, reason = WaitEnd.TIMEOUT, wait.remaining().limited_by
+        else:
+            log.exception("The pods of gang %s cannot be looked for in this process", args.ref)
+            end, reason = WaitEnd.ERROR, type(error).__name__
+    waited_s = round(_monotonic() - began, 1)
     return {
         "v": 1,
         "status": str(end),
@@ -70,13 +74,45 @@ async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, An
     }
 
 
+def _monotonic() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class _Remaining(NamedTuple):
+    """The time limit that passes first."""
+
+    seconds: float | None
+    """How long it takes until the limit has passed; `None` if there is no limit."""
+    limited_by: str
+    """Name of the parameter that sets the limit."""
+
+
 class _PreviousWait:
     def __init__(self, args: TriggerArgs, log: Logger) -> None:
         self._args = args
         self._log = log
         self._logged: tuple[int, float] = (0, 0.0)
-        self.pods = 0
-        """How many pods of the gang had not ended when they were last counted."""
+        self._began = _monotonic()
+        self._clock: ServerClock | None = None
+        self.timeout: asyncio.Timeout | None = None
+        self.pods: int | None = None
+        """How many pods of the gang had not ended when they were last counted; `None` if they were never counted."""
+
+    def remaining(self) -> _Remaining:
+        """Return the time limit that passes first.
+
+        The deadline of the task is a time of the API server. Until that is known, the local clock counts, which may be
+        ahead, so the wait then lasts at least `CLOCK_WITHIN_S`.
+        """
+        limits = []
+        if self._args.deadline is not None:
+            now_s = self._clock.now().timestamp() if self._clock else time.time()
+            at_least_s = 0.0 if self._clock else CLOCK_WITHIN_S
+            limits.append(_Remaining(max(self._args.deadline - now_s, at_least_s), "execution_timeout"))
+        if self._args.assemble_timeout_s is not None:
+            left_s = self._args.assemble_timeout_s - (_monotonic() - self._began)
+            limits.append(_Remaining(max(left_s, 0.0), "assemble_timeout"))
+        return min(limits, default=_Remaining(None, ""))
 
     async def run(self) -> None:
         """Count the pods until none is left.
@@ -96,12 +132,23 @@ class _PreviousWait:
 
         config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
-            return await retry_until_answered(
+            pods = await retry_until_answered(
                 lambda: gangs.release_and_count_running(self._args.ref), clock=gangs.client.clock
             )
+            self._apply_server_clock(gangs.client.server_clock)
+        return pods
+
+    def _apply_server_clock(self, clock: ServerClock) -> None:
+        """Move the timeout to the deadline by the clock of the API server, when that clock becomes known."""
+        if self._clock is not None or not clock.is_known:
+            return
+        self._clock = clock
+        seconds = self.remaining().seconds
+        if seconds is not None and self.timeout is not None and not self.timeout.expired():
+            self.timeout.reschedule(_monotonic() + seconds)
 
     def _report(self, pods: int) -> None:
-        now = time.monotonic()
+        now = _monotonic()
         self.pods = pods
         if pods != self._logged[0] or now - self._logged[1] >= REPEAT_LOG_S:
             self._logged = (pods, now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +13,13 @@ from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.previous_attempt_wait import wait_for_previous_pods
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.guarantees.checkers import one_gang
+from tests.provider.test_trigger_retries import connection_json
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
-from tests.provider.virtual_time import in_virtual_time
+from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -123,3 +128,46 @@ async def test_attempt_that_another_submitter_creates_meanwhile_is_adopted():
         one, other = await asyncio.gather(*waiting)
 
         assert (one.ref, one.attempt) == (other.ref, 1)
+
+
+@in_virtual_time
+async def test_pods_of_a_gang_from_before_the_installation_had_an_id_are_waited_for():
+    async with VirtualControlPlane.running() as plane:
+        attempts = Attempts(plane)
+        first = await attempts.run("ti-1")
+        plane.dead_nodes.add("node-0")
+        await kill(attempts, first)
+
+        key = replace(KEY, installation="prod")
+        with pytest.raises(PreviousAttemptRunning, match="2 pods have not ended"):
+            await attempts.gangs.submit(SPEC, key=key, claim="ti-2", wait_for_previous_s=20)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "after_s"),
+    [
+        ({"deadline": 600.0}, "execution_timeout", 600),
+        ({"deadline": 600.0, "assemble_timeout_s": 90.0}, "assemble_timeout", 90),
+    ],
+    ids=["execution", "assembly"],
+)
+@in_virtual_time
+async def test_wait_in_the_triggerer_ends_at_a_limit_by_the_clock_of_the_api_server(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], reason: str, after_s: int
+) -> None:
+    """The local clock is months ahead here, so that by the local clock the deadline has passed."""
+    async with VirtualControlPlane.running() as plane:
+        monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
+        attempts = Attempts(plane)
+        first = await attempts.run("ti-1")
+        plane.dead_nodes.add("node-0")
+        await kill(attempts, first)
+        began = elapsed()
+        limits = limits | {"deadline": plane.clock.now().timestamp() + limits["deadline"]}
+        gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
+        args = TriggerArgs(kubernetes_conn_id="previous", **gang, **limits)
+
+        event = await wait_for_previous_pods(args, logging.getLogger(__name__))
+
+        assert (event["status"], event["reason"], event["pods"]) == ("timeout", reason, 2)
+        assert after_s <= elapsed() - began <= after_s + 2
