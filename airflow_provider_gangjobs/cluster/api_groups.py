@@ -6,6 +6,7 @@ Only gangs that name a scheduler with an API of its own need this: one request f
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -64,10 +65,11 @@ async def _read(client: Client, group: str) -> ApiGroup:
         document = await client.get_raw(f"/apis/{group}")
         for item in document.get("versions") or ():
             name = str(item.get("version"))
-            resources = await client.get_raw(f"/apis/{group}/{name}")
-            versions[name] = frozenset(str(one.get("name")) for one in resources.get("resources") or ())
+            with suppress(NotFound):  # the version was removed meanwhile
+                resources = await client.get_raw(f"/apis/{group}/{name}")
+                versions[name] = frozenset(str(one.get("name")) for one in resources.get("resources") or ())
     except NotFound:
-        pass  # the group, or a version that was removed meanwhile
+        pass  # the cluster does not serve the group
     except (ApiError, ReplyLost) as error:
         return ApiGroup(versions, str(error))
     return ApiGroup(versions)

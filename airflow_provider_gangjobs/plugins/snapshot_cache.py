@@ -148,11 +148,13 @@ class SnapshotCache:
             for key, client in self._clients.items()
             if not client.users and self.clock() > client.used_at + CLIENT_IDLE_S
         ]
-        for key in idle:
-            await self._clients.pop(key).service.client.aclose()
-        client = self._clients.setdefault(
-            config.key, _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
-        )
+        # Other requests run during each await, so no client that they can find is closed.
+        for unused in [self._clients.pop(key) for key in idle]:
+            await unused.service.client.aclose()
+        client = self._clients.get(config.key)
+        if client is None:
+            client = _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
+            self._clients[config.key] = client
         client.users += 1
         return client
 

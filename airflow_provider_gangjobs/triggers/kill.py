@@ -66,7 +66,8 @@ async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult
         async with shared_service(config) as gangs:
             return await _kill(gangs, config, args, task_instance, log)
     except Exception:
-        log.exception("Gang %s was not deleted, because it is not certain that the task was killed", args.ref)
+        what = "It is not known whether gang %s was deleted. If its task has ended, a sweep ends the gang"
+        log.exception(what, args.ref)
         return None
 
 
