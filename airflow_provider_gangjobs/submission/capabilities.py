@@ -2,8 +2,7 @@
 
 An API server that serves the Workload API may still drop the pods' link to their group from a Job: the server drops
 the fields of a disabled feature gate silently. A dry run of a Job shows whether the server keeps the link. No request
-shows whether the scheduler and the Job controller have their feature gates enabled. That shows only when a gang is
-placed.
+shows whether the scheduler and the Job controller have their feature gates enabled. Only the placement of a gang does.
 """
 
 from __future__ import annotations

@@ -152,6 +152,7 @@ _WEBHOOK: Final = "admission webhook"
 """Part of the message of a request that an admission webhook has refused. The status is 403, as for a missing right."""
 # Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
 _NOT_READY: Final = ("not yet ready to handle request", "not found")
+MISSING_RIGHT_ADVICE: Final = "Give the service account this permission; see the documented Role"
 _MISSING_RIGHT: Final = re.compile(r'User ".*" cannot ')
 """Part of the message of a missing right. A RoleBinding whose Role does not exist adds "not found" to that message."""
 
@@ -166,7 +167,7 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
     if isinstance(error, NotFound) and isinstance(step, (StartJob, StartRole)):
         raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started") from error
     is_right_missing = isinstance(error, Forbidden) and _WEBHOOK not in error.message
-    advice = "Give the service account this permission; see the documented Role" if is_right_missing else ""
+    advice = MISSING_RIGHT_ADVICE if is_right_missing else ""
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
 
 

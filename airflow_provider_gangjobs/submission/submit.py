@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
@@ -67,10 +68,10 @@ from airflow_provider_gangjobs.submission.role_jobs import (
     finish_halts,
 )
 from airflow_provider_gangjobs.submission.step_order import steps_of
-from airflow_provider_gangjobs.submission.steps import ConfirmStart, conflict, run_step
+from airflow_provider_gangjobs.submission.steps import MISSING_RIGHT_ADVICE, ConfirmStart, conflict, run_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
@@ -229,18 +230,29 @@ async def submit_by(
     )
     task = _SubmissionRun(requests, spec, shape, request, discovered, previous)
     min_attempt, reason, backoff = 0, "", requests.backoff()
-    try:
-        for _ in range(ROUNDS_MAX):
-            try:
-                return await task.round(min_attempt)
-            except RestartSubmission as again:
-                min_attempt, reason = max(min_attempt, again.min_attempt), str(again)
-                log.info("Restarting the submission: %s", reason)
-            if not await requests.sleep_before_retry(backoff.next()):
-                break
-    except ClusterError as error:
-        raise SubmissionFailed(task.where, "find the task's Jobs", str(error), error.transient) from error
+    for _ in range(ROUNDS_MAX):
+        try:
+            return await task.round(min_attempt)
+        except RestartSubmission as again:
+            min_attempt, reason = max(min_attempt, again.min_attempt), str(again)
+            log.info("Restarting the submission: %s", reason)
+        if not await requests.sleep_before_retry(backoff.next()):
+            break
     raise SubmissionFailed(task.where, "choose a Job", reason)
+
+
+@contextmanager
+def _step(where: str, name: str) -> Iterator[None]:
+    """Name the step whose request fails.
+
+    Raises:
+        SubmissionFailed: a request failed.
+    """
+    try:
+        yield
+    except ClusterError as error:
+        advice = MISSING_RIGHT_ADVICE if isinstance(error, Forbidden) else ""
+        raise SubmissionFailed(where, name, str(error), error.transient, advice) from error
 
 
 class _SubmissionRun(Struct, frozen=True):
@@ -259,9 +271,10 @@ class _SubmissionRun(Struct, frozen=True):
 
     async def round(self, min_attempt: int) -> Submission:
         """List the Jobs of the task, and do what the rule decides."""
-        listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
+        with _step(self.where, "find the task's Jobs"):
+            listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
+            jobs = [await self.requests.read_gang(job) for job in listed]
         stored = {job["metadata"]["uid"]: job for job in listed}
-        jobs = [await self.requests.read_gang(job) for job in listed]
         action = self.request.decide(jobs, spec_hash=self.spec.hash, min_attempt=min_attempt)
         match action:
             case Refuse(job):
@@ -269,16 +282,22 @@ class _SubmissionRun(Struct, frozen=True):
             case TakenOver(job):
                 raise SubmissionFailed(str(job.ref), "choose an attempt", TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
             case Adopt(job, superseded):
-                progress = self._progress_of_adopted_job(await self._claim(stored[job.ref.uid]))
+                with _step(self.where, "adopt the Job"):
+                    claimed = await self._claim(stored[job.ref.uid])
+                progress = self._progress_of_adopted_job(claimed)
                 unfinished = job_state(job) is JobState.LIVE and not progress.stored.is_submission_complete
             case SubmitNew(number, superseded):
-                progress, unfinished = await self._progress_of_new_attempt(number), True
+                with _step(self.where, "read the Topology of the queue"):
+                    progress, unfinished = await self._progress_of_new_attempt(number), True
         for old in superseded:
-            await self._remove_superseded(old, stored[old.ref.uid])
+            with _step(self.where, "delete an earlier attempt"):
+                await self._remove_superseded(old, stored[old.ref.uid])
         if isinstance(action, SubmitNew):
-            await self._wait_for_previous(jobs, action)
+            with _step(self.where, "wait for the pods of earlier attempts"):
+                await self._wait_for_previous(jobs, action)
         if unfinished:
-            await self._complete(progress)
+            with _step(self.where, "complete the submission"):
+                await self._complete(progress)
         return self._submission(progress, action.job if isinstance(action, Adopt) else None)
 
     async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:

@@ -317,9 +317,17 @@ async def test_job_that_changes_at_each_try_is_an_error(cluster):
 async def test_adoption_that_is_forbidden_is_an_error(cluster):
     await cluster.submit(claim="ti-1")
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH"))
-    with pytest.raises(SubmissionFailed, match="403") as caught:
+    with pytest.raises(SubmissionFailed, match=r"403.*see the documented Role") as caught:
         await cluster.submit(claim="ti-2")
-    assert not caught.value.retryable
+    assert (caught.value.step, caught.value.retryable) == ("adopt the Job", False)
+
+
+async def test_earlier_attempt_that_may_not_be_deleted_is_named_with_the_missing_right(cluster):
+    await cluster.submit(claim="ti-1")
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="DELETE", times=None))
+    with pytest.raises(SubmissionFailed, match=r"403.*see the documented Role") as caught:
+        await cluster.submit(claim="ti-2", reattach="never")
+    assert (caught.value.step, caught.value.retryable) == ("delete an earlier attempt", False)
 
 
 async def test_a_fallback_without_permission_for_events_still_runs():
