@@ -14,18 +14,14 @@ from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.state.deadlines import next_deadline
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe
-from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.gang.state.roles import read_gang
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import (
-    Wait,
     WaitCause,
-    WaitInputs,
-    explain_assembly,
-    explain_suspension,
 )
 from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, requests_of
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -171,21 +167,8 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
     """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, events=snapshot.events)
-    counts = _counts_of_job(job)
-    phase = phase_of(job)
-    inputs = WaitInputs(job, PodIndex(job.ref, snapshot.pods), snapshot.podgroup, counts, snapshot.events)
-    verdict = judge(job, job.ref)
-    began = {Phase.SUBMITTED: job.created_at, Phase.ASSEMBLING: job.started_at}
-    if verdict is not None:
-        began[phase] = verdict.at
-    known = {phase: at for phase, at in began.items() if at is not None}
-    return Observation(job.ref, phase, known, counts, _wait_of_job(phase, inputs, job), verdict)
-
-
-def _wait_of_job(phase: Phase, inputs: WaitInputs, job: Job) -> Wait:
-    if job.end_is_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
-        return explain_suspension(job)
-    return explain_assembly(inputs) if phase is Phase.ASSEMBLING else Wait(WaitCause.RANKS)
+    sample = PodIndex(job.ref, snapshot.pods)
+    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), events=snapshot.events)
 
 
 def _counts_of_job(job: Job) -> Counts:

@@ -214,6 +214,12 @@ def test_large_gang_shows_the_jobs_counters() -> None:
     assert view.deadline == DeadlineView("assemble_timeout", at(303))
 
 
+def test_large_queued_gang_shows_its_time_limit() -> None:
+    view = build_view(WITH_DEADLINES, snapshot_of(job(5000).suspended(2), is_whole=False), at(60))
+
+    assert (view.phase, view.deadline) == ("queued", DeadlineView("queue_timeout", at(602)))
+
+
 def test_large_failed_gang_shows_the_cause() -> None:
     sample = [pod("x").rank(7).on("n").failed(9).view()]
 

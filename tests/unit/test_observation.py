@@ -4,8 +4,9 @@ import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_CAUSE_NAMED,
     WaitCause,
@@ -73,6 +74,27 @@ PHASES = {
 @pytest.mark.parametrize(("seen", "pods", "phase"), PHASES.values(), ids=PHASES)
 def test_phase_follows_from_job_and_pods(seen, pods, phase):
     assert _observe(seen, pods).phase is phase
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "created suspended, not looked at",
+        "suspended",
+        "unsuspended, not looked at again",
+        "success is decided",
+        "failure is decided",
+        "complete",
+        "failed",
+        "being deleted",
+    ],
+)
+def test_counters_of_the_job_give_the_same_observation_as_all_pods(state):
+    built, pods, phase = PHASES[state]
+    whole = _observe(built, pods)
+    seen = observe_counters(built.read(), PodIndex(REF, ()), None, whole.counts)
+    known = {reached: since for reached, since in whole.began.items() if reached is not Phase.RUNNING}
+    assert (seen.phase, seen.wait, seen.began) == (phase, whole.wait, known)
 
 
 def test_each_phase_begins_at_a_time_of_the_server():

@@ -7,7 +7,7 @@ observation. Phases only move forward, with one exception: a queue that suspends
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
@@ -124,6 +124,28 @@ def observe_indexed(
     inputs = WaitInputs(own_job, pods, podgroup, counts, events, queue_workload, queue_position, earlier_refusal)
     wait = _wait(phase, inputs, verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
+
+
+def observe_counters(
+    job: Job,
+    sample: PodIndex,
+    podgroup: PodGroupView | None,
+    counts: Counts,
+    *,
+    events: Sequence[EventView] = (),
+) -> Observation:
+    """Observe a gang of which only some pods are known, by the counters of its Job. See `observe`.
+
+    The time at which all ranks had started is not known.
+
+    :param sample: Some pods of the gang, which only explain why the gang waits.
+    :param counts: The numbers of ranks that the Job shows.
+    """
+    verdict = judge(job, job.ref)
+    phase = phase_of(job)
+    began = _times(phase, job, sample, replace(counts, started=0), verdict)
+    wait = _wait(phase, WaitInputs(job, sample, podgroup, counts, events), verdict)
+    return Observation(job.ref, phase, began, counts, wait, verdict)
 
 
 def _times(
