@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RENEW_EVERY_S: Final = 300.0
+ALLOWED_AGAIN_S: Final = 1800.0
+"""For how long Leases are not used after the Role did not allow them. The Role may be changed meanwhile."""
 REMOVE_AFTER: Final = timedelta(days=1)
 """Leases of processes that ended without deleting them are deleted after this time."""
 MISSING_RULE: Final = "apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, list, patch, delete]"
@@ -42,21 +44,22 @@ class Leases:
         self._clock = clock
         self._name = f"gangjobs-follower-{uuid.uuid4().hex[:12]}"
         self._renewed_at_s: float | None = None
-        self._is_forbidden = False
+        self._forbidden_at_s: float | None = None
 
     async def renew(self, client: Client, refs: Iterable[GangRef]) -> None:
         """Name the gangs that this process follows, if `RENEW_EVERY_S` have passed since the last time.
 
-        A failure is logged. The next call tries again, unless the Role does not allow Leases.
+        A failure is logged. The next call tries again or, if the Role does not allow Leases, a call after
+        `ALLOWED_AGAIN_S`.
         """
         now_s = self._clock.monotonic()
         is_due = self._renewed_at_s is None or now_s - self._renewed_at_s >= RENEW_EVERY_S
-        if self._is_forbidden or not is_due:
+        if self._is_forbidden() or not is_due:
             return
         try:
             await self._write(client, list(refs))
         except ClusterError as error:
-            self._note(error)
+            self._give_up(error)
         else:
             self._renewed_at_s = now_s
 
@@ -79,13 +82,13 @@ class Leases:
 
     async def others(self, client: Client) -> Callable[[GangRef], bool] | None:
         """Return a function that says whether another process follows a gang; `None` if the Leases cannot be read."""
-        if self._is_forbidden:
+        if self._is_forbidden():
             return None
         try:
             leases = await read_leases(client, self._namespace)
             await self._remove_old(client, leases)
         except ClusterError as error:
-            self._note(error)
+            self._give_up(error)
             return None
         now = client.server_clock.now()
         valid = [lease for lease in leases if lease.is_valid(now) and lease.name != self._name]
@@ -110,11 +113,16 @@ class Leases:
                 except (NotFound, Conflict):
                     continue
 
-    def _note(self, error: ClusterError) -> None:
+    def _is_forbidden(self) -> bool:
+        since_s = self._forbidden_at_s
+        return since_s is not None and self._clock.monotonic() - since_s < ALLOWED_AGAIN_S
+
+    def _give_up(self, error: ClusterError) -> None:
+        """Log why the Leases are not used now."""
         if not isinstance(error, Forbidden):
             log.warning("The Leases of namespace %s could not be used: %s", self._namespace, error)
             return
-        self._is_forbidden = True
+        self._forbidden_at_s = self._clock.monotonic()
         log.warning(
             "The Role of namespace %s does not allow Leases, so Airflow is asked about more gangs. Add the rule: %s",
             self._namespace,

@@ -197,7 +197,10 @@ class Sweep:
     # -- questions to Airflow --------------------------------------------------------------------------------
 
     async def _ask(self, questions: Iterable[tuple[Job, SweepFacts]]) -> list[tuple[Job, SweepFacts]]:
-        """Ask Airflow about some of these gangs, first about those that it may have ended, then by the last answer."""
+        """Ask Airflow about some of these gangs.
+
+        The gangs whose task had ended by the last answer come first, then those that were asked about longest ago.
+        """
         now_s = self.clock.monotonic()
         due = []
         for job, facts in questions:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.lease import DURATION
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
-from airflow_provider_gangjobs.sweeping.leases import MISSING_RULE, REMOVE_AFTER, RENEW_EVERY_S, Leases
+from airflow_provider_gangjobs.sweeping.leases import ALLOWED_AGAIN_S, MISSING_RULE, REMOVE_AFTER, RENEW_EVERY_S, Leases
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import LEASES
 from tests.provider.virtual_control_plane import NAMESPACE, loop_clock
@@ -80,6 +80,17 @@ async def test_role_without_leases_is_reported_once_with_the_missing_rule(plane,
         await ours.renew(plane.client, [OURS])
         assert await followed_by_others(plane, ours) is None
     assert [MISSING_RULE in record.message for record in caplog.records if record.name == Leases.__module__] == [True]
+
+
+async def test_leases_are_used_again_after_the_role_allows_them(plane):
+    plane.faults.add(Fault(FaultKind.STATUS, path="leases", code=403, times=1))
+    ours = leases()
+    await ours.renew(plane.client, [OURS])
+    await ours.renew(plane.client, [OURS])
+    assert stored(plane) == []
+    await asyncio.sleep(ALLOWED_AGAIN_S)
+    await ours.renew(plane.client, [OURS])
+    assert await followed_by_others(plane, leases()) == [True, False]
 
 
 async def test_process_that_stops_removes_its_lease_and_others_remove_what_a_crash_left(plane):
