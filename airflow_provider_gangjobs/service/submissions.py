@@ -125,7 +125,7 @@ class SubmissionService(Struct, frozen=True):
         from airflow_provider_gangjobs.tracking.release import release_pods
 
         async def release(ref: GangRef) -> None:
-            await release_pods(self.client, namespace=ref.namespace, gang=ref.name)
+            await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
         return await delete_submission(
             self.client,

@@ -2,7 +2,7 @@
 
 A follower may wait for days, and an API server that is down comes back, so the number of retries is not limited. Only a
 refusal that has lasted (missing permission, an untrusted certificate, a connection that cannot be used) ends the
-retries: nobody corrects it before somebody hears of it.
+retries, because a person has to correct the cause.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ async def retry_until_answered(request: Callable[[], Awaitable[T]], *, clock: Cl
             raise ClusterRefused(error) from error
         except ClusterError as error:
             now = clock.monotonic()
-            refused_since = None if error.transient or error.may_have_applied else refused_since or now
+            if error.transient or error.may_have_applied:
+                refused_since = None
+            elif refused_since is None:
+                refused_since = now
             if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
                 raise ClusterRefused(error) from error
             await clock.sleep(backoff.next(at_least_s=error.retry_after_s))

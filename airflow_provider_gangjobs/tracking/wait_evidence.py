@@ -68,6 +68,9 @@ class WaitEvidence:
             self._refusal = ""
         elif observation.refusal:
             self._refusal = observation.refusal
+        if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
+            self._has_read_events = False
+            self._events = ()
 
     async def read_due(self, observation: Observation, age_s: float) -> float | None:
         """Read the Events that are due, and return in how many seconds the next are due.

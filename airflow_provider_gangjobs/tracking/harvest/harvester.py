@@ -91,7 +91,7 @@ class Harvester:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """The outcomes that explain most of those known so far, at most `OUTCOMES_KEPT_MAX`."""
+        """At most `OUTCOMES_KEPT_MAX` of the outcomes that are known so far, failures first."""
         return failures_first(self._outcomes.values(), OUTCOMES_KEPT_MAX)
 
     @property
@@ -324,7 +324,7 @@ class Harvester:
         self._recorded_pods += len(outcomes)
 
     def _keep(self, outcomes: Iterable[Outcome]) -> None:
-        """Keep outcomes for the event. With a ledger the ones that explain least are dropped when there are many."""
+        """Keep outcomes for the event. If there are many, and the ledger has them, only `outcomes` are kept."""
         for outcome in outcomes:
             self._outcomes.setdefault(outcome.uid, outcome)
         if self._ledger is not None and len(self._outcomes) > 2 * OUTCOMES_KEPT_MAX:

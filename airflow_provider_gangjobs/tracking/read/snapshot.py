@@ -153,13 +153,14 @@ class _Reader:
             return []
 
     async def _podgroup(self) -> PodGroupView | None:
-        """Return the PodGroup, or `None` if it may not be read. It only explains why a gang waits."""
+        """Return the PodGroup, or `None` if it cannot be read. It only explains why a gang waits."""
         resource = group_resource(self.job) or await podgroups_served(self.client)
         if resource is None:
             return None
         try:
             found, _ = await self._list(PodGroupView, resource, limit=1)
         except ClusterError:
+            self.unread.append("podgroups")
             return None
         return next(iter(found), None)
 
