@@ -1,6 +1,6 @@
 """State that is shared by all code on one event loop and is dropped with the loop.
 
-This is the only module global of the package. Connections, locks, and tasks belong to a loop, so they cannot be shared
+Connections, locks, and tasks belong to a loop, so they cannot be shared
 between loops. A triggerer process has one loop, and a worker process has one loop after another.
 """
 

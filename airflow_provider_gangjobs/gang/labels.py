@@ -51,7 +51,7 @@ ANNOTATION_DISRUPTIONS: Final = metadata_keys.ANNOTATION_DISRUPTIONS
 """Number of consecutive attempts before this one that ended by a disruption. On the Job, from its creation. Absent if
 the number is 0."""
 ANNOTATION_HALTED: Final = metadata_keys.ANNOTATION_HALTED
-"""Why the gang was suspended for good. On the Job."""
+"""Why the gang was halted. On the Job."""
 ANNOTATION_TIME_LIMIT: Final = metadata_keys.ANNOTATION_TIME_LIMIT
 """The parameters of the task from which activeDeadlineSeconds was computed. On the Job. Absent if the user set
 activeDeadlineSeconds, or if the task has no time limits."""

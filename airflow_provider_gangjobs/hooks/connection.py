@@ -1,7 +1,7 @@
 """The `kubernetes` connection. The worker and the triggerer read the connection by the same rules.
 
-The default connection may be missing. Then the client library uses a kubeconfig or the service account of the pod, as
-with the cncf.kubernetes provider. If any other connection is missing, the read fails.
+The default connection may be missing. Then the provider uses the kubeconfig of the environment or the service account
+of the pod, as the cncf.kubernetes provider does. If any other connection is missing, the read fails.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _ENDED_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_fail
 
 
 def is_kill(state: str, *, outlives_task: bool = False) -> bool:
-    """Whether a trigger that Airflow cancels while its task is in this state was cancelled because of a kill.
+    """Return true if this state means that the task was killed, when Airflow cancels the trigger of the task.
 
     Airflow gives the same reason to a trigger that it cancels because a user ended the task, because another triggerer
     has taken the trigger over, and because another triggerer has written the trigger's event (apache/airflow#73454). Of
@@ -52,12 +52,12 @@ def is_kill(state: str, *, outlives_task: bool = False) -> bool:
 
 
 def is_success(state: str) -> bool:
-    """Whether Airflow has accepted that the task has succeeded."""
+    """Return whether Airflow has accepted that the task has succeeded."""
     return state == "success"
 
 
 def failure_counts(state: str) -> bool | None:
-    """Whether the failure of a gang is that of its task, which submits no further gang.
+    """Return whether the failure of a gang is that of its task, which submits no further gang.
 
     A task that runs, waits for its next try, or was cleared may submit another gang. `None` if the task has succeeded:
     then another of its gangs has succeeded, or a user has marked the task, and which of them is unknown.

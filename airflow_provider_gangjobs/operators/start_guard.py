@@ -89,7 +89,11 @@ class StartGuard:
             return submitted
 
     def _ask(self, gangs: TaskGangs, *, delete: bool) -> bool | None:
-        """Ask Airflow whether the try runs, and end the gangs of a try that does not."""
+        """Return true if Airflow says that the try runs, and `None` if that is not known.
+
+        Raises:
+            SubmissionFailed: the try has ended. Its gangs are ended.
+        """
         now = [clock() for clock in self._clocks]
         runs = self._is_running()
         if runs:

@@ -314,7 +314,7 @@ class Store(Generic[V]):
             self._notify_all()
 
     def close(self) -> None:
-        """Notification everyone for the last time; safe to repeat."""
+        """Notify each subscriber for the last time. Safe to repeat."""
         self.closed = True
         self._synced.set()
         self._notify_all()

@@ -26,7 +26,7 @@ DURATION: Final = timedelta(minutes=12)
 """How long a Lease is valid after it was written. Shorter than the grace of a sweep, and longer than two intervals
 between writes."""
 GANGS_MAX: Final = 40_000
-"""The Lease of a process that follows more gangs names all gangs."""
+"""The Lease of a process that follows more gangs has the text `ALL`, which counts as the name of every gang."""
 ALL: Final = "*"
 _BYTES: Final = 4
 

@@ -1,4 +1,4 @@
-"""Waiting: the cause for which a gang that does not run yet waits, with the evidence from the cluster.
+"""Why a gang does not run yet, with the evidence from the cluster.
 
 A table of rules finds the cause. The most severe cause comes first. Pods that the scheduler keeps out of its queue
 until the whole gang exists have no condition and no event (PreEnqueue), so the absence of both is evidence too.
