@@ -1,4 +1,4 @@
-"""The commands of the tutorial, in an environment that has the built wheels and no source tree of the provider.
+"""The tutorial and the DAG of the migration guide, with the built wheels and without the source tree of the provider.
 
 Airflow comes from the environment of the tests, because the tests load no packages from an index. Everything that this
 repository builds comes from the wheels.
@@ -19,7 +19,7 @@ import pytest
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
@@ -36,6 +36,15 @@ print("Pod " * len(core.list_namespaced_pod("default", **gang).items))
 print("ConfigMap " * len(core.list_namespaced_config_map("default", **gang).items))
 '"""
 """What kubectl lists of gangs, by the official client."""
+CREATE_OBJECTS = """python -c '
+from kubernetes import client, config
+config.load_kube_config("{kubeconfig}")
+core = client.CoreV1Api()
+core.create_namespaced_secret("default", dict(metadata=dict(name="report-token"), stringData=dict(token="secret")))
+for name, data in dict(settings=dict(LANGUAGE="en"), title=dict(title="Visitors")).items():
+    core.create_namespaced_config_map("default", dict(metadata=dict(name="report-" + name), data=data))
+'"""
+"""What the DAG of the migration guide expects in its namespace."""
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(4 * AIRFLOW_TIMEOUT_S)]
 
@@ -60,6 +69,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     airflow.write_text(f"#!{python}\nfrom airflow.__main__ import main\nmain()\n")
     airflow.chmod(0o755)
     return folder / "env"
+
+
+@pytest.fixture
+def kubeconfig(environment: Path) -> Iterator[str]:
+    """The path of the kubeconfig that `gangjobs sandbox up` prints. The sandbox stays until the end of the test."""
+    with subprocess.Popen([environment / "bin" / "gangjobs", "sandbox", "up"], stdout=subprocess.PIPE, text=True) as up:
+        try:
+            assert up.stdout is not None
+            yield next(line.split()[1] for line in up.stdout if line.startswith("kubeconfig:"))
+        finally:
+            up.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -103,22 +123,25 @@ def test_tutorial_works_from_the_wheels(shell: Callable[[str], str], environment
     assert str(ROOT / "airflow_provider_gangjobs") not in output
 
 
-def test_sandbox_that_stays_shows_the_gang_that_failed(shell: Callable[[str], str], environment: Path) -> None:
+def test_sandbox_that_stays_shows_the_gang_that_failed(shell: Callable[[str], str], kubeconfig: str) -> None:
     (_, prepare, *_, last), ((saved_as, source),) = SHELL, SAVED_AS
     run_dag, kubectl = last.splitlines()
     shell(f"{prepare}\nmkdir -p dags; cp {(ROOT / 'docs' / source).resolve()} {saved_as}")
-    with subprocess.Popen([environment / "bin" / "gangjobs", "sandbox", "up"], stdout=subprocess.PIPE, text=True) as up:
-        try:
-            assert up.stdout is not None
-            kubeconfig = next(line.split()[1] for line in up.stdout if line.startswith("kubeconfig:"))
-            output = shell(run_dag.replace("PRINTED_PATH", kubeconfig))
-            listed = shell(LIST_OBJECTS.format(kubeconfig=kubeconfig))
-        finally:
-            up.terminate()
+    output = shell(run_dag.replace("PRINTED_PATH", kubeconfig))
+    listed = shell(LIST_OBJECTS.format(kubeconfig=kubeconfig))
 
     assert "the darts of this rank are gone" in output
     assert kubectl == "kubectl --kubeconfig PRINTED_PATH get jobs,pods,configmaps"
     assert {"Job", "Pod", "ConfigMap"} <= set(listed.split()), output
+
+
+def test_dag_of_the_migration_guide_works_from_the_wheels(shell: Callable[[str], str], kubeconfig: str) -> None:
+    prepare = SHELL[1]
+    shell(f"{prepare}\nmkdir -p dags; cp {ROOT / 'docs' / 'samples' / 'report_gang.py'} dags")
+    created = shell(CREATE_OBJECTS.format(kubeconfig=kubeconfig))
+    output = shell(f"KUBECONFIG={kubeconfig} airflow dags test report_gang")
+    assert "'title': 'Visitors'" in output, created + output
+    assert "'token': 6" in output
 
 
 def test_provider_is_known_to_airflow_by_its_wheel(shell: Callable[[str], str]) -> None:
