@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.client import PatchType
-from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.errors import Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
@@ -20,12 +18,13 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_INSTALLATION,
 )
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -48,33 +47,6 @@ def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies:
         annotations[ANNOTATION_DELIVERED] = None
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}
     return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
-
-
-async def claim(client: Api, ref: GangRef, claim_id: str, *, clock: Clock | None = None) -> bool:
-    """Claim the gang for `claim_id`. Returns false if the Job is gone. Safe to repeat.
-
-    Raises:
-        Conflict: the Job was changed by others before each of `TRIES_MAX` patches.
-        ClusterError: it is unknown whether the claim was taken.
-    """
-    backoff = RetryingRequests(client, ref.namespace, clock=clock).backoff()
-    for tries_left in reversed(range(TRIES_MAX)):
-        job = await _stored(client, ref)
-        if job is None:
-            return False
-        if read_job(job).holds_claim(claim_id):
-            return True
-        try:
-            await client.patch(JOBS, ref.name, ref.namespace, claim_patch(job, claim_id), patch_type=PatchType.MERGE)
-        except NotFound:
-            return False
-        except Conflict:
-            if not tries_left:
-                raise
-            await (clock or Clock()).sleep(backoff.next())
-        else:
-            return True
-    raise AssertionError("the last try returns or raises")
 
 
 async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:

@@ -106,13 +106,8 @@ async def _finish_halted(requests: RetryingRequests, job: Job, pauses_s: Sequenc
         await requests.finish_halted(job.ref, pauses_s)
 
 
-async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:
-    """Delete the Job of exactly this uid, and all that it owns. Returns false if the Job was gone."""
-    return (await remove(client, ref, clock=clock)).deleted
-
-
 async def remove(client: Api, ref: GangRef, *, clock: Clock | None = None) -> Removal:
-    """Delete the Job of exactly this uid as `delete` does. Returns what was deleted."""
+    """Delete the Job of exactly this uid, and all that it owns. Returns what was deleted."""
     return await RetryingRequests(client, ref.namespace, clock=clock).remove_job_if(ref, lambda job: True)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -17,6 +18,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.submission.claim import claim_patch
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from gangjobs_sandbox.api import create_app, serving
@@ -27,6 +29,7 @@ from tests.sandbox.builders import NAMESPACE, Bench
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.submission.requests import Api
 
 TOKENS = (f"sandbox-{number}" for number in count())
@@ -107,6 +110,11 @@ class SubmissionCluster:
             policies=policies,
             clock=self.time.clock(),
         )
+
+    async def adopt(self, ref: GangRef, claim: str) -> None:
+        """Claim a gang, as a try that adopts the gang does."""
+        job = await self.client.get(resources.JOBS, ref.name, ref.namespace)
+        await self.client.patch(resources.JOBS, ref.name, ref.namespace, claim_patch(job, claim))
 
     def run_controllers_during_sleep(self) -> None:
         """Let the controllers work whenever the submission sleeps."""

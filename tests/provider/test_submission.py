@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.exceptions import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
-from airflow_provider_gangjobs.submission.ending import delete
+from airflow_provider_gangjobs.submission.ending import remove
 from airflow_provider_gangjobs.submission.submit import SubmissionState
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
@@ -122,7 +122,7 @@ async def test_a_failure_is_followed_by_another_attempt(cluster):
 async def test_submission_does_not_wait_for_a_job_that_is_being_deleted(cluster):
     first = await cluster.submit()
     cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
-    await delete(cluster.client, first.ref)
+    await remove(cluster.client, first.ref)
     second = await cluster.submit()
     assert (second.attempt, second.adopted) == (1, False)
 
@@ -132,7 +132,7 @@ async def test_remains_of_a_deleted_gang_use_up_its_name(cluster):
     cluster.bench.registry.patch(
         SERVICES, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/slow"]}}
     )
-    await delete(cluster.client, first.ref)
+    await remove(cluster.client, first.ref)
     second = await cluster.submit()
     assert second.attempt == 1
     assert [job["metadata"]["uid"] for job in cluster.live_jobs()] == [second.ref.uid]
@@ -151,7 +151,7 @@ async def test_other_parameters_are_refused_while_it_runs(cluster):
 
 async def test_job_of_the_same_name_that_is_not_the_providers_is_a_conflict(cluster):
     submission = await cluster.submit()
-    await delete(cluster.client, submission.ref)
+    await remove(cluster.client, submission.ref)
     cluster.bench.run(60)
     cluster.bench.job(submission.ref.name)
     with pytest.raises(SubmissionConflict, match="belongs to another submission"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
+from airflow_provider_gangjobs.submission.claim import mark_delivered_by
 from airflow_provider_gangjobs.submission.deletion import delete_submission
 from airflow_provider_gangjobs.submission.ending import KillResult, delete_claimed, halt, kill
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -48,7 +49,7 @@ ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
 @pytest.mark.parametrize(("at", "ending"), ENDINGS.values(), ids=ENDINGS)
 async def test_gang_that_is_adopted_meanwhile_is_kept(cluster, at: str, ending: Any):
     ref = (await cluster.submit(claim="ti-1")).ref
-    api = InterleavingClient(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
+    api = InterleavingClient(cluster.client, at, lambda: cluster.adopt(ref, "ti-2"))
 
     ended = await ending(api, ref)
 
@@ -125,7 +126,7 @@ async def test_mark_that_the_server_finds_invalid_raises(cluster):
 
 async def test_superseded_gang_that_is_adopted_meanwhile_is_read_again(cluster):
     first = await cluster.submit(claim="ti-1")
-    api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
+    api = InterleavingClient(cluster.client, "delete jobs", lambda: cluster.adopt(first.ref, "ti-2"))
 
     second = await cluster.submit(claim="ti-3", reattach="never", api=api)
 
@@ -147,7 +148,8 @@ async def test_superseded_gang_that_succeeds_meanwhile_is_kept(cluster):
 async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
     first = await cluster.submit(claim="ti-1")
     cluster.finish_job(first.ref.name)
-    api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
+    change = partial(mark_delivered_by, cluster.client, first.ref, "ti-1", at=NOW)
+    api = InterleavingClient(cluster.client, "delete jobs", change)
 
     async def free(ref: GangRef) -> None:
         """Remove the finalizer from the pods, as a harvester does when they have ended."""

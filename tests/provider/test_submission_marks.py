@@ -1,4 +1,4 @@
-"""Deletion, halt, delivery and claim of a submitted gang apply to its Job only, and to no later Job of the name."""
+"""Deletion, halt and delivery of a submitted gang apply to its Job only, and to no later Job of the name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.claim import claim, holds_claim, mark_delivered
-from airflow_provider_gangjobs.submission.ending import delete, halt
+from airflow_provider_gangjobs.submission.claim import mark_delivered
+from airflow_provider_gangjobs.submission.ending import halt, remove
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -20,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 async def test_deletion_of_the_job_deletes_all_of_its_objects(cluster):
     submission = await cluster.submit()
     cluster.bench.run()
-    assert await delete(cluster.client, submission.ref)
+    assert (await remove(cluster.client, submission.ref)).deleted
     for _ in range(3):
         cluster.bench.run(60)
         cluster.bench.stop_deleted()
@@ -28,28 +27,27 @@ async def test_deletion_of_the_job_deletes_all_of_its_objects(cluster):
             cluster.bench.release(pod, "gangjobs.airflow/harvest")
     left = [cluster.objects(kind) for kind in (JOBS, PODS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)]
     assert left == [[]] * 6
-    assert not await delete(cluster.client, submission.ref)
+    assert not (await remove(cluster.client, submission.ref)).deleted
 
 
 async def test_deletion_does_not_delete_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
-    await delete(cluster.client, first.ref)
+    await remove(cluster.client, first.ref)
     cluster.bench.run(60)
     second = await cluster.submit()
     assert second.ref.name == first.ref.name
-    assert not await delete(cluster.client, first.ref)
+    assert not (await remove(cluster.client, first.ref)).deleted
     assert len(cluster.live_jobs()) == 1
 
 
 async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
-    await delete(cluster.client, first.ref)
+    await remove(cluster.client, first.ref)
     cluster.bench.run(60)
     await cluster.submit()
     before = cluster.live_jobs()
     assert not await mark_delivered(cluster.client, first.ref, at=NOW)
     assert not await halt(cluster.client, first.ref, reason="x")
-    assert not await claim(cluster.client, first.ref, "ti-9")
     assert cluster.live_jobs() == before
 
 
@@ -69,45 +67,16 @@ async def test_halted_gang_fails_and_never_runs_again(cluster, ran_s):
 
 async def test_marks_on_a_job_that_is_gone_return_false(cluster):
     submission = await cluster.submit()
-    await delete(cluster.client, submission.ref)
+    await remove(cluster.client, submission.ref)
     cluster.bench.run()
     assert not await mark_delivered(cluster.client, submission.ref, at=NOW)
     assert not await halt(cluster.client, submission.ref, reason="x")
-    assert not await claim(cluster.client, submission.ref, "ti-9")
-    assert not await holds_claim(cluster.client, submission.ref, "ti-1")
-
-
-async def test_claim_is_taken_once_and_kept(cluster):
-    submission = await cluster.submit(claim="ti-1")
-    assert await claim(cluster.client, submission.ref, "ti-2")
-    assert await claim(cluster.client, submission.ref, "ti-2")
-    assert await holds_claim(cluster.client, submission.ref, "ti-2")
-
-
-async def test_claim_is_retried_while_others_change_the_job(cluster):
-    submission = await cluster.submit()
-    cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=3))
-    assert await claim(cluster.client, submission.ref, "ti-2", clock=cluster.time.clock())
-    assert await holds_claim(cluster.client, submission.ref, "ti-2")
-
-
-async def test_claim_gives_up_after_repeated_conflicts(cluster):
-    submission = await cluster.submit()
-    cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
-    with pytest.raises(Conflict):
-        await claim(cluster.client, submission.ref, "ti-2", clock=cluster.time.clock())
-
-
-async def test_claim_of_a_job_that_vanishes_meanwhile_is_none(cluster):
-    submission = await cluster.submit()
-    cluster.faults.add(Fault(FaultKind.STATUS, code=404, method="PATCH"))
-    assert not await claim(cluster.client, submission.ref, "ti-2")
 
 
 @pytest.mark.parametrize("fault", [Fault(FaultKind.STATUS, code=500, times=2), Fault(FaultKind.DROP_AFTER)], ids=str)
 async def test_deletion_is_retried_while_others_change_the_job(cluster, fault):
     submission = await cluster.submit()
     cluster.faults.add(fault)
-    await delete(cluster.client, submission.ref, clock=cluster.time.clock())
+    await remove(cluster.client, submission.ref, clock=cluster.time.clock())
     cluster.bench.run()
     assert cluster.jobs() == []

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, Wait
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
+from airflow_provider_gangjobs.submission.claim import mark_delivered_by
 from airflow_provider_gangjobs.submission.ending import kill
 from airflow_provider_gangjobs.sweeping.sweep import Sweep
 from airflow_provider_gangjobs.sweeping.views import ListedView
@@ -208,7 +208,7 @@ async def test_gang_of_another_installation_is_not_adopted(cluster):
 @pytest.mark.parametrize("at", ["get jobs", "delete jobs"])
 async def test_gang_that_a_try_adopts_meanwhile_is_kept(cluster, at: str):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
-    api = InterleavingClient(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
+    api = InterleavingClient(cluster.client, at, lambda: cluster.adopt(ref, "ti-2"))
     assert await Sweeper(cluster).until_confirmed(api=api) == []
     assert (uids(cluster), api.happened) == ([ref.uid], 1)
 
@@ -217,7 +217,7 @@ async def test_adoption_discards_the_known_state_of_the_task(cluster):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
     sweeper = Sweeper(cluster)
     assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], []]
-    await claim(cluster.client, ref, "ti-2")
+    await cluster.adopt(ref, "ti-2")
     assert await sweeper.look(after_s=MINUTE_S) == []
     assert (uids(cluster), sweeper.asked) == ([ref.uid], 1)
 
