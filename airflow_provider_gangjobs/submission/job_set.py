@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.context import Progress
     from airflow_provider_gangjobs.submission.requests import Object
 
-CONTROLLER_TIMEOUT_S: Final = 15.0
-"""The JobSet controller creates the Jobs of a JobSet within a second, if it runs."""
+CONTROLLER_TIMEOUT_S: Final = 60.0
+"""A JobSet controller without other work creates the Jobs of a JobSet within a second."""
 CONTROLLER_PAUSE_S: Final = 0.25
 
 
