@@ -34,8 +34,8 @@ class History:
     problem: str = ""
 
     def most_bound(self, gang: str) -> int:
-        """How many pods of the gang had a node at the same moment, at most."""
-        return max((len(moment.bound) for moment in self._of(gang)), default=0)
+        """How many pods of the gang had a node and were not being deleted at the same moment, at most."""
+        return max((len(moment.bound - moment.deleted) for moment in self._of(gang)), default=0)
 
     def longest_partial_s(self, gang: str, size: int) -> float:
         """For how long the gang was bound in part without a pause, before its first pod was deleted, or until now."""
