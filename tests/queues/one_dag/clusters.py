@@ -60,8 +60,8 @@ def with_scheduler(name: str, folder: Path) -> Iterator[TeamCluster]:
     """A gang scheduler beside the default scheduler."""
     with (
         running_plane(RELEASE, folder) as plane,
-        running_scheduler(name, plane),
         NodePool.running(plane, nodes=2, cpu=2),
+        running_scheduler(name, plane),
         scheduler_tenant(name, plane, "team") as tenant,
     ):
         yield TeamCluster(tenant, {"gang_scheduler": name})

@@ -41,8 +41,9 @@ def with_scheduler(name: str, folder: Path) -> Iterator[Cluster]:
     """The control plane with the scheduler of this name, while the block runs."""
     with (
         running_plane(RELEASE, folder) as plane,
-        running_scheduler(name, plane) as log,
+        # A gang that the coscheduling plugin rejects, because it knows only one of the nodes yet, waits five minutes.
         NodePool.running(plane, nodes=NODES, cpu=NODE_CPU),
+        running_scheduler(name, plane) as log,
     ):
         yield Cluster(PROGRAMS[name].scheduler, plane, log)
 
