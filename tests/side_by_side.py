@@ -23,11 +23,17 @@ Kueue, the JobSet controller, or a gang scheduler. YuniKorn always listens on th
 
 
 def group_of(node_id: str) -> str:
-    """Return what the tests of a worker's next unit of work have in common; the node id if the test is its own unit."""
+    """Return what the tests of a worker's next unit of work have in common; the node id if the test is its own unit.
+
+    Files that inject faults at every request take minutes, so they are groups of their own, which start the same
+    programs again.
+    """
     path, _, test = node_id.partition("::")
     pattern = next((groups for folder, groups in _GROUPS.items() if path.startswith(folder)), None)
     found = pattern.search(test.partition("[")[2]) if pattern else None
-    return found.group() if found else node_id
+    if found is None:
+        return node_id
+    return f"{found.group()} {path}" if path.endswith("_faults.py") else found.group()
 
 
 class GroupScheduling(LoadScopeScheduling):

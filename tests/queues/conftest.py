@@ -103,7 +103,7 @@ CLUSTERS: Final[dict[str, dict[str, Callable[[Path], AbstractContextManager[Any]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on each cluster of the fixture that it uses, or on those that its mark `parametrize` names."""
     marks = metafunc.definition.iter_markers("parametrize")
-    if any(mark.args[0] == "running_cluster" for mark in marks):
+    if any("running_cluster" in mark.args[0] for mark in marks):
         return
     for fixture, clusters in CLUSTERS.items():
         if fixture in metafunc.fixturenames:

@@ -12,6 +12,7 @@ from tests.side_by_side import group_of
     [
         ("tests/queues/test_kueue_gangs.py::test_a[1.36-kueue-0.15-never fits]", "1.36-kueue-0.15"),
         ("tests/queues/test_kueue_topology.py::test_a[kueue-0.19]", "kueue-0.19"),
+        ("tests/cluster/test_tracking_faults.py::test_a[1.36-dies]", "1.36 tests/cluster/test_tracking_faults.py"),
         ("tests/queues/test_job_sets.py::test_a[jobset-0.12-deferred]", "jobset"),
         ("tests/queues/test_job_sets.py::test_b[jobset-kueue-0.19]", "jobset"),
         ("tests/queues/test_kueue_roles.py::test_a[roles-1.36-kueue-0.15]", "roles-1.36"),
