@@ -184,12 +184,16 @@ async def event_of_this_or_the_next_follower(
     injected = asyncio.create_task(fault.was_injected.wait())
     try:
         await acts
-        await asyncio.wait([following, injected], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([following, injected], return_when=asyncio.FIRST_COMPLETED, timeout=WITHIN_S)
         if not fault.is_dead:
             return await event_in_time(gang, fault, following)
     finally:
         await ended(following, injected)
-    return await gang.follow()
+    successor = asyncio.create_task(gang.follow())
+    try:
+        return await event_in_time(gang, fault, successor)
+    finally:
+        await ended(successor)
 
 
 async def event_in_time(gang: GangUnderTest, fault: InjectedFault, following: asyncio.Task[GangEvent]) -> GangEvent:
