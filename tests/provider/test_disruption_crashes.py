@@ -6,7 +6,7 @@ After a crash the next try has one gang, and the disruption is counted once. Aft
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
@@ -102,9 +103,13 @@ def disrupted(task: TaskMaker, **parameters: Any) -> tuple[Task, Any, dict[str, 
 
 
 def remove(train: Task) -> None:
+    """Delete the Jobs of the task. A Job that is being deleted already may vanish meanwhile."""
     for job in train.jobs:
         name = job["metadata"]["name"]
-        train.cluster.call(lambda it, name=name: it.registry.delete(JOBS, name, "default", propagation="Background"))
+        with suppress(StatusError):
+            train.cluster.call(
+                lambda it, name=name: it.registry.delete(JOBS, name, "default", propagation="Background")
+            )
 
 
 AT_WRITES_OR_READS = pytest.mark.parametrize(
