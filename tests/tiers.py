@@ -79,9 +79,17 @@ def _kubelet(name: str, target: str) -> Tier:
     return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS, LAUNCHERS), load=60)
 
 
-# The long tiers begin first, each beside a tier that leaves it the other core, and short tiers fill the end. The loads
-# are those of runs on two cores.
+# The tier that works longest begins first, beside tiers that wait, because its tests are those that need the processors
+# most. The loads are those of a run on two cores.
 ALL = (
+    Tier(
+        "queues",
+        ("tests/queues", REPEATABLE, *_spread(4, "loadgroup")),
+        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS, JOB_SETS),
+        load=120,
+    ),
+    Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,), load=45),
+    _kubelet("kubelet", "real-1.37"),
     Tier(
         "sandbox",
         (
@@ -94,18 +102,7 @@ ALL = (
             REPEATABLE,
             *_spread(4, "worksteal"),
         ),
-        load=110,
-    ),
-    Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,), load=60),
-    Tier(
-        "airflow",
-        (
-            "tests/airflow",
-            *(f"--ignore=tests/airflow/{other}" for other in ("postgres", "soak", "ui")),
-            *_spread(2, "loadfile"),
-        ),
-        requires=(POSTGRES,),
-        load=70,
+        load=100,
     ),
     Tier(
         "cluster",
@@ -114,22 +111,25 @@ ALL = (
         load=100,
     ),
     Tier(
-        "queues",
-        ("tests/queues", REPEATABLE, *_spread(4, "loadgroup")),
-        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS, JOB_SETS),
-        load=90,
+        "airflow",
+        (
+            "tests/airflow",
+            *(f"--ignore=tests/airflow/{other}" for other in ("postgres", "soak", "ui")),
+            *_spread(2, "loadfile"),
+        ),
+        requires=(POSTGRES,),
+        load=60,
     ),
+    Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES), load=45),
+    Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,), load=55),
     Tier(
         "conformance",
         ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),
         {"GANGJOBS_CONFORMANCE": "real"},
         requires=(CONTROL_PLANES,),
-        load=120,
+        load=100,
     ),
-    _kubelet("kubelet", "real-1.37"),
-    Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,), load=50),
-    Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES), load=60),
-    Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,), load=70),
+    Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,), load=60),
 )
 
 CI = (

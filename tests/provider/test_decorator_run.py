@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
+from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
@@ -78,7 +80,8 @@ def task(embedded: SandboxThread, connection: str) -> Any:
     for job in embedded.call(lambda it: it.registry.list(JOBS)):
         if any(task.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/task", "") for task in made):
             name, ns = job["metadata"]["name"], job["metadata"]["namespace"]
-            embedded.call(lambda it, n=name, ns=ns: it.registry.delete(JOBS, n, ns, propagation="Background"))
+            with suppress(StatusError):  # the Job was being deleted, and is gone
+                embedded.call(lambda it, n=name, ns=ns: it.registry.delete(JOBS, n, ns, propagation="Background"))
 
 
 TaskMaker = Callable[..., Task]
