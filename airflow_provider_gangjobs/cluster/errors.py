@@ -287,7 +287,7 @@ def error_from_reply(
     )
 
 
-def error_from_event(status_object: bytes | memoryview, *, request: str) -> ApiError:
+def error_from_watch_event(status_object: bytes | memoryview, *, request: str) -> ApiError:
     """Return the error for a watch event of type ERROR, whose object is a Status."""
     parsed = _parse_status(status_object)
     return error_from_reply(parsed.code if parsed and parsed.code else 500, status_object, request=request)

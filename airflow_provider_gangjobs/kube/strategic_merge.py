@@ -9,13 +9,15 @@ parts with the arguments, so treat the result as immutable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.kube.objects import Object
+
 __all__ = ["ListRule", "apply", "json_merge"]
 
-Object = dict[str, Any]
 
 DELETE_FROM = "$deleteFromPrimitiveList/"
 ELEMENT_ORDER = "$setElementOrder/"

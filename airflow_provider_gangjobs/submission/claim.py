@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_INSTALLATION,
 )
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies: Policies | None = None) -> Object:

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.deletion import groups_of
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.kube.objects import Object
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.submission.requests import Object, RetryingRequests
+    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
 
 @dataclass

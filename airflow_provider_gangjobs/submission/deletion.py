@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.operations import jobs_of
-from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 async def delete_submission(

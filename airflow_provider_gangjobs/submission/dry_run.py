@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.submission.placement import check_gang_link
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
     from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.submission.context import Progress
-    from airflow_provider_gangjobs.submission.requests import Object
 
 
 class RequireUploads(Struct, frozen=True):

@@ -20,13 +20,14 @@ from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.halting import BRIEF_PAUSES_S, PAUSES_S
 from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import Api, Object, Removal, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Api, Removal, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import EVENTS
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.submission.context import Progress
-    from airflow_provider_gangjobs.submission.requests import Object
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.submission.steps import CreateOwned
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.submission.context import Progress
-    from airflow_provider_gangjobs.submission.requests import Object
 
 CONTROLLER_TIMEOUT_S: Final = 60.0
 """A JobSet controller without other work creates the Jobs of a JobSet within a second."""

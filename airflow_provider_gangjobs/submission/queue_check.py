@@ -22,8 +22,8 @@ from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
 from airflow_provider_gangjobs.submission.queue_topology import read_cluster_object
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.submission.context import Progress
-    from airflow_provider_gangjobs.submission.requests import Object
 
 NOT_INSTALLED: Final = "is given, and the cluster does not serve kueue.x-k8s.io"
 

@@ -12,7 +12,8 @@ from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import flavor_names, topology_guarantee
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.requests import Object, RetryingRequests
+    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
 
 async def read_topology_guarantee(requests: RetryingRequests, queue: str) -> Guarantee:

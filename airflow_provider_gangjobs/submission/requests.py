@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.gang.state.halt import REMOVAL_MARK, end_patch, w
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end, read_gang
 from airflow_provider_gangjobs.halting import delete_job_set, finish_halted
+from airflow_provider_gangjobs.kube.objects import Object
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,7 +36,6 @@ TRIES_MAX: Final = 6
 PAUSE_BASE_S: Final = 0.2
 PAUSE_CAP_S: Final = 5.0
 
-Object = dict[str, Any]
 Objects = list[Object]
 T = TypeVar("T")
 

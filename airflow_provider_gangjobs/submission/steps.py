@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.gang.state.roles import parts_to_end
 from airflow_provider_gangjobs.submission.adopt import differing_fields
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission, UnconfirmedStart
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Object
+from airflow_provider_gangjobs.submission.requests import TRIES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 log = logging.getLogger(__name__)

@@ -61,7 +61,7 @@ from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
 from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
-from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import (
     end_roles_of_halted_gang,
     extend_time_limits,
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
+    from airflow_provider_gangjobs.kube.objects import Object
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.submission.requests import Object
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 @dataclass(frozen=True)

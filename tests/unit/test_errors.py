@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_gangjobs.cluster import errors
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
-    error_from_event,
     error_from_reply,
+    error_from_watch_event,
     is_of_another_uid,
     parse_retry_after,
 )
@@ -131,11 +131,11 @@ def test_causes_are_read_from_the_details() -> None:
 
 
 def test_event_of_type_error_carries_its_own_code() -> None:
-    assert type(error_from_event(body("Expired", code=410), request="watch")) is errors.Gone
+    assert type(error_from_watch_event(body("Expired", code=410), request="watch")) is errors.Gone
 
 
 def test_event_with_unreadable_error_is_a_server_error() -> None:
-    assert type(error_from_event(b"{}", request="watch")) is errors.ServerError
+    assert type(error_from_watch_event(b"{}", request="watch")) is errors.ServerError
 
 
 UID_MISMATCH = [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
-from airflow_provider_gangjobs.cluster.informer.decoding import Undecoded, ViewDecoder, WatchEvent, error_from_events
+from airflow_provider_gangjobs.cluster.informer.decoding import Undecoded, ViewDecoder, WatchEvent, error_of_watch
 from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import pod
 
@@ -92,7 +92,7 @@ def test_events_before_an_invalid_line_are_returned() -> None:
 
 
 def test_event_of_type_error_raises_the_error_of_the_server() -> None:
-    error = error_from_events(line("ADDED", named("a")) + line("ERROR", STATUS), request="watch pods")
+    error = error_of_watch(line("ADDED", named("a")) + line("ERROR", STATUS), request="watch pods")
     assert (error.status, error.reason) == (410, "Expired")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.errors import UnexpectedReply, error_from_event
+from airflow_provider_gangjobs.cluster.errors import UnexpectedReply, error_from_watch_event
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ class ViewDecoder(Generic[V]):
             return _decode_identity(raw)
 
 
-def error_from_events(lines: bytes, *, request: str) -> ApiError:
+def error_of_watch(lines: bytes, *, request: str) -> ApiError:
     """Return the error in the first event of type ERROR. The lines must contain one."""
     status = next(event.object for event in _raw_events(lines) if event.type == "ERROR")
-    return error_from_event(bytes(status), request=request)
+    return error_from_watch_event(bytes(status), request=request)
 
 
 def _raw_events(lines: bytes) -> Iterator[_RawEvent]:

@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.cluster.informer.decoding import (
     Undecoded,
     ViewDecoder,
     WatchEvent,
-    error_from_events,
+    error_of_watch,
 )
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
 
@@ -297,7 +297,7 @@ class Reflector(Generic[V]):
         try:
             for event in self._decoder.decode_events(lines):
                 if event.type == "ERROR":
-                    raise error_from_events(lines, request=f"watch {self._target}")
+                    raise error_of_watch(lines, request=f"watch {self._target}")
                 if event.type == "BOOKMARK":
                     bookmarks += 1
                 else:

@@ -61,11 +61,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
+    from airflow_provider_gangjobs.kube.objects import Object
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
 """A week: time to look at a failed gang, and for a task to read a result that it could not read at first."""
-
-Object = dict[str, Any]
 
 
 def render_job(

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.kube.objects import Object
 
-Object = dict[str, Any]
 
 _FLAT_RESOURCES: Final = frozenset({"requests", "limits", "claims"})
 

@@ -16,7 +16,8 @@ from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Object, SchedulingGroup
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup
+    from airflow_provider_gangjobs.kube.objects import Object
 
 KUEUE: Final = "kueue"
 HOSTNAME: Final = "kubernetes.io/hostname"

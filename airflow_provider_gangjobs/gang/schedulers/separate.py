@@ -11,7 +11,8 @@ from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Object, SchedulingGroup, ServedGroup
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup, ServedGroup
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 def with_pod_metadata(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Guarantee, Object, SchedulingGroup, ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Guarantee, SchedulingGroup, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.separate import (
     guarantee_of_resource,
     pod_group_object,
@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.schedulers.separate import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.kube.views import PodGroupView
 
 POD_GROUPS: Final = ApiKind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")

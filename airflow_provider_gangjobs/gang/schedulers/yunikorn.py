@@ -21,7 +21,6 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
     TEMPLATE_NAME,
     ApiKind,
     Guarantee,
-    Object,
     SchedulingGroup,
     ServedGroup,
 )
@@ -30,6 +29,7 @@ from airflow_provider_gangjobs.gang.schedulers.separate import pod_metadata, wit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.kube.views import PodGroupView
 
 LABEL_APPLICATION: Final = "applicationId"

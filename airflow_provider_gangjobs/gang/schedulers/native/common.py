@@ -10,7 +10,8 @@ from airflow_provider_gangjobs.gang.schedulers.base import ApiKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.schedulers.base import Object, SchedulingGroup
+    from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
+    from airflow_provider_gangjobs.kube.objects import Object
 
 API_GROUP = "scheduling.k8s.io"
 

@@ -15,7 +15,8 @@ from airflow_provider_gangjobs.gang.schedulers.native.common import gang_policy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Object, SchedulingGroup
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import Role
 from airflow_provider_gangjobs.gang.owner_references import owned_by, owned_by_job
-from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, Object, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.native.common import (
     API_GROUP,
     controller_ref,
@@ -25,6 +25,8 @@ from airflow_provider_gangjobs.gang.schedulers.native.common import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, Object, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.kube.objects import Object
 
 
 @dataclass(frozen=True)
