@@ -99,6 +99,7 @@ class Client:
         return self._transport.server_clock
 
     def statistics(self) -> ClientStatistics:
+        """Return the numbers of requests by verb, of retries, and of renewals of the credentials."""
         return ClientStatistics(dict(self._retrying.requests), self._retrying.retries, self._credentials.renewals)
 
     # -- objects ---------------------------------------------------------------------------------------------
@@ -118,6 +119,7 @@ class Client:
         return decode_object(request, body)
 
     async def version(self) -> Json:
+        """Return the document of `/version`, with `major`, `minor` and `gitVersion`."""
         return await self.get_raw("/version")
 
     async def create(

@@ -24,6 +24,7 @@ class Resource(Struct, frozen=True):
 
     @property
     def api_version(self) -> str:
+        """The field `apiVersion` of the objects: `batch/v1`, or `v1` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
@@ -68,8 +69,10 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 
 def workloads(version: str) -> Resource:
+    """Return the Workloads of this version of the Workload API."""
     return Resource(SCHEDULING_GROUP, version, "workloads", "Workload")
 
 
 def podgroups(version: str) -> Resource:
+    """Return the PodGroups of this version of the Workload API."""
     return Resource(SCHEDULING_GROUP, version, "podgroups", "PodGroup")

@@ -49,6 +49,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the labels of an object satisfy the condition."""
         return _MATCHERS[self.operator](labels.get(self.key), self.values)
 
 
@@ -230,6 +231,7 @@ class FieldSelector:
 
     @property
     def fields(self) -> Sequence[str]:
+        """The fields of the terms, such as `status.phase`."""
         return [field for field, _, _ in self.terms]
 
 

@@ -158,10 +158,12 @@ class GangWatch:
 
     @property
     def pod_count(self) -> int:
+        """Number of pods of the gang."""
         return len(self._pods.peek())
 
     @property
     def pods(self) -> list[PodView]:
+        """The pods of the gang, in a new list."""
         return list(self._pods.peek().values())
 
     @property
@@ -176,6 +178,7 @@ class GangWatch:
 
     @property
     def podgroup(self) -> PodGroupView | None:
+        """The PodGroup of the gang; `None` if the gang has none, or if PodGroups are not watched."""
         return next(iter(self._groups.peek().values()), None) if self._groups else None
 
     @property

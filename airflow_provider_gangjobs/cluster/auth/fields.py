@@ -47,9 +47,11 @@ class Section:
         return ConfigError(f"{self.source} cannot be used: {self.field_path(name)} {problem}", remedy)
 
     def field_path(self, name: str) -> str:
+        """Return how messages name a field: its path from the top of the file, such as `users[0].user.token`."""
         return f"{self.path}.{name}" if self.path else name
 
     def is_set(self, name: str) -> bool:
+        """Return whether the field has a value. An empty text counts as none."""
         return self.value.get(name) not in (None, "")
 
     def text(self, name: str) -> str | None:
@@ -64,12 +66,22 @@ class Section:
         raise self.error(name, "is not a string", "Write it as a string in quotes.")
 
     def required_text(self, name: str) -> str:
+        """Return a text, as `text` does.
+
+        Raises:
+            ConfigError: the field is not set, or is no text.
+        """
         value = self.text(name)
         if value is None:
             raise self.error(name, "is not set", "Set this field.")
         return value
 
     def flag(self, name: str) -> bool:
+        """Return a boolean, which is false if the field is not set.
+
+        Raises:
+            ConfigError: the field is no boolean.
+        """
         value = self.value.get(name)
         if value is None:
             return False
@@ -85,6 +97,11 @@ class Section:
         return tuple(str(value) for value in values)
 
     def list(self, name: str) -> list[object]:
+        """Return a list, which is empty if the field is not set.
+
+        Raises:
+            ConfigError: the field is no list.
+        """
         value = self.value.get(name)
         if value is None:
             return []

@@ -153,6 +153,7 @@ class BulkPatch(Generic[T]):
         )
 
     def handle_response(self, item: T, status: int) -> None:
+        """Count a patch that was applied. An error of the server, or one of `STOP_STATUSES`, stops further patches."""
         if status in self.success_statuses:
             self.succeeded += 1
             self.on_success(item)
@@ -162,6 +163,7 @@ class BulkPatch(Generic[T]):
             self._is_stopped = True
 
     def add_unfinished(self, item: T) -> None:
+        """Note an item whose patch was not applied, or may not have been."""
         self.unfinished.append(item)
 
 

@@ -115,15 +115,18 @@ class Subscription(Generic[V]):
         self._store.unsubscribe(self)
 
     def notify(self) -> None:
+        """Wake the subscriber."""
         self._notification.notify()
 
     def record_update(self, uid: str) -> None:
+        """Note that an object was added or changed, and wake the subscriber."""
         if self._deleted:
             self._deleted.pop(uid, None)
         self._updated.add(uid)
         self._notification.notify()
 
     def record_deletion(self, uid: str, last: V) -> None:
+        """Note the last state of an object that was deleted, and wake the subscriber."""
         self._updated.discard(uid)
         self._deleted[uid] = last
         self._notification.notify()
@@ -141,6 +144,7 @@ class Relist(Generic[V]):
         self._unseen = store.uids()
 
     def put(self, view: V) -> None:
+        """Store an object of the list."""
         self._unseen.discard(view.metadata.uid)
         self._store.put(view)
 
@@ -208,6 +212,7 @@ class Store(Generic[V]):
         return True
 
     def objects(self, key: str) -> dict[str, V]:
+        """Return a copy of the objects of a key, by uid."""
         return dict(self.peek(key))
 
     def peek(self, key: str) -> Mapping[str, V]:
@@ -231,6 +236,13 @@ class Store(Generic[V]):
         return True
 
     def subscribe(self, key: str, notification: Notification | None = None) -> Subscription[V]:
+        """Subscribe to the objects of a key.
+
+        :param notification: What wakes the subscriber. By default the subscription has its own.
+
+        Raises:
+            InformerClosedError: the informer is closed.
+        """
         if self.closed:
             raise InformerClosedError("the informer was closed")
         subscription = Subscription(self, key, notification)
@@ -238,6 +250,7 @@ class Store(Generic[V]):
         return subscription
 
     def unsubscribe(self, subscription: Subscription[V]) -> None:
+        """End a subscription. Safe to repeat."""
         others = [s for s in self._subscriptions.get(subscription.key, ()) if s is not subscription]
         if others:
             self._subscriptions[subscription.key] = others
@@ -246,6 +259,7 @@ class Store(Generic[V]):
 
     @property
     def subscription_count(self) -> int:
+        """Number of subscriptions to all keys."""
         return sum(map(len, self._subscriptions.values()))
 
     # -- for the reflector -----------------------------------------------------------------------------------
@@ -292,10 +306,12 @@ class Store(Generic[V]):
         return old_key is not None
 
     def relist(self) -> Relist[V]:
+        """Begin to replace all objects by those of a new list."""
         self._is_listing = True
         return Relist(self)
 
     def uids(self) -> set[str]:
+        """Return the uids of all objects."""
         return set(self._keys)
 
     def remove_missing(self, uid: str) -> None:

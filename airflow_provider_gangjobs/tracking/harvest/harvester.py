@@ -87,6 +87,7 @@ class Harvester:
         self._failures = 0
 
     def statistics(self) -> HarvestStatistics:
+        """Return how many pods are left, were recorded and were released, and how many requests failed."""
         return HarvestStatistics(self.backlog, self._recorded_pods, len(self._released), self._failures, self._views)
 
     @property

@@ -24,6 +24,7 @@ class UnrecordedPod(NamedTuple):
 
     @property
     def is_terminating(self) -> bool:
+        """The deletion of the pod was requested."""
         return self.pod.metadata.deletion_timestamp is not None
 
 
@@ -39,6 +40,7 @@ class HarvestQueue:
         """Number of pods that were added to be recorded, ever."""
 
     def backlog(self) -> Backlog:
+        """Return how many pods are to be recorded, and to be released."""
         unrecorded = len(self._unrecorded_terminating) + len(self._unrecorded)
         return Backlog(unrecorded, len(self._terminating), len(self._held))
 
@@ -59,10 +61,12 @@ class HarvestQueue:
         (self._held if pod.metadata.deletion_timestamp is None else self._terminating)[uid] = pod
 
     def remove(self, uid: str) -> None:
+        """Take a pod out of the queue. Safe to repeat."""
         for pods in (self._unrecorded_terminating, self._unrecorded, self._terminating, self._held):
             pods.pop(uid, None)
 
     def unrecorded(self, uid: str) -> UnrecordedPod | None:
+        """Return the pod if its outcome is still to be recorded."""
         return self._unrecorded_terminating.get(uid) or self._unrecorded.get(uid)
 
     def next_unrecorded(self, at_most: int) -> list[UnrecordedPod]:
