@@ -140,8 +140,9 @@ def test_dag_of_the_migration_guide_works_from_the_wheels(shell: Callable[[str],
     shell(f"{prepare}\nmkdir -p dags; cp {ROOT / 'docs' / 'samples' / 'report_gang.py'} dags")
     created = shell(CREATE_OBJECTS.format(kubeconfig=kubeconfig))
     output = shell(f"KUBECONFIG={kubeconfig} airflow dags test report_gang")
-    assert "'title': 'Visitors'" in output, created + output
-    assert "'token': 6" in output
+    # The program of the DAG fails without its settings, its token, or its title.
+    assert re.search(r"Marking run <DagRun report_gang .*> successful", output), created + output
+    assert "1 rank succeeded, 0 failed" in output
 
 
 def test_provider_is_known_to_airflow_by_its_wheel(shell: Callable[[str], str]) -> None:
