@@ -57,6 +57,11 @@ def is_model(value: Any) -> bool:
     return type(value).__module__.startswith(f"{_PACKAGE}.models")
 
 
+def describe_value(value: Any) -> str:
+    """Return a short description for a message. The text of a model has many lines, so its class is named instead."""
+    return f"a {type(value).__name__}" if is_model(value) else f"{value!r:.80}"
+
+
 def convert_parameter(name: str, value: Any) -> Any:
     """Return the value of a parameter of `GangSpec` with dicts in place of models.
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
-from airflow_provider_gangjobs.gang.models import is_model
+from airflow_provider_gangjobs.gang.models import describe_value
 from airflow_provider_gangjobs.gang.pod_job import job_of_pod
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach
 from airflow_provider_gangjobs.operators import mpi
@@ -35,7 +35,7 @@ def template_problems(pod_template_file: Any, manifest: Any) -> tuple[Problem, .
     if pod_template_file is None:
         return ()
     if not isinstance(pod_template_file, str) and not is_templated(pod_template_file):
-        what = f"is {_described(pod_template_file)}, not the path of a file"
+        what = f"is {describe_value(pod_template_file)}, not the path of a file"
         return (Problem("pod_template_file", what, "Give a path, or the text of the file"),)
     if manifest is not None:
         return (Problem("pod_template_file", "is given with manifest", "Give one of them"),)
@@ -106,7 +106,7 @@ def expand(
         expanded["manifest"] = pod_template if is_templated(pod_template) else manifest_of_pod(pod_template)
     for name in _names("configmaps", configmaps):
         if not isinstance(name, str):
-            what = f"has {_described(name)}"
+            what = f"has {describe_value(name)}"
             raise InvalidGangSpec((Problem("configmaps", what, "Give names of ConfigMaps, or env_from"),))
         append_item(expanded, "env_from", {"configMapRef": {"name": name}})
     for secret in _names("secrets", secrets):
@@ -132,12 +132,7 @@ def _names(parameter: str, given: Any) -> Sequence[Any]:
         return given or ()
     if is_templated(given):
         return ()
-    raise InvalidGangSpec((Problem(parameter, f"is {_described(given)}, not a list", "Give a list of names"),))
-
-
-def _described(given: Any) -> str:
-    """Return a short description for a message. The text of a model of the official client has many lines."""
-    return f"a {type(given).__name__}" if is_model(given) else f"{given!r:.80}"
+    raise InvalidGangSpec((Problem(parameter, f"is {describe_value(given)}, not a list", "Give a list of names"),))
 
 
 def manifest_of_pod(text: str) -> dict[str, Any]:
@@ -206,7 +201,7 @@ def _add_secret(spec: dict[str, Any], secret: Any) -> None:
         kind, target, name, key = secret.deploy_type, secret.deploy_target, secret.secret, secret.key
     except AttributeError:
         remedy = "Give names, or Secret objects of the cncf.kubernetes provider"
-        raise InvalidGangSpec((Problem("secrets", f"has {_described(secret)}", remedy),)) from None
+        raise InvalidGangSpec((Problem("secrets", f"has {describe_value(secret)}", remedy),)) from None
     if kind == "volume":
         volume = f"secret-{name}"
         append_item(spec, "volumes", {"name": volume, "secret": {"secretName": name}})

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
-from airflow_provider_gangjobs.gang.models import is_model
+from airflow_provider_gangjobs.gang.models import describe_value
 from airflow_provider_gangjobs.operators.parameters import is_templated
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
         name = reference.get("name") if isinstance(reference, Mapping) else None
         if not isinstance(name, str) or not name:
             remedy = "Give the name of a Job, or a mapping with namespace, name and uid, such as the XCom `gang`"
-            what = f"is a {type(gang).__name__}" if is_model(gang) else f"is {gang!r:.80}"
-            raise InvalidGangSpec((Problem(f"gangs[{number}]", what, remedy),))
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", f"is {describe_value(gang)}", remedy),))
         found[name] = str(reference.get("uid") or "")
         namespaces.add(reference.get("namespace") or namespace)
     if len(namespaces) != 1:
