@@ -12,7 +12,7 @@ import aiohttp
 import yarl
 
 from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, TransportError, Unreachable
-from airflow_provider_gangjobs.cluster.http.stream_reader import read_stream
+from airflow_provider_gangjobs.cluster.http.stream_reader import read_batches
 from airflow_provider_gangjobs.cluster.http.transport import (
     CLOSE_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
     from airflow_provider_gangjobs.cluster.http.request import Request
+    from airflow_provider_gangjobs.cluster.http.stream_reader import StreamReader
 
 REQUEST_CONNECTIONS_MAX = 100
 """Limits the requests in flight to one cluster. Streams have their own connections, which informers limit."""
 
 
 class AiohttpTransport(Transport):
-    """Two connection pools to one API server, for requests and for streams. Each opens at its first use."""
+    """Two connection pools to one API server, for requests and for streams. Each opens at its first use.
+
+    :param read_stream: The way to read the bodies of streams.
+    """
 
     def __init__(
         self,
@@ -40,8 +44,10 @@ class AiohttpTransport(Transport):
         *,
         tcp_keepalive: bool,
         monotonic: Callable[[], float],
+        read_stream: StreamReader = read_batches,
     ) -> None:
         super().__init__(credentials, tcp_keepalive=tcp_keepalive, monotonic=monotonic)
+        self._read_stream = read_stream
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._sockets: WeakSet[socket.socket] = WeakSet()
@@ -74,7 +80,7 @@ class AiohttpTransport(Transport):
             server_hostname=access.server_hostname,
             allow_redirects=False,
         )
-        return _Response(response)
+        return _Response(response, self._read_stream)
 
     def _classify(self, exc: BaseException) -> type[TransportError] | None:
         if isinstance(exc, _TLS_ERRORS):
@@ -112,8 +118,9 @@ class AiohttpTransport(Transport):
 
 
 class _Response:
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, read_stream: StreamReader) -> None:
         self._response = response
+        self._read_stream = read_stream
         self.status = response.status
 
     def header(self, name: str) -> str | None:
@@ -123,7 +130,7 @@ class _Response:
         return self._response.content.iter_any()
 
     def stream(self, idle_timeout_s: float) -> AsyncIterator[bytes]:
-        return read_stream(self._response, idle_timeout_s=idle_timeout_s)
+        return self._read_stream(self._response, idle_timeout_s=idle_timeout_s)
 
     async def aclose(self) -> None:
         self._response.release()
