@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.preconditions import PatchingClient, patch_uid
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
-from airflow_provider_gangjobs.cluster.uid_patch import PatchingClient, patch_uid
 from airflow_provider_gangjobs.kube.metadata_keys import LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.submission.conditional_deletion import Removal
     from airflow_provider_gangjobs.submission.ending import Kill, KillResult
-    from airflow_provider_gangjobs.submission.requests import Removal
 
 
 class EndingService(SubmissionService, frozen=True):

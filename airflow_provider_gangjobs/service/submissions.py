@@ -82,7 +82,7 @@ class SubmissionService(Struct, frozen=True):
         """
         from airflow_provider_gangjobs.cluster.resources import JOBS
         from airflow_provider_gangjobs.gang.state.roles import read_gangs
-        from airflow_provider_gangjobs.tracking.read.jobs import list_role_jobs
+        from airflow_provider_gangjobs.jobs.read import list_role_jobs
 
         jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
         others = () if selection.names else await list_role_jobs(self.client, selection.namespace, jobs)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import Invalid, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
@@ -18,12 +17,14 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_INSTALLATION,
 )
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
+from airflow_provider_gangjobs.jobs.read import get_record
+from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.spec import Policies
@@ -56,8 +57,8 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
     Raises:
         ClusterError: this is unknown.
     """
-    job = await _stored(client, ref)
-    return job is not None and is_claimed_by(read_job(job), claim_id)
+    job = await get_record(client, ref)
+    return job is not None and is_claimed_by(job, claim_id)
 
 
 async def is_gone(client: Api, ref: GangRef) -> bool:
@@ -66,13 +67,13 @@ async def is_gone(client: Api, ref: GangRef) -> bool:
     Raises:
         ClusterError: this is unknown.
     """
-    return await _stored(client, ref) is None
+    return await get_record(client, ref) is None
 
 
 async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:
     """Mark the outcome as delivered, so that the next submission is a new attempt. Returns false if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
-    return await RetryingRequests(client, ref.namespace, clock=clock).mark_job(ref, mark)
+    return await RetryingRequests(client, ref.namespace, clock=clock).jobs(ref).patch(mark)
 
 
 async def mark_delivered_by(
@@ -133,11 +134,3 @@ def is_claimed_by(job: Job, claim_id: str) -> bool:
 def annotation_path(name: str) -> str:
     """Return the JSON pointer of an annotation."""
     return "/metadata/annotations/" + name.replace("~", "~0").replace("/", "~1")
-
-
-async def _stored(client: Api, ref: GangRef) -> Object | None:
-    try:
-        job = await client.get(JOBS, ref.name, ref.namespace)
-    except NotFound:
-        return None
-    return job if job["metadata"]["uid"] == ref.uid else None

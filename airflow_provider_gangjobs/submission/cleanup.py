@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.preconditions import patch_unchanged
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.queues import queue_of_job
@@ -26,14 +27,17 @@ from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.submission.deletion import groups_of
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.role_jobs import end_roles, start_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime, timedelta
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.objects import Object
@@ -153,22 +157,22 @@ async def _complete(requests: RetryingRequests, job: Object) -> bool:
     stored = read_job(job)
     if stored.has_roles:
         for part in (await requests.read_gang(job)).parts[1:]:
-            await requests.start_role(part.metadata.name, part.metadata.uid, part.metadata.generation)
-    return await requests.patch_as_seen(job, queue_of_job(stored).start_patch(stored))
+            await start_role(requests, part.metadata.name, part.metadata.uid, part.metadata.generation)
+    return await patch_unchanged(requests.client, JOBS, job["metadata"], queue_of_job(stored).start_patch(stored))
 
 
 async def _remove(requests: RetryingRequests, job: Object) -> bool:
     # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
     # has changed the Job, and then this patch does not apply.
-    marked = job_state(read_job(job)) is JobState.HALTED or await requests.patch_as_seen(
-        job, halt_patch(CLEANUP_HALT_REASON, read_job(job))
+    marked = job_state(read_job(job)) is JobState.HALTED or await patch_unchanged(
+        requests.client, JOBS, job["metadata"], halt_patch(CLEANUP_HALT_REASON, read_job(job))
     )
     stored = read_job(job)
     if marked and stored.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
-        await requests.end_parts(stored.ref)
-        return (await requests.remove_job_if(stored.ref, lambda _: True)).deleted
-    return marked and await requests.remove_job(stored.ref)
+        await end_roles(requests, stored.ref)
+        return (await remove_job_if(requests, stored.ref, lambda _: True)).deleted
+    return marked and await requests.remove(JOBS, stored.ref.name, stored.ref.uid)
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

@@ -20,16 +20,19 @@ from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.selectors import gang_selector
-from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON, halt_patch
+from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.submission.conditional_deletion import remove_if, remove_job_if
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.operations import jobs_of
-from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.role_jobs import end_roles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -74,9 +77,9 @@ async def _halt_and_release(
     ref, state = job.ref, job_state(job)
     is_unfinished = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await requests.mark_job(ref, halt_patch(DELETION_HALT_REASON, job))
+        await requests.jobs(ref).halt(job, DELETION_HALT_REASON)
     if is_unfinished and job.has_roles:
-        await requests.end_parts(ref)
+        await end_roles(requests, ref)
     deadline = requests.clock.monotonic() + timeout_s
     backoff = requests.backoff()
     while True:
@@ -95,7 +98,7 @@ async def _halt_and_release(
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
     """Delete the Job, unless the Job is live again in the version that the server would delete."""
-    removal = await requests.remove_job_if(ref, lambda job: job_state(job) is not JobState.LIVE)
+    removal = await remove_job_if(requests, ref, lambda job: job_state(job) is not JobState.LIVE)
     if removal.kept is not None:
         cause = "The Job was started again in the meantime"
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice="Delete the submission again")
@@ -108,7 +111,7 @@ async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:
     await _delete_owned(requests, SERVICES, job)
     for config_map in await requests.list(CONFIGMAPS, gang_selector(job.ref.name)):
         await _delete_if_owned(requests, CONFIGMAPS, config_map, job)
-    await requests.mark_job(job.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+    await requests.jobs(job.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
 def groups_of(job: Job) -> tuple[Resource, ...]:
@@ -126,7 +129,8 @@ async def _delete_owned(requests: RetryingRequests, resource: Resource, job: Job
 
 async def _delete_if_owned(requests: RetryingRequests, resource: Resource, stored: Object, job: Job) -> None:
     metadata = stored["metadata"]
-    await requests.remove_if(
+    await remove_if(
+        requests,
         resource,
         metadata["name"],
         metadata["uid"],

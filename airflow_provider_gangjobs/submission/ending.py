@@ -17,14 +17,17 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.halting import BRIEF_PAUSES_S, PAUSES_S
+from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
+from airflow_provider_gangjobs.submission.conditional_deletion import Removal, remove_job_if
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import Api, Removal, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.role_jobs import end_roles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.kube.objects import Object
@@ -50,7 +53,7 @@ async def halt(
     :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
         patch. If another one is responsible, the function returns false.
     :param seen: The Job as it was just read.
-    :param pauses_s: How patiently a Job that was suspended is made to fail, see `halting.finish_halted`.
+    :param pauses_s: How patiently a Job that was suspended is made to fail, see `finish_halted`.
 
     Raises:
         ClusterError: it is unknown whether the gang is halted.
@@ -75,7 +78,7 @@ async def halt_job(
     requests: RetryingRequests, job: Job, reason: str, *, pauses_s: Sequence[float] = BRIEF_PAUSES_S
 ) -> bool:
     """Halt the gang of a Job that was just read, whoever is responsible. Returns false if the Job is gone."""
-    is_halted = await requests.mark_job(job.ref, halt_patch(reason, job))
+    is_halted = await requests.jobs(job.ref).halt(job, reason)
     if is_halted:
         await _finish_halted(requests, job, pauses_s)
         await _end_roles(requests, job)
@@ -89,7 +92,7 @@ async def _end_roles(requests: RetryingRequests, job: Job) -> None:
         ClusterError: it is unknown whether they have ended. A follower of the gang, or another halt, ends them.
     """
     if job.has_roles:
-        await requests.end_parts(job.ref)
+        await end_roles(requests, job.ref)
 
 
 async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None) -> bool:
@@ -104,12 +107,12 @@ async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, cl
 async def _finish_halted(requests: RetryingRequests, job: Job, pauses_s: Sequence[float]) -> None:
     """Let a Job fail that was suspended when it was halted. Raises no `ClusterError`."""
     if needs_finish(job):
-        await requests.finish_halted(job.ref, pauses_s)
+        await finish_halted(requests.client, job.ref, clock=requests.clock, pauses_s=pauses_s)
 
 
 async def remove(client: Api, ref: GangRef, *, clock: Clock | None = None) -> Removal:
     """Delete the Job of exactly this uid, and all that it owns. Returns what was deleted."""
-    return await RetryingRequests(client, ref.namespace, clock=clock).remove_job_if(ref, lambda job: True)
+    return await remove_job_if(RetryingRequests(client, ref.namespace, clock=clock), ref, lambda job: True)
 
 
 class KillResult(StrEnum):
@@ -157,7 +160,7 @@ async def remove_live(
 ) -> Removal:
     """Delete the gang as `kill` does. Returns what was deleted. The caller releases the pods of the gang."""
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    return await requests.remove_job_if(ref, lambda job: kill_result(job, claim_id) is KillResult.DELETED, seen=seen)
+    return await remove_job_if(requests, ref, lambda job: kill_result(job, claim_id) is KillResult.DELETED, seen=seen)
 
 
 def result_of(removal: Removal, claim_id: str) -> KillResult:
@@ -196,7 +199,9 @@ async def remove_claimed(
     :param foreground: Keep the Job in the API server until its pods are released, even if the gang has ended.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    return await requests.remove_job_if(ref, lambda job: is_claimed_by(job, claim_id), seen=seen, foreground=foreground)
+    return await remove_job_if(
+        requests, ref, lambda job: is_claimed_by(job, claim_id), seen=seen, foreground=foreground
+    )
 
 
 def may_get_pods(job: Job) -> bool:
@@ -213,7 +218,7 @@ async def delete_if(client: Api, ref: GangRef, judge: Callable[[Job], bool], *, 
     Raises:
         ClusterError: it is unknown whether the Job is deleted.
     """
-    return (await RetryingRequests(client, ref.namespace, clock=clock).remove_job_if(ref, judge)).deleted
+    return (await remove_job_if(RetryingRequests(client, ref.namespace, clock=clock), ref, judge)).deleted
 
 
 async def is_live(client: Api, ref: GangRef) -> bool:

@@ -21,10 +21,11 @@ from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import decide_operation_action
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
-from airflow_provider_gangjobs.submission.requests import Api, Objects, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Objects, RetryingRequests
 from airflow_provider_gangjobs.submission.submit import Submission, SubmissionRequest, submit_by
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec

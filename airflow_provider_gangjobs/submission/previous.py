@@ -3,8 +3,8 @@
 A pod that is being deleted runs until its program has ended, at most for its grace period, which may be hours where a
 program saves a checkpoint. Two attempts that run at once would write to the same place.
 
-The Job of a gang that was deleted while it was live stays until its pods are gone (`requests.propagation_of`), so the
-list of the task's Jobs shows whether there is anything to wait for. If there is nothing, no request is sent.
+The Job of a gang that was deleted while it was live stays until its pods are gone (`propagation_of`), so the list of
+the task's Jobs shows whether there is anything to wait for. If there is nothing, no request is sent.
 """
 
 from __future__ import annotations

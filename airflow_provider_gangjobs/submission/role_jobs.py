@@ -11,6 +11,8 @@ from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.submission.context import Progress
     from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
@@ -25,7 +27,31 @@ async def extend_time_limits(requests: RetryingRequests, gang: Job, limit_s: int
         return
     for part in parts_to_end(gang):
         if part.metadata.uid != gang.ref.uid and (part.spec.active_deadline_seconds or limit_s) < limit_s:
-            await requests.mark_job(Job(part).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
+            await requests.jobs(Job(part).ref).patch({"spec": {"activeDeadlineSeconds": limit_s}})
+
+
+async def start_role(requests: RetryingRequests, name: str, uid: str, generation: int) -> Object:
+    """Let the Job of a role that is not the first one run, unless the Job was ended since it was read. Not retried.
+
+    :param generation: The generation that was read. A halt changes it.
+
+    Raises:
+        Invalid: the Job has changed.
+    """
+    seen = {"/metadata/uid": uid, "/metadata/generation": generation}
+    return await requests.patch_job_if(name, seen, {"/spec/suspend": False})
+
+
+async def end_roles(requests: RetryingRequests, ref: GangRef) -> None:
+    """End the Jobs of the other roles of a gang whose record is halted. Their Jobs fail. Safe to repeat.
+
+    Raises:
+        ClusterError: it is unknown whether the Jobs have ended.
+    """
+    jobs = requests.jobs(ref)
+    gang = await jobs.read()
+    if gang is not None and gang.ref == ref:
+        await jobs.end_jobs(gang)
 
 
 async def end_roles_of_halted_gang(progress: Progress) -> None:
@@ -33,14 +59,14 @@ async def end_roles_of_halted_gang(progress: Progress) -> None:
     with suppress(ClusterError):  # whoever follows the gang ends these Jobs, too
         stored = await progress.requests.find(JOBS, progress.attempt.name)
         if stored is not None and read_job(stored).is_halted:
-            await progress.requests.end_parts(progress.ref)
+            await end_roles(progress.requests, progress.ref)
 
 
 async def finish_halts(requests: RetryingRequests, jobs: list[Job]) -> None:
     """End the roles that still run of gangs that were halted. Whoever halted a gang may have died in between."""
     for job in jobs:
         if job.is_halted and (parts_to_end(job) or must_delete_job_set(job)):
-            await requests.end_parts(job.ref)
+            await end_roles(requests, job.ref)
 
 
-__all__ = ["end_roles_of_halted_gang", "extend_time_limits", "finish_halts"]
+__all__ = ["end_roles", "end_roles_of_halted_gang", "extend_time_limits", "finish_halts", "start_role"]

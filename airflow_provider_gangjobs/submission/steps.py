@@ -36,6 +36,7 @@ from airflow_provider_gangjobs.submission.adopt import differing_fields
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission, UnconfirmedStart
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX
+from airflow_provider_gangjobs.submission.role_jobs import start_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -398,7 +399,7 @@ class StartRole(Struct, frozen=True):
     async def apply(self, progress: Progress) -> Object:
         """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
         metadata = progress.role_jobs[self.role]["metadata"]
-        return await progress.requests.start_role(metadata["name"], metadata["uid"], metadata["generation"])
+        return await start_role(progress.requests, metadata["name"], metadata["uid"], metadata["generation"])
 
     async def find(self, progress: Progress) -> Object | None:
         """Return the Job of this name."""

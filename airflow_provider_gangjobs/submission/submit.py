@@ -55,13 +55,14 @@ from airflow_provider_gangjobs.submission.adopt import (
     decide_action_after_loss,
 )
 from airflow_provider_gangjobs.submission.claim import claim_patch
+from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.ending import halt_job
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
 from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
-from airflow_provider_gangjobs.submission.requests import Api, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import (
     end_roles_of_halted_gang,
     extend_time_limits,
@@ -73,6 +74,7 @@ from airflow_provider_gangjobs.submission.steps import MISSING_RIGHT_ADVICE, Con
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.kube.objects import Object
@@ -317,7 +319,7 @@ class _SubmissionRun(Struct, frozen=True):
             was_started = old.never_ran and not job.never_ran
             return job_state(job) is JobState.LIVE and job.claim == old.claim and not was_started
 
-        removal = await self.requests.remove_job_if(old.ref, is_superseded, seen=seen)
+        removal = await remove_job_if(self.requests, old.ref, is_superseded, seen=seen)
         if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
@@ -414,7 +416,7 @@ class _SubmissionRun(Struct, frozen=True):
         def is_ours(job: Job) -> bool:
             return job.is_suspended and job.holds_claim(self.request.claim)
 
-        await self.requests.remove_job_if(progress.ref, is_ours)
+        await remove_job_if(self.requests, progress.ref, is_ours)
 
     def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
         job = adopted if adopted is not None and adopted.parts and adopted.is_ended else progress.stored

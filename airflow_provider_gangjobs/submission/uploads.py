@@ -16,11 +16,12 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, Submi
 from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.volumes import problems_with_files
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import TRIES_MAX, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.kube.objects import Object
 

@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import has_ended
-from airflow_provider_gangjobs.halting import finish_halted
+from airflow_provider_gangjobs.jobs.halted import finish_halted
 from airflow_provider_gangjobs.submission.claim import is_gone
 from airflow_provider_gangjobs.submission.ending import delete_if
 

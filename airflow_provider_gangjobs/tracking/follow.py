@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -28,12 +29,12 @@ from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, says_why
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
-from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel
+from airflow_provider_gangjobs.jobs.requests import JobRequests
+from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
-from airflow_provider_gangjobs.tracking.job_requests import JobRequests
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
@@ -151,7 +152,7 @@ class _Follower:
         self.reporter = reporter
         self.now = now
         self.clock = clock
-        self.jobs = JobRequests(client, ref, clock)
+        self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
         self.requeue = Requeue(self.jobs)
         self.harvest = HarvestTask(client, ref, clock, watch.wake)
         self.limits = limits
@@ -197,10 +198,10 @@ class _Follower:
         Raises:
             ClusterRefused: The server refuses the requests.
         """
-        await self.jobs.answer(
+        await self.jobs.retry(
             lambda: self.client.list(JOBS, self.ref.namespace, label_selector=gang_selector(self.ref.name))
         )
-        await self.jobs.answer(lambda: list_pods(self.client, self.ref))
+        await self.jobs.retry(lambda: list_pods(self.client, self.ref))
 
     async def _evaluate(self) -> GangEvent | _Sleep:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
@@ -221,7 +222,7 @@ class _Follower:
             observation, self.now(), has_events=self.evidence.has_events or says_why(workload)
         )
         if job is not None and job.parts and (is_halted or job.failure_target is not None):
-            await self.jobs.end_parts(job)
+            await self.jobs.end_jobs(job)
         if is_halted:
             return await self._halted(halted)
         if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:
@@ -312,7 +313,7 @@ class _Follower:
             self.reporter.report(seen, self.now())
         result = await final.run(job, pods)
         if verdict.kind is VerdictKind.FAILED and job is not None:
-            await self.jobs.end_parts(job)
+            await self.jobs.end_jobs(job)
         if verdict.job_is_there:
             await self.jobs.set_ttl(job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)
@@ -342,7 +343,7 @@ class _Follower:
         await self.evidence.read_refusal()
         job, pods, events = await gather_or_cancel(
             self.jobs.read(),
-            self.jobs.answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
+            self.jobs.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             job_events(self.client, self.ref),
         )
         observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, **self.evidence.inputs(events))
@@ -359,7 +360,7 @@ class _Follower:
         halted = DeadlineHalt(exceeded.phase, observation.wait.cause, line)
         if not await self.jobs.halt(job, str(halted)):
             return _RETRY_SOON
-        await self.jobs.end_parts(job)
+        await self.jobs.end_jobs(job)
         return await self._halted(halted, observation)
 
     def _retry_by(self, due: datetime | None) -> _Sleep:

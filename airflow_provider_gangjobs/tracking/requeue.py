@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.jobs.requests import JobRequests
     from airflow_provider_gangjobs.kube.views import KueueWorkloadView
-    from airflow_provider_gangjobs.tracking.job_requests import JobRequests
 
 LOOK_AGAIN_S: Final = 1.0
 WAIT_S: Final = 30.0
@@ -82,16 +82,16 @@ class Requeue:
     async def _do_if_due(self, step: RequeueStep) -> None:
         """Do the step if it is still due by what the server has now."""
         job = await self._jobs.read()
-        found = await self._jobs.answer(lambda: find_workload(self._jobs.client, *self._key))
+        found = await self._jobs.retry(lambda: find_workload(self._jobs.client, *self._key))
         if job is None or next_step(job, found.view if found else None) is not step:
             return
         if step is RequeueStep.DEACTIVATE:
-            self.is_refused = not await self._jobs.answer(lambda: deactivate_workload(self._jobs.client, *self._key))
+            self.is_refused = not await self._jobs.retry(lambda: deactivate_workload(self._jobs.client, *self._key))
         elif step is RequeueStep.FINISH and job.requeues is not None:
             await self._mark(job, Requeues(job.requeues.count))
         elif step is RequeueStep.ACTIVATE and found is not None:
             change: dict[str, Any] = {"spec": {"active": True}}
-            await self._jobs.answer(lambda: patch_workload(self._jobs.client, found, change))
+            await self._jobs.retry(lambda: patch_workload(self._jobs.client, found, change))
 
     @property
     def _key(self) -> tuple[str, str]:

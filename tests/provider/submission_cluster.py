@@ -29,8 +29,8 @@ from tests.sandbox.builders import NAMESPACE, Bench
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.requests import Api
 
 TOKENS = (f"sandbox-{number}" for number in count())
 """Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""

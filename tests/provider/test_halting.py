@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.halt import halt_patch
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.halting import BRIEF_PAUSES_S, PAUSES_S
+from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S
 from airflow_provider_gangjobs.submission.ending import halt, halt_live
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.registry import PatchKind

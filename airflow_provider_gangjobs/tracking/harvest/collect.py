@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.outcome.results import (
     find_missing_outcomes,
 )
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
-from airflow_provider_gangjobs.tracking.read.jobs import get_job
+from airflow_provider_gangjobs.jobs.read import get_job
 from airflow_provider_gangjobs.tracking.read.outcomes import rank_order, read_outcomes
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 

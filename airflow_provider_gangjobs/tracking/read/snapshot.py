@@ -19,11 +19,11 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selector
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.roles import read_gang
+from airflow_provider_gangjobs.jobs.read import list_role_jobs
 from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.gang_watch import group_resource, podgroups_served
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
-from airflow_provider_gangjobs.tracking.read.jobs import list_role_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

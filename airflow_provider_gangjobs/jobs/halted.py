@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.preconditions import patch_uid
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
-from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.jobs.read import get_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.cluster.client import PropagationPolicy
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -34,39 +32,6 @@ PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 """The pause before each look at the Job, in seconds. A sweep continues with a Job that is suspended after the last."""
 BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
 """The pauses where a process is about to be killed."""
-
-
-class Api(Protocol):
-    """The methods of `cluster.client.Client` that this module uses."""
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
-        """Return one object."""
-
-    async def list(
-        self, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Return all objects that match the label selector."""
-
-    async def patch(self, resource: Resource, name: str, namespace: str | None, body: Mapping[str, Any]) -> Any:
-        """Merge-patch an object."""
-
-
-class DeletingApi(Protocol):
-    """The methods of `cluster.client.Client` that `delete_job_set` uses."""
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
-        """Return one object."""
-
-    async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        uid: str | None = None,
-        propagation_policy: PropagationPolicy,
-    ) -> None:
-        """Delete an object."""
 
 
 async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
@@ -84,7 +49,7 @@ async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Se
             break
         await clock.sleep(pause_s)
         try:
-            job = await _read(client, ref)
+            job = await get_record(client, ref)
             if job is None or (step := next_finish_step(job)) is FinishStep.NOTHING:
                 return True
             if step is FinishStep.WAIT:
@@ -103,7 +68,7 @@ async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Se
     return False
 
 
-async def delete_job_set(client: DeletingApi, ref: GangRef) -> None:
+async def delete_job_set(client: Api, ref: GangRef) -> None:
     """Delete the JobSet of a gang with roles, with its Jobs and pods. Safe to repeat.
 
     The JobSet and its Jobs stay until their pods are gone.
@@ -123,15 +88,6 @@ async def delete_job_set(client: DeletingApi, ref: GangRef) -> None:
                 uid=metadata["uid"],
                 propagation_policy=PropagationPolicy.FOREGROUND,
             )
-
-
-async def _read(client: Api, ref: GangRef) -> Job | None:
-    """Return the Job, or `None` if it is gone."""
-    try:
-        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
-    except NotFound:
-        return None
-    return job if job.ref == ref else None
 
 
 async def _deactivate_workload(client: Api, ref: GangRef) -> bool:

@@ -13,11 +13,11 @@ from airflow_provider_gangjobs.gang.state.roles import read_gang
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
-async def get_job(client: Client, ref: GangRef) -> Job | None:
+async def get_job(client: Api, ref: GangRef) -> Job | None:
     """Return the Job that has the gang's name now, combined with the other Jobs of its gang; `None` if there is none.
 
     A gang of one Job costs one request. If the gang has roles, its Jobs are listed, too.
@@ -37,8 +37,21 @@ async def get_job(client: Client, ref: GangRef) -> Job | None:
     return read_gang(record, listed) if record is not None else None
 
 
+async def get_record(client: Api, ref: GangRef) -> Job | None:
+    """Return the Job with exactly this uid; `None` if it is gone. The other Jobs of a gang with roles are not read.
+
+    Raises:
+        ClusterError: The Job could not be read.
+    """
+    try:
+        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
+    except NotFound:
+        return None
+    return job if job.ref == ref else None
+
+
 async def list_role_jobs(
-    client: Client, namespace: str | None, records: Sequence[Mapping[str, Any]]
+    client: Api, namespace: str | None, records: Sequence[Mapping[str, Any]]
 ) -> Sequence[Mapping[str, Any]]:
     """Return the Jobs of the other roles of some gangs. A request is sent only if one of the gangs has roles.
 
@@ -51,4 +64,4 @@ async def list_role_jobs(
     return await client.list(JOBS, namespace, label_selector=roles_selector(names)) if names else ()
 
 
-__all__ = ["get_job", "list_role_jobs"]
+__all__ = ["get_job", "get_record", "list_role_jobs"]

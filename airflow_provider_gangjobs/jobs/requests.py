@@ -1,0 +1,116 @@
+"""Reads, patches, halts and ends the Jobs of one gang.
+
+The caller gives the rule for retries: a submission gives up at its deadline, and a follower waits for an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.preconditions import patch_uid, patch_unchanged
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
+from airflow_provider_gangjobs.gang.state.job import Job
+from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end, ttl_patch
+from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted
+from airflow_provider_gangjobs.jobs.read import get_job
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Retry(Protocol):
+    """A rule for retries, such as `tracking.cluster_requests.retry_until_answered`."""
+
+    async def __call__(self, request: Callable[[], Awaitable[T]], /) -> T:
+        """Repeat a request that is safe to repeat. Return its answer, or raise its last error."""
+
+
+class JobRequests:
+    """The requests about the Jobs of one gang. A Job of the same name with another uid is never changed.
+
+    Unless noted, every method raises what `retry` raises.
+    """
+
+    __slots__ = ("_clock", "client", "ref", "retry")
+
+    def __init__(self, client: Api, ref: GangRef, *, retry: Retry, clock: Clock) -> None:
+        self.client = client
+        self.ref = ref
+        self.retry = retry
+        self._clock = clock
+
+    async def read(self) -> Job | None:
+        """Return the gang of the Job that has the name now; `None` if there is no Job of this name."""
+        return await self.retry(lambda: get_job(self.client, self.ref))
+
+    async def patch(self, body: Mapping[str, Any]) -> bool:
+        """Merge-patch the Job. Return false if the Job is gone, or if another Job has its name."""
+        return await self.retry(partial(self._patch, self.ref, body))
+
+    async def patch_unchanged(self, job: Job, body: Mapping[str, Any]) -> bool:
+        """Merge-patch the Job in exactly the version that was read. Return false if the Job has changed."""
+        version = {**self._identity(job), "resourceVersion": job.view.metadata.resource_version}
+        return await self.retry(lambda: patch_unchanged(self.client, JOBS, version, body))
+
+    async def halt(self, job: Job, reason: str) -> bool:
+        """Halt the gang of a Job that was just read. Return false if the Job is gone.
+
+        Of a gang with roles, this is the Job of the first role. `end_jobs` ends the others. A Job that is suspended
+        stays suspended until `finish_halted` lets it fail.
+        """
+        return await self.patch(halt_patch(reason, Job(job.parts[0]) if job.parts else job))
+
+    async def finish_halted(self, job: Job | None) -> None:
+        """Let the Job of a halted gang end as failed, if it is suspended. Raises no `ClusterError`.
+
+        :param job: The Job as it was just read; `None` if it is gone.
+        """
+        if job is not None and next_finish_step(job) is FinishStep.END:
+            await finish_halted(self.client, self.ref, clock=self._clock)
+
+    async def end_jobs(self, gang: Job) -> None:
+        """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted.
+
+        Safe to repeat. The record of a halted gang is left out: its halt ends it.
+
+        :param gang: The gang as it was just read.
+        """
+        for part in parts_to_end(gang):
+            if part.metadata.uid != self.ref.uid or not gang.is_halted:
+                await self.retry(partial(self._patch, Job(part).ref, end_patch()))
+        if must_delete_job_set(gang):
+            await self.retry(lambda: delete_job_set(self.client, self.ref))
+
+    async def set_ttl(self, job: Job | None) -> None:
+        """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now.
+
+        Raises no `ClusterError`: without a time to live the Jobs stay.
+        """
+        patch = ttl_patch(job) if job is not None and job.parts else None
+        if patch is None:
+            return
+        try:
+            await self._patch(self.ref, patch)
+        except ClusterError as exc:
+            log.warning("gang %s: its Jobs have no time to live: %s", self.ref, exc)
+
+    async def _patch(self, ref: GangRef, body: Mapping[str, Any]) -> bool:
+        return await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, body)
+
+    def _identity(self, job: Job) -> dict[str, str]:
+        return {"name": job.ref.name, "namespace": job.ref.namespace, "uid": self.ref.uid}
+
+
+__all__ = ["JobRequests", "Retry"]
