@@ -2,7 +2,8 @@
 
 One task reads the pending Workloads of a LocalQueue for all gangs of an event loop that wait in the queue. The first
 read is some seconds after the first gang has begun to wait, so gangs that are admitted at once cost no request. Further
-reads follow once a minute, as long as gangs wait.
+reads follow once a minute, as long as gangs wait. A process that looks now and then, such as Airflow's API server, uses
+`recent_positions` instead.
 
 A position is information for people only. If the API is not served, or the right to read it is missing, or a read fails
 for any other reason, the position is unknown, and nothing is logged.
@@ -10,6 +11,7 @@ for any other reason, the position is unknown, and nothing is logged.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import ValidationError
@@ -22,7 +24,7 @@ from airflow_provider_gangjobs.cluster.resources import KUEUE_VISIBILITY_GROUP, 
 from airflow_provider_gangjobs.kube.views import PendingWorkloadsView, view
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -34,11 +36,18 @@ FIRST_READ_AFTER_S: Final = 5.0
 READ_EVERY_S: Final = 60.0
 NOT_SERVED_READ_EVERY_S: Final = 600.0
 """The pause after a response that says that the API is not served, or that the right is missing."""
+RECENT_READ_TIMEOUT_S: Final = 2.0
+"""How long a reader of `RecentPositions` waits for a response. Somebody waits for a page meanwhile."""
 
 
 def pending_positions() -> PendingPositions:
     """Return the positions that the running loop knows."""
     return loop_local(PendingPositions)
+
+
+def recent_positions() -> RecentPositions:
+    """Return the positions that were read lately in the running loop."""
+    return loop_local(RecentPositions)
 
 
 class _Queue(NamedTuple):
@@ -106,7 +115,7 @@ class _QueueReader:
         self.task: asyncio.Task[None] | None = None
         self._queue = namespace, queue
         self._clock = clock
-        self._numbers: dict[str, int] = {}
+        self._numbers: Mapping[str, int] = {}
 
     def add(self, job_uid: str, notification: Notification) -> Position:
         position = Position(self, job_uid, notification)
@@ -118,26 +127,62 @@ class _QueueReader:
         """Read and update the positions, until a read is due and there is no position to update."""
         await self._clock.sleep(FIRST_READ_AFTER_S)
         while self.positions:
-            pause_s = await self._read(client)
+            self._numbers, pause_s = await _read(client, *self._queue)
             for position in tuple(self.positions):
                 position.update(self._numbers.get(position.job_uid))
             await self._clock.sleep(pause_s)
 
-    async def _read(self, client: Client) -> float:
-        """Read once, and return the pause before the next read."""
-        self._numbers = {}
-        for version in VERSIONS:
-            try:
-                found = await client.get_raw(_path(version, *self._queue), retry_for_s=0.0)
-                self._numbers = _numbers(found)
-            except NotFound:
-                continue
-            except Forbidden:
-                return NOT_SERVED_READ_EVERY_S
-            except (ClusterError, ValidationError):
-                return READ_EVERY_S
-            return READ_EVERY_S
-        return NOT_SERVED_READ_EVERY_S
+
+class RecentPositions:
+    """The positions for readers that look now and then. Each LocalQueue is read once a minute at most."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._reads: dict[_Queue, _RecentRead] = {}
+
+    async def get(self, client: Client, namespace: str, queue: str, job_uid: str) -> int | None:
+        """Return the position of a Job in its ClusterQueue, from 1, as it was at most a minute ago.
+
+        It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has
+        looked at another Job of the queue before. Concurrent callers wait for one request.
+        """
+        now = self._clock.monotonic()
+        self._reads = {key: read for key, read in self._reads.items() if read.expires_at > now}
+        read = self._reads.setdefault(_Queue(client.config.key, namespace, queue), _RecentRead())
+        async with read.lock:
+            if self._clock.monotonic() >= read.expires_at:
+                read.expires_at = self._clock.monotonic() + READ_EVERY_S  # also if the request gets no response
+                try:
+                    async with asyncio.timeout(RECENT_READ_TIMEOUT_S):
+                        read.numbers, pause_s = await _read(client, namespace, queue)
+                except TimeoutError:
+                    return None
+                read.expires_at = self._clock.monotonic() + pause_s
+        return read.numbers.get(job_uid)
+
+
+class _RecentRead:
+    """The positions in one LocalQueue, and until when they count."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.numbers: Mapping[str, int] = {}
+        self.expires_at = float("-inf")
+
+
+async def _read(client: Client, namespace: str, queue: str) -> tuple[Mapping[str, int], float]:
+    """Read the positions once. Return them by uid, and the pause before the next read in seconds."""
+    for version in VERSIONS:
+        try:
+            found = await client.get_raw(_path(version, namespace, queue), retry_for_s=0.0)
+            return _numbers(found), READ_EVERY_S
+        except NotFound:
+            continue
+        except Forbidden:
+            break
+        except (ClusterError, ValidationError):
+            return {}, READ_EVERY_S
+    return {}, NOT_SERVED_READ_EVERY_S
 
 
 def _path(version: str, namespace: str, queue: str) -> str:
@@ -156,4 +201,4 @@ def _numbers(summary: dict[str, Any]) -> dict[str, int]:
     }
 
 
-__all__ = ["PendingPositions", "Position", "pending_positions"]
+__all__ = ["PendingPositions", "Position", "RecentPositions", "pending_positions", "recent_positions"]

@@ -165,10 +165,15 @@ def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, request
 
 def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
     """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
+    evidence: dict[str, Any] = {
+        "events": snapshot.events,
+        "queue_workload": snapshot.queue_workload,
+        "queue_position": snapshot.queue_position,
+    }
     if snapshot.is_whole:
-        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, events=snapshot.events)
+        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, **evidence)
     sample = PodIndex(job.ref, snapshot.pods)
-    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), events=snapshot.events)
+    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), **evidence)
 
 
 def _counts_of_job(job: Job) -> Counts:

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
-from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, says_why
+from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, says_why, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.requests import JobRequests
@@ -206,7 +206,7 @@ class _Follower:
     async def _evaluate(self) -> GangEvent | _Sleep:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
-        if job is not None and _waits_for_kueue(job):
+        if job is not None and waits_for_kueue(job):
             await self.watch.subscribe_to_queue(self.client, job.queued_uid)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
@@ -424,13 +424,6 @@ class _Follower:
 
 
 _RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)
-
-
-def _waits_for_kueue(job: Job) -> bool:
-    """Return whether Kueue's Workload may say why the gang waits."""
-    if not job.is_queued_by_kueue:
-        return job.is_suspended_again
-    return job.is_suspended or job.started_at is None or job.is_being_requeued
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -17,6 +17,8 @@ from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KU
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.plugins.locator import GangLocator
+from airflow_provider_gangjobs.plugins.view_model import build_view
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.cluster.gangs import gang_spec, submit_gang
@@ -27,6 +29,7 @@ from tests.queues.tenants import kueue_tenant
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.plugins.view_model import GangView
     from airflow_provider_gangjobs.submission.submit import Submission
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
@@ -105,10 +108,19 @@ async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant
         async with following(tenant, second) as next_gang, following(tenant, third) as last_gang:
             # Kueue orders gangs by the second of their creation, so the third may be the first of the two.
             lines = [await gang.line(". Position ") for gang in (next_gang, last_gang)]
+            tabs = [await tab_of(gangs, submission, run) for submission, run in ((second, "second"), (third, "third"))]
+    assert [f"{tab.phase}: {tab.summary}" for tab in tabs] == lines
     assert {line.rpartition(". ")[2] for line in lines} == {f"Position {n} in the ClusterQueue" for n in (1, 2)}
     sent = [event["requestURI"] for event in tenant.audited()]
-    assert len([uri for uri in sent if "/pendingworkloads" in uri]) == 1
+    assert len([uri for uri in sent if "/pendingworkloads" in uri]) == 2, "one by the follower, and one for both tabs"
     assert tenant.forbidden_requests() == []
+
+
+async def tab_of(gangs: GangService, submission: Submission, run: str) -> GangView:
+    """The tab of the gang in Airflow's UI."""
+    key = TaskKey("dag", run, "task", -1)
+    snapshot = await gangs.snapshot(key, uid=submission.ref.uid)
+    return build_view(GangLocator(key, submission.ref, "kubernetes_default"), snapshot, datetime.now(UTC))
 
 
 async def test_connection_gives_a_queue_to_gangs_that_name_none(tenant: Tenant, queue: str, priorities: None) -> None:

@@ -119,8 +119,7 @@ def observe_indexed(
     counts = pods.counts(own_job)
     phase = phase_of(own_job, counts)
     began = _times(phase, own_job, pods, counts, verdict)
-    if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(queue_workload)):
-        began[Phase.QUEUED] = evicted
+    _add_eviction(phase, began, queue_workload)
     inputs = WaitInputs(own_job, pods, podgroup, counts, events, queue_workload, queue_position, earlier_refusal)
     wait = _wait(phase, inputs, verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
@@ -133,6 +132,8 @@ def observe_counters(
     counts: Counts,
     *,
     events: Sequence[EventView] = (),
+    queue_workload: KueueWorkloadView | None = None,
+    queue_position: int | None = None,
 ) -> Observation:
     """Observe a gang of which only some pods are known, by the counters of its Job. See `observe`.
 
@@ -144,8 +145,15 @@ def observe_counters(
     verdict = judge(job, job.ref)
     phase = phase_of(job)
     began = _times(phase, job, sample, replace(counts, started=0), verdict)
-    wait = _wait(phase, WaitInputs(job, sample, podgroup, counts, events), verdict)
+    _add_eviction(phase, began, queue_workload)
+    inputs = WaitInputs(job, sample, podgroup, counts, events, queue_workload, queue_position)
+    wait = _wait(phase, inputs, verdict)
     return Observation(job.ref, phase, began, counts, wait, verdict)
+
+
+def _add_eviction(phase: Phase, began: dict[Phase, datetime], workload: KueueWorkloadView | None) -> None:
+    if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(workload)):
+        began[Phase.QUEUED] = evicted
 
 
 def _times(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import Condition, EventView, KueueWorkloadView
 
 
@@ -51,6 +52,13 @@ _NEVER: Final = re.compile(
     r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match",
 )
 _PREFIX: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
+
+
+def waits_for_kueue(job: Job) -> bool:
+    """Return whether Kueue's Workload may say why the gang waits."""
+    if not job.is_queued_by_kueue:
+        return job.is_suspended_again
+    return job.is_suspended or job.started_at is None or job.is_being_requeued
 
 
 def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterable[EventView] = ()) -> QueueWait:

@@ -2,7 +2,7 @@
 
 Of a gang of up to a thousand ranks all pods and outcomes are read. Of a larger gang the counters of the Job are used,
 and only the pods that failed or wait are read, up to a limit. Only the verbs `get` and `list` are used. What may not be
-read, apart from the Job, is left out and named.
+read, apart from the Job, is left out and named. What only Kueue shows is left out and not named.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.kueue import find_workload
+from airflow_provider_gangjobs.cluster.pending_workloads import recent_positions
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selector
 from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
 from airflow_provider_gangjobs.gang.state.roles import read_gang
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause, explain_suspension
 from airflow_provider_gangjobs.jobs.read import list_role_jobs
-from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.gang_watch import group_resource, podgroups_served
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
-from airflow_provider_gangjobs.tracking.read.job_events import job_events
+from airflow_provider_gangjobs.tracking.read.job_events import job_events, queue_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +73,11 @@ class GangSnapshot:
     outcomes: Sequence[Outcome] = ()
     podgroup: PodGroupView | None = None
     events: Sequence[EventView] = ()
+    """Events of the Job and, if it waits in a queue and its Workload was not read, of this Workload."""
+    queue_workload: KueueWorkloadView | None = None
+    """Kueue's Workload, if the gang waits in a queue."""
+    queue_position: int | None = None
+    """The position in the ClusterQueue, from 1, as it was at most a minute ago; `None` if it is unknown."""
     is_whole: bool = True
     """`pods` and `outcomes` are complete."""
     unread: tuple[str, ...] = field(default=())
@@ -117,18 +126,51 @@ class _Reader:
     async def read(self) -> GangSnapshot:
         pods, is_whole = await self._pods()
         outcomes = await self._outcomes(is_whole)
-        is_waiting = len(pods) < self.job.ranks or any(not pod.spec.node_name for pod in pods)
+        podgroup, events = await self._evidence_of_pods(pods, is_whole=is_whole)
+        workload, position = None, None
+        if waits_for_kueue(self.job) and not self.job.is_over:
+            workload = await self._workload()
+            if workload is None:
+                events = (*events, *await queue_events(self.client, self.ref))
+            position = await self._position(workload, events)
         return GangSnapshot(
             jobs=self.jobs,
             job=self.stored,
             role_jobs=self.role_jobs,
             pods=pods_of(self.ref, pods),
             outcomes=outcomes,
-            podgroup=await self._podgroup() if is_waiting else None,
-            events=await job_events(self.client, self.ref) if len(pods) < self.job.ranks and is_whole else (),
+            podgroup=podgroup,
+            events=events,
+            queue_workload=workload,
+            queue_position=position,
             is_whole=is_whole,
             unread=tuple(self.unread),
         )
+
+    async def _evidence_of_pods(
+        self, pods: Sequence[PodView], *, is_whole: bool
+    ) -> tuple[PodGroupView | None, tuple[EventView, ...]]:
+        """Return what says why pods are missing or have no node. A suspended Job is to have no pods."""
+        if self.job.is_suspended:
+            return None, ()
+        lacks_pods = len(pods) < self.job.ranks
+        is_waiting = lacks_pods or any(not pod.spec.node_name for pod in pods)
+        podgroup = await self._podgroup() if is_waiting else None
+        return podgroup, await job_events(self.client, self.ref) if lacks_pods and is_whole else ()
+
+    async def _workload(self) -> KueueWorkloadView | None:
+        """Return Kueue's Workload, or `None` if it cannot be read. It only explains why a gang waits."""
+        try:
+            found = await find_workload(self.client, self.ref.namespace, self.job.queued_uid)
+        except ClusterError:
+            return None
+        return found.view if found is not None else None
+
+    async def _position(self, workload: KueueWorkloadView | None, events: Sequence[EventView]) -> int | None:
+        """Return the position of a gang that waits for quota."""
+        if self.job.queue is None or explain_suspension(self.job, workload, events).cause is not WaitCause.QUEUE:
+            return None
+        return await recent_positions().get(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
 
     async def _pods(self) -> tuple[list[PodView], bool]:
         sample = self.limits.sample_pods
