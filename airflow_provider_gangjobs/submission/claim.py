@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.errors import Invalid, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.jobs.read import get_record
+from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer
 from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
 if TYPE_CHECKING:
@@ -27,9 +28,53 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.render.time_limit import TimeLimit
     from airflow_provider_gangjobs.gang.spec import Policies
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.objects import Object
+
+
+async def take_claim(
+    requests: RetryingRequests,
+    stored: Object,
+    claim_id: str,
+    *,
+    installation: str,
+    policies: Policies | None,
+    limit: TimeLimit | None,
+) -> Object:
+    """Make `claim_id` responsible for the gang of a Job that was just read. Return the Job as the server stored it.
+
+    The gang also gets the policies and the time limit of its new owner.
+
+    Raises:
+        RestartSubmission: the Job has changed, or it is unknown whether the claim was taken.
+        ClusterError: the server refused the request.
+    """
+    # A process that resumes a task does not take claims, and would pay for the imports.
+    from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption
+    from airflow_provider_gangjobs.submission.context import RestartSubmission
+    from airflow_provider_gangjobs.submission.role_jobs import extend_time_limits
+
+    if read_job(stored).holds_claim(claim_id):
+        return stored
+    name = stored["metadata"]["name"]
+    try:
+        patch = claim_patch(stored, claim_id, installation=installation, policies=policies)
+        gang = await requests.read_gang(stored)
+        limit_patch = limit_patch_on_adoption(gang, limit)
+        if limit_patch:
+            patch["metadata"]["annotations"] |= limit_patch["metadata"]["annotations"]
+            if not gang.has_job_set:
+                patch["spec"] = limit_patch["spec"]
+        claimed = await requests.patch_job(name, patch)
+        limit_s = limit_patch["spec"]["activeDeadlineSeconds"] if limit_patch else gang.active_deadline_s
+        if gang.has_roles and (limit_patch or gang.time_limit is not None):
+            await extend_time_limits(requests, gang, limit_s)
+        return claimed
+    except ClusterError as error:
+        if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
+            raise RestartSubmission(f"Job {name} changed while it was adopted: {error}") from error
+        raise
 
 
 def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies: Policies | None = None) -> Object:
@@ -58,7 +103,7 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
         ClusterError: this is unknown.
     """
     job = await get_record(client, ref)
-    return job is not None and is_claimed_by(job, claim_id)
+    return job is not None and job.holds_claim(claim_id)
 
 
 async def is_gone(client: Api, ref: GangRef) -> bool:
@@ -80,7 +125,7 @@ async def mark_delivered_by(
     client: Api, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
 ) -> Object | None:
     """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
-    mark = {annotation_path(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
+    mark = {annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
     return await patch_claimed(client, ref, claim_id, mark, clock=clock)
 
 
@@ -94,8 +139,8 @@ async def hand_over(client: Api, ref: GangRef, claim_id: str, *, at: datetime, c
         ClusterError: it is unknown whether the claim was given up.
     """
     values = {
-        annotation_path(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds"),
-        annotation_path(ANNOTATION_CLAIM): "",
+        annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds"),
+        annotation_pointer(ANNOTATION_CLAIM): "",
     }
     return await patch_claimed(client, ref, claim_id, values, clock=clock) is not None
 
@@ -114,7 +159,7 @@ async def patch_claimed(
         ClusterError: it is unknown whether the values are set.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    expected = {"/metadata/uid": ref.uid, annotation_path(ANNOTATION_CLAIM): claim_id}
+    expected = {"/metadata/uid": ref.uid, annotation_pointer(ANNOTATION_CLAIM): claim_id}
     try:
         return await requests.retry(lambda: requests.patch_job_if(ref.name, expected, values))
     except NotFound:
@@ -124,13 +169,3 @@ async def patch_claimed(
         if await holds_claim(client, ref, claim_id):
             raise
         return None
-
-
-def is_claimed_by(job: Job, claim_id: str) -> bool:
-    """Return whether `claim_id` is responsible for the gang of this Job. An empty claim is responsible for nothing."""
-    return bool(claim_id) and job.holds_claim(claim_id)
-
-
-def annotation_path(name: str) -> str:
-    """Return the JSON pointer of an annotation."""
-    return "/metadata/annotations/" + name.replace("~", "~0").replace("/", "~1")

@@ -18,7 +18,8 @@ from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
-from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
+from airflow_provider_gangjobs.kube.json_pointer import pointers_of
+from airflow_provider_gangjobs.submission.claim import patch_claimed
 from airflow_provider_gangjobs.submission.conditional_deletion import Removal, remove_job_if
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import RetryingRequests
@@ -64,10 +65,8 @@ async def halt(
         return False
     if claim_id is None:
         return await halt_job(requests, job, reason, pauses_s=pauses_s)
-    patch = halt_patch(reason, job)
-    annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
-    spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
-    if await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is None:
+    values = dict(pointers_of(halt_patch(reason, job)))
+    if await patch_claimed(client, ref, claim_id, values, clock=clock) is None:
         return False
     await _finish_halted(requests, job, pauses_s)
     await _end_roles(requests, job)
@@ -135,7 +134,7 @@ class Kill(Struct, frozen=True):
 
 def kill_result(job: Job, claim_id: str) -> KillResult:
     """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
-    if not is_claimed_by(job, claim_id):
+    if not job.holds_claim(claim_id):
         return KillResult.LEFT_ALONE
     return KillResult.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else KillResult.ENDED
 
@@ -199,9 +198,7 @@ async def remove_claimed(
     :param foreground: Keep the Job in the API server until its pods are released, even if the gang has ended.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    return await remove_job_if(
-        requests, ref, lambda job: is_claimed_by(job, claim_id), seen=seen, foreground=foreground
-    )
+    return await remove_job_if(requests, ref, lambda job: job.holds_claim(claim_id), seen=seen, foreground=foreground)
 
 
 def may_get_pods(job: Job) -> bool:
@@ -282,4 +279,4 @@ async def _live_jobs(client: Api, key: TaskKey, claim_id: str, namespace: str) -
     found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
     requests = RetryingRequests(client, namespace)
     jobs = [(stored, await requests.read_gang(stored)) for stored in found]
-    return [(stored, job) for stored, job in jobs if job_state(job) is JobState.LIVE and is_claimed_by(job, claim_id)]
+    return [(stored, job) for stored, job in jobs if job_state(job) is JobState.LIVE and job.holds_claim(claim_id)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -32,6 +32,7 @@ from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import parts_to_end
+from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer, pointers_of
 from airflow_provider_gangjobs.submission.adopt import differing_fields
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission, UnconfirmedStart
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -39,7 +40,7 @@ from airflow_provider_gangjobs.submission.requests import TRIES_MAX
 from airflow_provider_gangjobs.submission.role_jobs import start_role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.roles import RoleRanks
@@ -345,11 +346,11 @@ class StartJob(Struct, frozen=True):
         annotations = {ANNOTATION_GANG: str(progress.decision)}
         if progress.role_uids:
             annotations[ANNOTATION_ROLE_JOBS] = format_role_jobs(progress.role_uids)
-        values = {"/metadata/annotations/" + _escape(name): value for name, value in annotations.items()}
+        values = {annotation_pointer(name): value for name, value in annotations.items()}
         return await progress.requests.patch_job_if(
             metadata["name"],
             {f"/metadata/{name}": metadata[name] for name in _COMPARED_FIELDS},
-            values | dict(_pointers(patch)),
+            values | dict(pointers_of(patch)),
         )
 
     async def find(self, progress: Progress) -> Object | None:
@@ -432,17 +433,3 @@ def create_role(role: RoleRanks) -> CreateOwned:
         progress.role_jobs[role.name] = stored
 
     return CreateOwned(JOBS, body, on_created)
-
-
-def _pointers(patch: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a merge patch by JSON pointer. The Job has all mappings of the patch."""
-    for key, value in patch.items():
-        pointer = f"{path}/{_escape(key)}"
-        if isinstance(value, dict):
-            yield from _pointers(value, pointer)
-        else:
-            yield pointer, value
-
-
-def _escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")

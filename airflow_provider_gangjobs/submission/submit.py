@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
-from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
+from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 from airflow_provider_gangjobs.gang.roles import record_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
@@ -54,7 +54,7 @@ from airflow_provider_gangjobs.submission.adopt import (
     decide_action,
     decide_action_after_loss,
 )
-from airflow_provider_gangjobs.submission.claim import claim_patch
+from airflow_provider_gangjobs.submission.claim import take_claim
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.ending import halt_job
@@ -65,7 +65,6 @@ from airflow_provider_gangjobs.submission.queue_topology import read_topology_gu
 from airflow_provider_gangjobs.submission.requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import (
     end_roles_of_halted_gang,
-    extend_time_limits,
     finish_halts,
 )
 from airflow_provider_gangjobs.submission.step_order import steps_of
@@ -364,32 +363,14 @@ class _SubmissionRun(Struct, frozen=True):
         return Progress(self.requests, self.spec, self.shape, attempt, decision, scheduler, job=job, adopted=True)
 
     async def _claim(self, job: Object) -> Object:
-        if read_job(job).holds_claim(self.request.claim):
-            return job
-        try:
-            patch = claim_patch(
-                job,
-                self.request.claim,
-                installation=self.request.key.installation,
-                policies=self.request.policies,
-            )
-            gang = await self.requests.read_gang(job)
-            limit = limit_patch_on_adoption(gang, time_limit(self.spec, manifest_of(self.spec)))
-            if limit:
-                patch["metadata"]["annotations"] |= limit["metadata"]["annotations"]
-                if not gang.has_job_set:
-                    patch["spec"] = limit["spec"]
-            claimed = await self.requests.patch_job(job["metadata"]["name"], patch)
-            limit_s = limit["spec"]["activeDeadlineSeconds"] if limit else gang.active_deadline_s
-            if gang.has_roles and (limit or gang.time_limit is not None):
-                await extend_time_limits(self.requests, gang, limit_s)
-            return claimed
-        except ClusterError as error:
-            if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
-                raise RestartSubmission(
-                    f"Job {job['metadata']['name']} changed while it was adopted: {error}"
-                ) from error
-            raise
+        return await take_claim(
+            self.requests,
+            job,
+            self.request.claim,
+            installation=self.request.key.installation,
+            policies=self.request.policies,
+            limit=time_limit(self.spec, manifest_of(self.spec)),
+        )
 
     async def _complete(self, progress: Progress) -> None:
         """Run the steps that are left. If a step fails and the submission can be completed later, the Job stays.

@@ -204,8 +204,11 @@ class Job(Struct, frozen=True):
         return self._annotations.claim
 
     def holds_claim(self, claim: str) -> bool:
-        """Return whether the task instance with this id is responsible for the gang."""
-        return self._annotations.claim == claim
+        """Return whether the task instance with this id is responsible for the gang.
+
+        After the claim was given up, no task instance is responsible, also none with an empty id.
+        """
+        return bool(claim) and self._annotations.claim == claim
 
     @property
     def is_dropped(self) -> bool:
