@@ -4,103 +4,80 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.submission.placement import check_gang_link
+from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
     from airflow_provider_gangjobs.gang.roles import RoleRanks
-    from airflow_provider_gangjobs.kube.objects import Object
     from airflow_provider_gangjobs.submission.context import Progress
 
 
-class RequireUploads(Struct, frozen=True):
-    """Check that the uploads exist that the pods mount. A pod whose upload is missing would never start."""
-
-    name: str = "check the uploaded files"
-
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether the Job is new and refers to uploads."""
-        return bool(progress.spec.uploads) and not progress.job
-
-    async def apply(self, progress: Progress) -> Object:
-        """Read the uploads. This step writes nothing.
-
-        Raises:
-            InvalidGangSpec: an upload does not exist.
-        """
-        missing = [name for name in progress.spec.uploads if await progress.requests.find(CONFIGMAPS, name) is None]
-        if missing:
-            where = f"does not exist in namespace {progress.attempt.namespace}"
-            raise InvalidGangSpec(
-                tuple(Problem(f"uploads.{name}", where, "Upload the files to this namespace first") for name in missing)
-            )
-        return progress.job
-
-    async def find(self, progress: Progress) -> Object | None:
-        """Return None: this step writes nothing and can be repeated."""
-        return None
-
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: `apply` has made the check."""
-        return True
+def require_uploads_step() -> RepeatableStep:
+    """Return the step that calls `require_uploads` for a new Job that refers to uploads."""
+    return RepeatableStep(
+        "check the uploaded files", lambda progress: bool(progress.spec.uploads) and not progress.job, require_uploads
+    )
 
 
-class Preflight(Struct, frozen=True):
-    """POST the Job as a dry run. The server validates the Job, checks quota and permissions, and stores nothing."""
+def dry_run_step() -> RepeatableStep:
+    """Return the step that calls `validate_by_dry_run` for a new Job if a dry run is requested."""
+    return RepeatableStep(
+        "validate the Job by a dry run", lambda progress: progress.dry_run and not progress.job, validate_by_dry_run
+    )
 
-    name: str = "validate the Job by a dry run"
 
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether a dry run is requested and the Job is new."""
-        return progress.dry_run and not progress.job
+async def require_uploads(progress: Progress) -> None:
+    """Check that the uploads exist that the pods mount. A pod whose upload is missing would never start.
 
-    async def apply(self, progress: Progress) -> Object:
-        """Return the Job that the server would store.
+    Raises:
+        InvalidGangSpec: an upload does not exist.
+    """
+    missing = [name for name in progress.spec.uploads if await progress.requests.find(CONFIGMAPS, name) is None]
+    if missing:
+        where = f"does not exist in namespace {progress.attempt.namespace}"
+        raise InvalidGangSpec(
+            tuple(Problem(f"uploads.{name}", where, "Upload the files to this namespace first") for name in missing)
+        )
 
-        Raises:
-            InvalidGangSpec: the server refuses the Job. Each cause in the answer becomes a problem.
-            GangUnsupported: the server would drop the pods' link to their group, and a gang is required.
-        """
-        body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
-        try:
-            stored = await progress.requests.dry_run_create(JOBS, body)
-        except AlreadyExists:
-            return {}  # created by a concurrent submitter, or a conflict: the next step shows which
-        except (Invalid, BadRequest) as error:
-            raise InvalidGangSpec(_problems(error)) from error
-        check_gang_link(progress, stored)
-        for role in roles_of(progress.spec)[1:]:
-            await self._validate_role(progress, role)
-        return stored
 
-    async def _validate_role(self, progress: Progress, role: RoleRanks) -> None:
-        scheduler = progress.gang_scheduler
-        body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, record_uid="")
-        del body["metadata"]["ownerReferences"]  # the owner does not exist yet
-        try:
-            await progress.requests.dry_run_create(JOBS, body)
-        except AlreadyExists:
-            return
-        except (Invalid, BadRequest) as error:
-            problems = _problems(error)
-            raise InvalidGangSpec(
-                tuple(Problem(f"roles.{role.name}: {each.path}", each.what, each.remedy) for each in problems)
-            ) from error
+async def validate_by_dry_run(progress: Progress) -> None:
+    """POST the Job as a dry run. The server validates the Job, checks quota and permissions, and stores nothing.
 
-    async def find(self, progress: Progress) -> Object | None:
-        """Return None: a dry run stores nothing and can be repeated."""
-        return None
+    Raises:
+        InvalidGangSpec: the server refuses the Job. Each cause in the answer becomes a problem.
+        GangUnsupported: the server would drop the pods' link to their group, and a gang is required.
+    """
+    body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
+    try:
+        stored = await progress.requests.dry_run_create(JOBS, body)
+    except AlreadyExists:
+        return  # created by a concurrent submitter, or a conflict: the next step shows which
+    except (Invalid, BadRequest) as error:
+        raise InvalidGangSpec(_problems(error)) from error
+    check_gang_link(progress, stored)
+    for role in roles_of(progress.spec)[1:]:
+        await _validate_role(progress, role)
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: `apply` has made the check."""
-        return True
+
+async def _validate_role(progress: Progress, role: RoleRanks) -> None:
+    scheduler = progress.gang_scheduler
+    body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, record_uid="")
+    del body["metadata"]["ownerReferences"]  # the owner does not exist yet
+    try:
+        await progress.requests.dry_run_create(JOBS, body)
+    except AlreadyExists:
+        return
+    except (Invalid, BadRequest) as error:
+        problems = _problems(error)
+        raise InvalidGangSpec(
+            tuple(Problem(f"roles.{role.name}: {each.path}", each.what, each.remedy) for each in problems)
+        ) from error
 
 
 def _problems(error: ApiError) -> tuple[Problem, ...]:

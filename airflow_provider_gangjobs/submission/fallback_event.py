@@ -1,4 +1,4 @@
-"""Record a lost guarantee as an event on the Job, where users look for it. A failure never fails the submission."""
+"""Report a lost guarantee as an event on the Job, where users look for it. A failure never fails the submission."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import EVENTS
+from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
@@ -21,30 +20,20 @@ REASON = "NotAGang"
 MESSAGE_CHARACTERS_MAX = 1000
 
 
-class RecordFallbackEvent(Struct, frozen=True):
-    """POST an event if the pods are placed without gang scheduling although a gang was preferred."""
+def fallback_event_step() -> RepeatableStep:
+    """Return the step that creates the event if the submission has lost a guarantee."""
+    return RepeatableStep("create the fallback event", lambda progress: bool(progress.notes), create_fallback_event)
 
-    name: str = "record the fallback event"
 
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether the submission has lost a guarantee."""
-        return bool(progress.notes)
+async def create_fallback_event(progress: Progress) -> None:
+    """POST an event on the Job that says why the pods are placed without gang scheduling. Raises no `ClusterError`.
 
-    async def apply(self, progress: Progress) -> Object:
-        """Create the event. Its name is fixed, so a repeated step creates no second event."""
-        try:
-            await progress.requests.create(EVENTS, event_of(progress, datetime.now(UTC)))
-        except ClusterError as error:
-            log.debug("The event for %s could not be created: %s", progress.where, error)
-        return progress.job
-
-    async def find(self, progress: Progress) -> Object | None:
-        """Return the Job: the event is not read back."""
-        return progress.job
-
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: the gang runs with or without the event."""
-        return True
+    The name of the event is fixed, so a repeated step creates no second event.
+    """
+    try:
+        await progress.requests.create(EVENTS, event_of(progress, datetime.now(UTC)))
+    except ClusterError as error:
+        log.debug("The event for %s could not be created: %s", progress.where, error)
 
 
 def event_of(progress: Progress, at: datetime) -> Object:

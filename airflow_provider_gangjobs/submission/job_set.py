@@ -12,18 +12,19 @@ JobSet, and everything else is as for every gang. docs/design.md, "Several roles
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.job import render_job_set
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.roles import read_gang
-from airflow_provider_gangjobs.submission.steps import CreateOwned
+from airflow_provider_gangjobs.submission.job_steps import CreateOwned
+from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
@@ -34,37 +35,24 @@ CONTROLLER_TIMEOUT_S: Final = 60.0
 CONTROLLER_PAUSE_S: Final = 0.25
 
 
-class CheckJobSets(Struct, frozen=True):
-    """Check that the cluster serves JobSets, before anything is created. This step writes nothing."""
+def check_job_sets_step() -> RepeatableStep:
+    """Return the step that calls `check_job_sets` for a new gang."""
+    return RepeatableStep("check that the cluster serves JobSets", lambda progress: not progress.job, check_job_sets)
 
-    name: str = "check that the cluster serves JobSets"
 
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether the gang is new."""
-        return not progress.job
+async def check_job_sets(progress: Progress) -> None:
+    """Check that the cluster serves JobSets, before anything is created.
 
-    async def apply(self, progress: Progress) -> Object:
-        """List the JobSets of the gang.
-
-        Raises:
-            GangUnsupported: the cluster does not serve JobSets in the version that is known.
-        """
-        try:
-            await progress.requests.list(JOB_SETS, gang_selector(progress.attempt.name))
-        except NotFound as error:
-            raise GangUnsupported(
-                f"the roles of a gang in a queue are one JobSet, and the cluster does not serve {JOB_SETS.api_version}",
-                "Install JobSet, and enable its integration in Kueue, or submit the gang without a queue",
-            ) from error
-        return progress.job
-
-    async def find(self, progress: Progress) -> Object | None:
-        """Return None: this step writes nothing and can be repeated."""
-        return None
-
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: `apply` has made the check."""
-        return True
+    Raises:
+        GangUnsupported: the cluster does not serve JobSets in the version that is known.
+    """
+    try:
+        await progress.requests.list(JOB_SETS, gang_selector(progress.attempt.name))
+    except NotFound as error:
+        raise GangUnsupported(
+            f"the roles of a gang in a queue are one JobSet, and the cluster does not serve {JOB_SETS.api_version}",
+            "Install JobSet, and enable its integration in Kueue, or submit the gang without a queue",
+        ) from error
 
 
 def create_job_set() -> CreateOwned:
@@ -79,47 +67,39 @@ def create_job_set() -> CreateOwned:
     return CreateOwned(JOB_SETS, body, on_created)
 
 
-class FindJobsOfJobSet(Struct, frozen=True):
-    """Wait until the JobSet controller has created the Job of each role. This step writes nothing."""
+_FIND_JOBS: Final = "wait for the Jobs of the JobSet"
 
-    name: str = "wait for the Jobs of the JobSet"
 
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether the submission is not complete."""
-        return not progress.stored.is_submission_complete
+def find_jobs_step() -> RepeatableStep:
+    """Return the step that calls `find_jobs_of_job_set` unless the submission is complete."""
+    return RepeatableStep(_FIND_JOBS, lambda progress: not progress.stored.is_submission_complete, find_jobs_of_job_set)
 
-    async def apply(self, progress: Progress) -> Object:
-        """Note the Jobs in `progress`, and return the record.
 
-        Raises:
-            SubmissionFailed: the Jobs do not exist in time.
-        """
-        requests = progress.requests
-        give_up_at = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
-        while True:
-            gang = read_gang(progress.job, await requests.list(JOBS, gang_selector(progress.attempt.name)))
-            if len(gang.role_parts) == len(gang.roles):
-                uids = [part.metadata.uid for part in gang.role_parts]
-                progress.role_uids = dict(zip(gang.role_names, uids, strict=True))
-                return progress.job
-            if requests.clock.monotonic() >= give_up_at or not await requests.sleep_before_retry(CONTROLLER_PAUSE_S):
-                cause = f"The JobSet controller has created {len(gang.role_parts)} of {len(gang.roles)} Jobs"
-                advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run it again"
-                raise progress.failed(self.name, cause, transient=True, advice=advice)
+async def find_jobs_of_job_set(progress: Progress) -> None:
+    """Wait until the JobSet controller has created the Job of each role, and note the Jobs in `progress`.
 
-    async def find(self, progress: Progress) -> Object | None:
-        """Return None: this step writes nothing and can be repeated."""
-        return None
-
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: `apply` has found the Jobs."""
-        return True
+    Raises:
+        SubmissionFailed: the Jobs do not exist in time.
+    """
+    requests = progress.requests
+    give_up_at = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
+    while True:
+        gang = read_gang(progress.job, await requests.list(JOBS, gang_selector(progress.attempt.name)))
+        if len(gang.role_parts) == len(gang.roles):
+            uids = [part.metadata.uid for part in gang.role_parts]
+            progress.role_uids = dict(zip(gang.role_names, uids, strict=True))
+            return
+        if requests.clock.monotonic() >= give_up_at or not await requests.sleep_before_retry(CONTROLLER_PAUSE_S):
+            cause = f"The JobSet controller has created {len(gang.role_parts)} of {len(gang.roles)} Jobs"
+            advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run it again"
+            raise progress.failed(_FIND_JOBS, cause, transient=True, advice=advice)
 
 
 class GiveJobSetToQueue(Struct, frozen=True):
     """PATCH the JobSet with the label of its queue, in the version that was read."""
 
     name: str = "give the JobSet to its queue"
+    overtaken_by: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the JobSet has no queue."""
@@ -129,15 +109,12 @@ class GiveJobSetToQueue(Struct, frozen=True):
         """Patch the JobSet.
 
         Raises:
-            JobDeleted: the JobSet is gone.
+            NotFound: the JobSet is gone.
             Conflict: the JobSet has changed.
         """
         metadata = progress.job_set["metadata"]
         labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
-        try:
-            return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
-        except NotFound as error:
-            raise _gone(progress) from error
+        return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
 
     async def find(self, progress: Progress) -> Object | None:
         """Return the JobSet.
@@ -157,6 +134,10 @@ class GiveJobSetToQueue(Struct, frozen=True):
         progress.job_set = stored
         return _has_queue(stored)
 
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        """Return the error: the JobSet was deleted."""
+        return _gone(progress)
+
 
 def _has_queue(job_set: Object) -> bool:
     return LABEL_KUEUE_QUEUE in job_set["metadata"].get("labels", {})
@@ -166,4 +147,4 @@ def _gone(progress: Progress) -> JobDeleted:
     return JobDeleted(progress.where, "submitted", "Its JobSet was deleted before it was given to its queue")
 
 
-__all__ = ["CheckJobSets", "FindJobsOfJobSet", "GiveJobSetToQueue", "create_job_set"]
+__all__ = ["GiveJobSetToQueue", "check_job_sets_step", "create_job_set", "find_jobs_step"]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.cluster.resources import Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
@@ -26,7 +24,8 @@ from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, sele
 from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, select_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
-from airflow_provider_gangjobs.submission.steps import CreateOwned
+from airflow_provider_gangjobs.submission.job_steps import CreateOwned
+from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
@@ -164,31 +163,16 @@ def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
     return f"{missing}, only {served}" if served else missing
 
 
-class CheckGangLink(Struct, frozen=True):
-    """Check that the stored Job has the pods' link to their group. Sends no request."""
+def check_gang_link_step() -> RepeatableStep:
+    """Return the step that calls `check_gang_link` if the provider or the manifest has set a link. Sends no request."""
 
-    name: str = "check the gang link"
-
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether the provider or the manifest has set a link."""
+    def is_needed(progress: Progress) -> bool:
         return progress.gang_scheduler is not None or progress.shape.user_gang_link is not None
 
-    async def apply(self, progress: Progress) -> Object:
-        """Return the Job, if the Job has the link or a fallback is allowed.
-
-        Raises:
-            GangUnsupported: the server dropped the link, and a gang is required.
-        """
+    async def check(progress: Progress) -> None:
         check_gang_link(progress, progress.job)
-        return progress.job
 
-    async def find(self, progress: Progress) -> Object | None:
-        """Return the Job as it was last read."""
-        return progress.job
-
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: `apply` has made the check."""
-        return True
+    return RepeatableStep("check the gang link", is_needed, check)
 
 
 def check_gang_link(progress: Progress, stored: Object) -> None:
@@ -219,41 +203,32 @@ def _lost_link(progress: Progress, stored: Object) -> str | None:
     return None if value else path
 
 
-class WaitForWorkload(Struct, frozen=True):
-    """Wait for the group of a native gang. No request shows whether the Job controller will create the group."""
+def wait_for_workload_step() -> RepeatableStep:
+    """Return the step that calls `wait_for_workload` if the pods are a native gang."""
+    return RepeatableStep(
+        "wait for the Job controller's Workload",
+        lambda progress: isinstance(progress.gang_scheduler, NativeDialect),
+        wait_for_workload,
+    )
 
-    name: str = "wait for the Job controller's Workload"
 
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether the pods are a native gang."""
-        return isinstance(progress.gang_scheduler, NativeDialect)
+async def wait_for_workload(progress: Progress) -> None:
+    """Wait until a Workload that the Job owns exists. No request shows whether the Job controller will create it.
 
-    async def apply(self, progress: Progress) -> Object:
-        """Return the Job once a Workload that the Job owns exists.
-
-        Raises:
-            GangUnsupported: no such Workload exists in time, and a gang is required.
-        """
-        requests = progress.requests
-        deadline = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
-        while requests.clock.monotonic() < deadline:
-            for workload in await requests.list(workloads(NativeDialect.version)):
-                if is_owned_by(workload["metadata"], progress.ref.uid):
-                    return progress.job
-            await requests.clock.sleep(CONTROLLER_PAUSE_S)
-        reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"
-        if progress.spec.gang == GangPolicy.REQUIRED:
-            raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")
-        progress.fall_back(reason)
-        return progress.job
-
-    async def find(self, progress: Progress) -> Object | None:
-        """Return the Job as it was last read."""
-        return progress.job
-
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: `apply` has made the check."""
-        return True
+    Raises:
+        GangUnsupported: no such Workload exists in time, and a gang is required.
+    """
+    requests = progress.requests
+    deadline = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
+    while requests.clock.monotonic() < deadline:
+        for workload in await requests.list(workloads(NativeDialect.version)):
+            if is_owned_by(workload["metadata"], progress.ref.uid):
+                return
+        await requests.clock.sleep(CONTROLLER_PAUSE_S)
+    reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"
+    if progress.spec.gang == GangPolicy.REQUIRED:
+        raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")
+    progress.fall_back(reason)
 
 
 def group_steps(scheduler: GangScheduler) -> tuple[CreateOwned, ...]:

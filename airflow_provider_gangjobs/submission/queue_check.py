@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.cluster.errors import Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
@@ -20,6 +18,7 @@ from airflow_provider_gangjobs.gang.queues.checks import (
 )
 from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
 from airflow_provider_gangjobs.submission.queue_topology import read_cluster_object
+from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
@@ -28,82 +27,79 @@ if TYPE_CHECKING:
 NOT_INSTALLED: Final = "is given, and the cluster does not serve kueue.x-k8s.io"
 
 
-class CheckQueue(Struct, frozen=True):
-    """Read the LocalQueues of the namespace, and the priority class if there is one. This step writes nothing."""
+STEP: Final = "check the queue"
 
-    name: str = "check the queue"
 
-    def is_needed(self, progress: Progress) -> bool:
-        """Return whether the Job is new, and its queue is that of a parameter or of the connection."""
+def check_queue_step() -> RepeatableStep:
+    """Return the step that calls `check_queue` for a new Job whose queue a parameter or the connection names."""
+
+    def is_needed(progress: Progress) -> bool:
         is_named = progress.spec.queue_name is not None or "queue_name" in progress.shape.connection_defaults
         return is_named and not progress.job
 
-    async def apply(self, progress: Progress) -> Object:
-        """Read the queues.
+    return RepeatableStep(STEP, is_needed, check_queue)
 
-        Raises:
-            InvalidGangSpec: the queue or the priority class does not exist.
-            SubmissionFailed: the queue is held.
-        """
-        name, defaults = str(progress.shape.kueue_queue), progress.shape.connection_defaults
-        has_priority = progress.spec.queue_priority is not None or "queue_priority" in defaults
-        priority = progress.shape.kueue_priority if has_priority else None
-        version, facts = await self._read(progress, priority)
-        if version is None:
-            field = name_parameter("queue_name", defaults)
-            raise InvalidGangSpec((Problem(field, NOT_INSTALLED, "Install Kueue, or remove queue_name"),))
-        if problems := queue_problems(name, priority, progress.attempt.namespace, facts, defaults):
-            raise InvalidGangSpec(problems)
-        if (held := held_reason(name, facts)) is not None:
-            raise progress.failed(self.name, held, transient=True, advice="Run the task again when the queue is active")
-        return progress.job
 
-    async def find(self, progress: Progress) -> Object | None:
-        """Return None: this step writes nothing and can be repeated."""
-        return None
+async def check_queue(progress: Progress) -> None:
+    """Read the LocalQueues of the namespace, and the priority class if there is one.
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: `apply` has made the check."""
-        return True
+    Raises:
+        InvalidGangSpec: the queue or the priority class does not exist.
+        SubmissionFailed: the queue is held.
+    """
+    name, defaults = str(progress.shape.kueue_queue), progress.shape.connection_defaults
+    has_priority = progress.spec.queue_priority is not None or "queue_priority" in defaults
+    priority = progress.shape.kueue_priority if has_priority else None
+    version, facts = await _read(progress, priority)
+    if version is None:
+        field = name_parameter("queue_name", defaults)
+        raise InvalidGangSpec((Problem(field, NOT_INSTALLED, "Install Kueue, or remove queue_name"),))
+    if problems := queue_problems(name, priority, progress.attempt.namespace, facts, defaults):
+        raise InvalidGangSpec(problems)
+    if (held := held_reason(name, facts)) is not None:
+        raise progress.failed(STEP, held, transient=True, advice="Run the task again when the queue is active")
 
-    async def _read(self, progress: Progress, priority: str | None) -> tuple[str | None, QueueFacts]:
-        """Return the version of Kueue's API, and what it shows. The version is None if no known version is served."""
-        requests = progress.requests
-        for version in VERSIONS:
-            try:
-                found = await requests.list_once(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
-            except NotFound:
-                continue
-            except Forbidden:
-                return version, QueueFacts(has_priority=await self._has_priority(progress, version, priority))
-            queues = {str(queue["metadata"]["name"]): queue for queue in found}
-            has_priority = await self._has_priority(progress, version, priority)
-            queue = queues.get(str(progress.shape.kueue_queue))
-            check = await self._multikueue_check(progress, version, queue) if queue else None
-            return version, QueueFacts(queues, has_priority, check)
-        return None, QueueFacts()
 
-    async def _multikueue_check(self, progress: Progress, version: str, local_queue: Object) -> str | None:
-        """Return the AdmissionCheck of the queue that belongs to MultiKueue; None if there is none or this is unknown.
-
-        An inactive queue may have this reason, so the check is read before the queue counts as held.
-        """
-        find = partial(read_cluster_object, progress.requests, version)
+async def _read(progress: Progress, priority: str | None) -> tuple[str | None, QueueFacts]:
+    """Return the version of Kueue's API, and what it shows. The version is None if no known version is served."""
+    requests = progress.requests
+    for version in VERSIONS:
         try:
-            cluster_queue = await find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])
-            for name in admission_checks(cluster_queue):
-                check = await find("admissionchecks", "AdmissionCheck", name)
-                if check.get("spec", {}).get("controllerName") == MULTIKUEUE:
-                    return name
+            found = await requests.list_once(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
+        except NotFound:
+            continue
         except Forbidden:
-            pass
-        return None
+            return version, QueueFacts(has_priority=await _has_priority(progress, version, priority))
+        queues = {str(queue["metadata"]["name"]): queue for queue in found}
+        has_priority = await _has_priority(progress, version, priority)
+        queue = queues.get(str(progress.shape.kueue_queue))
+        check = await _multikueue_check(progress, version, queue) if queue else None
+        return version, QueueFacts(queues, has_priority, check)
+    return None, QueueFacts()
 
-    async def _has_priority(self, progress: Progress, version: str, priority: str | None) -> bool | None:
-        if priority is None:
-            return None
-        classes = Resource(KUEUE_GROUP, version, "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
-        try:
-            return await progress.requests.find(classes, priority) is not None
-        except Forbidden:
-            return None
+
+async def _multikueue_check(progress: Progress, version: str, local_queue: Object) -> str | None:
+    """Return the AdmissionCheck of the queue that belongs to MultiKueue; None if there is none or this is unknown.
+
+    An inactive queue may have this reason, so the check is read before the queue counts as held.
+    """
+    find = partial(read_cluster_object, progress.requests, version)
+    try:
+        cluster_queue = await find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])
+        for name in admission_checks(cluster_queue):
+            check = await find("admissionchecks", "AdmissionCheck", name)
+            if check.get("spec", {}).get("controllerName") == MULTIKUEUE:
+                return name
+    except Forbidden:
+        pass
+    return None
+
+
+async def _has_priority(progress: Progress, version: str, priority: str | None) -> bool | None:
+    if priority is None:
+        return None
+    classes = Resource(KUEUE_GROUP, version, "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
+    try:
+        return await progress.requests.find(classes, priority) is not None
+    except Forbidden:
+        return None

@@ -8,67 +8,69 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, SERVICES
 from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render.job import render_files, render_service
 from airflow_provider_gangjobs.gang.roles import roles_of
-from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
-from airflow_provider_gangjobs.submission.fallback_event import RecordFallbackEvent
+from airflow_provider_gangjobs.submission.dry_run import dry_run_step, require_uploads_step
+from airflow_provider_gangjobs.submission.fallback_event import fallback_event_step
 from airflow_provider_gangjobs.submission.job_set import (
-    CheckJobSets,
-    FindJobsOfJobSet,
     GiveJobSetToQueue,
+    check_job_sets_step,
     create_job_set,
+    find_jobs_step,
 )
-from airflow_provider_gangjobs.submission.placement import CheckGangLink, WaitForWorkload, group_steps
-from airflow_provider_gangjobs.submission.queue_check import CheckQueue
-from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, StartJob, StartRole, create_role
+from airflow_provider_gangjobs.submission.job_steps import CreateJob, CreateOwned, StartJob, StartRole, create_role
+from airflow_provider_gangjobs.submission.placement import check_gang_link_step, group_steps, wait_for_workload_step
+from airflow_provider_gangjobs.submission.queue_check import check_queue_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.submission.context import Progress
-    from airflow_provider_gangjobs.submission.steps import ConfirmStart, Step
+    from airflow_provider_gangjobs.submission.steps import RepeatableStep, Step
 
 
-def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
+def steps_of(progress: Progress, confirm: RepeatableStep) -> Sequence[Step]:
     """Return all steps in order. A step that has nothing to do is skipped.
 
     The start is confirmed before the Job is created, because a queue may start the Job from then on, and before the
     provider starts the Job.
+
+    :param confirm: The step that confirms the start.
     """
     service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
     files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid))
     start = StartJob(requested_queue(progress.shape.kueue_queue))
     if progress.has_job_set:
         return (
-            CheckQueue(),
-            CheckJobSets(),
-            RequireUploads(),
-            Preflight(),
+            check_queue_step(),
+            check_job_sets_step(),
+            require_uploads_step(),
+            dry_run_step(),
             confirm,
             CreateJob(),
             create_job_set(),
             service,
             files,
-            FindJobsOfJobSet(),
+            find_jobs_step(),
             confirm,
             GiveJobSetToQueue(),
             start,
-            RecordFallbackEvent(),
+            fallback_event_step(),
         )
     group = group_steps(progress.scheduler) if progress.scheduler else ()
     other_roles = roles_of(progress.spec)[1:]
     return (
-        CheckQueue(),
-        RequireUploads(),
-        Preflight(),
+        check_queue_step(),
+        require_uploads_step(),
+        dry_run_step(),
         confirm,
         CreateJob(),
-        CheckGangLink(),
+        check_gang_link_step(),
         *map(create_role, other_roles),
         service,
         files,
         *group,
-        WaitForWorkload(),
+        wait_for_workload_step(),
         confirm,
         *(StartRole(role.name) for role in other_roles),
         start,
-        RecordFallbackEvent(),
+        fallback_event_step(),
     )

@@ -58,6 +58,7 @@ from airflow_provider_gangjobs.submission.claim import take_claim
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.ending import halt_job
+from airflow_provider_gangjobs.submission.job_steps import conflict
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
@@ -68,7 +69,7 @@ from airflow_provider_gangjobs.submission.role_jobs import (
     finish_halts,
 )
 from airflow_provider_gangjobs.submission.step_order import steps_of
-from airflow_provider_gangjobs.submission.steps import MISSING_RIGHT_ADVICE, ConfirmStart, conflict, run_step
+from airflow_provider_gangjobs.submission.steps import MISSING_RIGHT_ADVICE, confirm_start, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -378,7 +379,7 @@ class _SubmissionRun(Struct, frozen=True):
         If the submission can never be completed, the Job is deleted, or halted with the error.
         """
         try:
-            for step in steps_of(progress, ConfirmStart(self.request.must_confirm)):
+            for step in steps_of(progress, confirm_start(self.request.must_confirm)):
                 await run_step(step, progress)
         except (RestartSubmission, GangJobError) as error:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
