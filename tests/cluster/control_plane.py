@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from scripts.ports import free_port
 from tests.cluster.certificates import write_certificate
-from tests.cluster.controlplane.build import binary, is_current
+from tests.cluster.controlplane.build import BUILDER, binary
 from tests.cluster.releases import COMMON_CONTROLLERS, release_flags
 from tests.replies import is_healthy
 from tests.timeouts import TIMEOUT_S
@@ -347,7 +347,7 @@ def _switched_on(flag: str, names: Iterable[str]) -> list[str]:
 def running_plane(release: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[ControlPlane]:
     """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
     built, _ = release_flags(release)
-    if not is_current(built):
+    if not BUILDER.is_current(built):
         skip_or_fail(f"no control plane of Kubernetes {built}: {MISSING_BINARY_ADVICE}")
     plane = ControlPlane(release, binary(built), folder, workload_with_job=workload_with_job)
     try:

@@ -19,11 +19,10 @@ from typing import Final
 from tests.airflow.debian import install
 from tests.cluster.controlplane import build as controlplane
 from tests.cluster.controlplane.build import (
+    Builder,
     assets_root,
-    build_missing,
     digest,
     go,
-    is_built,
     linker_flags,
     pinned_version,
 )
@@ -46,19 +45,9 @@ def binary(release: str) -> Path:
     return assets_root() / release / "kubelet"
 
 
-def stamp(release: str) -> Path:
-    """Return the file with the fingerprint of the kubelet, whose folder has a control plane too."""
-    return binary(release).with_name("kubelet.fingerprint")
-
-
 def fingerprint(release: str) -> str:
     """Return a text that changes when anything that the binary is made from changes."""
     return digest((MODULE / "kubelet" / "main.go", *_module_files(release)))
-
-
-def is_current(release: str) -> bool:
-    """Return whether the binary exists and was made from the present sources."""
-    return is_built(binary(release), stamp(release), fingerprint(release))
 
 
 def build(release: str) -> None:
@@ -79,7 +68,6 @@ def build(release: str) -> None:
         )
         subprocess.run(command, cwd=MODULE, check=True, env={**os.environ, "CGO_ENABLED": "0"})
     unfinished.replace(target)
-    stamp(release).write_text(fingerprint(release))
 
 
 def missing_programs() -> list[str]:
@@ -118,15 +106,28 @@ def _module_files(release: str) -> list[Path]:
     return [path for path in (*pins, MODULE / "kubelet" / f"{release}.sum") if path.exists()]
 
 
+def stamp(program: Path) -> Path:
+    """Return the file with the fingerprint of a kubelet, whose folder has a control plane too."""
+    return program.with_name("kubelet.fingerprint")
+
+
+BUILDER: Final = Builder(
+    "kubelet ",
+    {release: pinned_version(release) for release in RELEASES},
+    binary=binary,
+    fingerprint=fingerprint,
+    build=build,
+    stamp=stamp,
+)
+
+
 def main(releases: list[str]) -> int:
     if missing_programs() or missing_shutdown_programs():
         install("containerd", *PACKAGES)
     if reason := unavailable():
         print(f"{reason}: the tests with a kubelet are skipped")
         return 1 if os.environ.get("CI") else 0
-    versions = {release: pinned_version(release) for release in RELEASES}
-    names = releases or list(RELEASES)
-    return build_missing(names, versions, label="kubelet ", is_current=is_current, build=build, binary=binary)
+    return BUILDER.build_missing(releases or RELEASES)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def _started(name: str, folder: Path) -> Iterator[tuple[Target, NodeUnderTest]]:
         return
     if reason := build.unavailable():
         pytest.skip(reason)
-    if not build.is_current(release):
+    if not build.BUILDER.is_current(release):
         pytest.skip(f"no kubelet of Kubernetes {release}: run `python -m tests.kubelet.build`")
     with running_plane(release, folder / "plane") as plane, Kubelet.running(plane, folder / "node") as kubelet:
         yield Target.of(name, plane.folder / "admin.kubeconfig"), kubelet

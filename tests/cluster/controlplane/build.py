@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import venv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,24 +68,6 @@ def digest(sources: Iterable[Path], *, text: str = "") -> str:
     return found.hexdigest()
 
 
-def is_current(release: str) -> bool:
-    """Return whether the binary exists and was built from the present sources."""
-    return is_built(binary(release), stamp_of(binary(release)), fingerprint(release))
-
-
-def stamp_of(program: Path) -> Path:
-    """Return the file with the fingerprint of a program that is the only one in its folder."""
-    return program.with_name("fingerprint")
-
-
-def is_built(program: Path, stamp: Path, fingerprint: str) -> bool:
-    """Return whether the program exists and its stamp has this fingerprint.
-
-    A program without a stamp is a prebuilt asset, and is used as it is.
-    """
-    return program.is_file() and (not stamp.exists() or stamp.read_text() == fingerprint)
-
-
 def go() -> str:
     """Return the program `go` from PATH, or one that is installed beside the binaries."""
     if found := shutil.which("go"):
@@ -125,7 +108,6 @@ def build(release: str) -> None:
         env={**os.environ, "CGO_ENABLED": "0"},
     )
     unfinished.replace(target)
-    stamp_of(target).write_text(fingerprint(release))
 
 
 def module_source(module: str, version: str, *, work: Path) -> Path:
@@ -138,42 +120,63 @@ def module_source(module: str, version: str, *, work: Path) -> Path:
     return Path(json.loads(found.stdout)["Dir"])
 
 
-def build_missing(
-    names: Sequence[str],
-    versions: Mapping[str, str],
-    *,
-    label: str,
-    is_current: Callable[[str], bool],
-    build: Callable[[str], None],
-    binary: Callable[[str], Path],
-) -> int:
-    """Build each program that is not current, and print what is done.
-
-    The builders of the other programs use this function too.
-
-    :param versions: The version that is built, by the name of the program.
-    :param label: What is printed before the name.
-    :return: The exit status: 2 for a name that is not known.
-    """
-    for name in names:
-        if name not in versions:
-            print(f"{label}{name} is not known (known: {', '.join(versions)})", file=sys.stderr)
-            return 2
-        if is_current(name):
-            print(f"{label}{name}: {binary(name)} is up to date")
-            continue
-        print(f"{label}{name}: building {versions[name]} (some minutes when cold) ...", flush=True)
-        started = time.monotonic()
-        build(name)
-        print(f"{label}{name}: built in {time.monotonic() - started:.0f} s: {binary(name)}")
-    return 0
+def stamp_of(program: Path) -> Path:
+    """Return the file with the fingerprint of a program that is the only one in its folder."""
+    return program.with_name("fingerprint")
 
 
-def main(releases: list[str]) -> int:
-    """Build the releases that are missing."""
-    versions = {release: pinned_version(release) for release in (*OLDER_RELEASES, *RELEASES)}
-    return build_missing(releases, versions, label="Kubernetes ", is_current=is_current, build=build, binary=binary)
+@dataclass(frozen=True)
+class Builder:
+    """Builds the programs of one kind that are missing or outdated."""
+
+    label: str
+    """What is printed before the name of a program."""
+    versions: Mapping[str, str]
+    """The version that is built, by the name of the program."""
+    binary: Callable[[str], Path]
+    fingerprint: Callable[[str], str]
+    """Returns a text that changes when anything changes that the program is built from."""
+    build: Callable[[str], None]
+    stamp: Callable[[Path], Path] = stamp_of
+    """Returns the file with the fingerprint that a program was built from."""
+
+    def is_current(self, name: str) -> bool:
+        """Return whether the program exists and was built from the present sources.
+
+        A program without a stamp is a prebuilt asset, and is used as it is.
+        """
+        program = self.binary(name)
+        stamp = self.stamp(program)
+        return program.is_file() and (not stamp.exists() or stamp.read_text() == self.fingerprint(name))
+
+    def build_missing(self, names: Sequence[str]) -> int:
+        """Build each program that is not current, and print what is done.
+
+        :return: The exit status: 2 for a name that is not known.
+        """
+        for name in names:
+            if name not in self.versions:
+                print(f"{self.label}{name} is not known (known: {', '.join(self.versions)})", file=sys.stderr)
+                return 2
+            if self.is_current(name):
+                print(f"{self.label}{name}: {self.binary(name)} is up to date")
+                continue
+            print(f"{self.label}{name}: building {self.versions[name]} (some minutes when cold) ...", flush=True)
+            started = time.monotonic()
+            self.build(name)
+            self.stamp(self.binary(name)).write_text(self.fingerprint(name))
+            print(f"{self.label}{name}: built in {time.monotonic() - started:.0f} s: {self.binary(name)}")
+        return 0
+
+
+BUILDER = Builder(
+    "Kubernetes ",
+    {release: pinned_version(release) for release in (*OLDER_RELEASES, *RELEASES)},
+    binary=binary,
+    fingerprint=fingerprint,
+    build=build,
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or list(RELEASES)))
+    sys.exit(BUILDER.build_missing(sys.argv[1:] or RELEASES))

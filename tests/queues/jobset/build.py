@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.controlplane.build import (
+    Builder,
     assets_root,
-    build_missing,
     digest,
     go,
-    is_built,
     module_source,
-    stamp_of,
 )
 
 PINS: Final = Path(__file__).resolve().parents[1] / "kueue" / "releases" / "0.19"
@@ -44,14 +42,9 @@ def binary(_: str = NAME) -> Path:
     return folder() / "controller"
 
 
-def fingerprint() -> str:
+def fingerprint(_: str = NAME) -> str:
     """Changes when anything that the binary is made from changes."""
     return digest([Path(f"{PINS}.{kind}") for kind in ("mod", "sum")], text=VERSION)
-
-
-def is_current(_: str = NAME) -> bool:
-    """Return whether the binary exists and was built from the present sources."""
-    return is_built(binary(), stamp_of(binary()), fingerprint())
 
 
 def build(_: str = NAME) -> None:
@@ -70,13 +63,16 @@ def build(_: str = NAME) -> None:
         shutil.rmtree(target / kind, ignore_errors=True)
         shutil.copytree(source / path, target / kind, copy_function=shutil.copyfile)
     unfinished.replace(binary())
-    stamp_of(binary()).write_text(fingerprint())
 
 
-def main(names: list[str]) -> int:
-    """Build the controller if it is missing."""
-    return build_missing(names, {NAME: VERSION}, label="", is_current=is_current, build=build, binary=binary)
+BUILDER: Final = Builder(
+    "",
+    {NAME: VERSION},
+    binary=binary,
+    fingerprint=fingerprint,
+    build=build,
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or [NAME]))
+    sys.exit(BUILDER.build_missing(sys.argv[1:] or (NAME,)))

@@ -13,7 +13,7 @@ import yaml
 from scripts.ports import free_port
 from tests.cluster.certificates import write_certificate
 from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent, skip_or_fail
-from tests.queues.jobset.build import binary, folder, is_current
+from tests.queues.jobset.build import BUILDER, NAME, binary, folder
 from tests.replies import accepted, is_healthy, wait_until
 from tests.timeouts import TIMEOUT_S
 
@@ -134,7 +134,7 @@ class JobSetController:
 @contextlib.contextmanager
 def running_job_sets(plane: ControlPlane) -> Iterator[JobSetController]:
     """The controller while the block runs. Without its binary the test is skipped, except in CI."""
-    if not is_current():
+    if not BUILDER.is_current(NAME):
         skip_or_fail(f"no JobSet controller: run `python -m tests.queues.jobset.build`; {MISSING_BINARY_ADVICE}")
     controller = JobSetController(plane)
     try:

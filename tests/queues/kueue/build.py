@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.controlplane.build import (
+    Builder,
     assets_root,
-    build_missing,
     digest,
     go,
-    is_built,
     module_source,
-    stamp_of,
 )
 
 HERE: Final = Path(__file__).resolve().parent
@@ -61,11 +59,6 @@ def fingerprint(release: str) -> str:
     return digest((*pins, VISIBILITY_OPTIONS), text=RELEASES[release])
 
 
-def is_current(release: str) -> bool:
-    """Return whether the binary exists and was built from the present sources."""
-    return is_built(binary(release), stamp_of(binary(release)), fingerprint(release))
-
-
 def build(release: str) -> None:
     """Build one release. The binary gets its final name only when it is complete."""
     target = folder(release)
@@ -94,7 +87,6 @@ def build(release: str) -> None:
             shutil.rmtree(target / kind, ignore_errors=True)
             shutil.copytree(source / path, target / kind, copy_function=shutil.copyfile)
     (target / "manager.part").replace(binary(release))
-    stamp_of(binary(release)).write_text(fingerprint(release))
 
 
 def _copy_visibility(source: Path, work: Path) -> None:
@@ -108,10 +100,14 @@ def _copy_visibility(source: Path, work: Path) -> None:
     shutil.copyfile(VISIBILITY_OPTIONS, work / "visibility" / VISIBILITY_OPTIONS.name)
 
 
-def main(releases: list[str]) -> int:
-    """Build the releases that are missing."""
-    return build_missing(releases, RELEASES, label="Kueue ", is_current=is_current, build=build, binary=binary)
+BUILDER: Final = Builder(
+    "Kueue ",
+    RELEASES,
+    binary=binary,
+    fingerprint=fingerprint,
+    build=build,
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or list(RELEASES)))
+    sys.exit(BUILDER.build_missing(sys.argv[1:] or list(RELEASES)))

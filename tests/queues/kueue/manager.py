@@ -15,11 +15,11 @@ from scripts.ports import free_port
 from tests.cluster.certificates import write_certificate
 from tests.cluster.control_plane import skip_or_fail
 from tests.queues.kueue.build import (
+    BUILDER,
     CERTIFICATES_VARIABLE,
     VISIBILITY_PORT_VARIABLE,
     binary,
     folder,
-    is_current,
 )
 from tests.replies import accepted, is_healthy, wait_until
 from tests.timeouts import TIMEOUT_S
@@ -235,7 +235,7 @@ class Kueue:
 @contextlib.contextmanager
 def running_kueue(plane: ControlPlane, release: str, **config: Any) -> Iterator[Kueue]:
     """The manager of Kueue while the block runs. Without its binary the test is skipped, except in CI."""
-    if not is_current(release):
+    if not BUILDER.is_current(release):
         skip_or_fail(f"no manager of Kueue {release}: run `python -m tests.queues.kueue.build {release}`")
     kueue = Kueue(plane, release, config)
     kueue.work.mkdir()

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.controlplane.build import (
+    Builder,
     assets_root,
-    build_missing,
     digest,
     go,
-    is_built,
     module_source,
-    stamp_of,
 )
 
 MODULES: Final = Path(__file__).resolve().parent / "modules"
@@ -104,11 +102,6 @@ def fingerprint(name: str) -> str:
     return digest([MODULES / program.modules / file for file in ("go.mod", "go.sum")], text=repr(program))
 
 
-def is_current(name: str) -> bool:
-    """Return whether the binary exists and was built from the present sources."""
-    return is_built(binary(name), stamp_of(binary(name)), fingerprint(name))
-
-
 def build(name: str) -> None:
     """Build one scheduler. The binary gets its final name only when it is complete."""
     program, target = PROGRAMS[name], folder(name)
@@ -126,14 +119,16 @@ def build(name: str) -> None:
     for path in source.glob(program.definitions) if program.definitions else ():
         shutil.copyfile(path, target / "definitions" / path.name)
     unfinished.replace(binary(name))
-    stamp_of(binary(name)).write_text(fingerprint(name))
 
 
-def main(names: list[str]) -> int:
-    """Build the schedulers that are missing."""
-    versions = {name: program.version for name, program in PROGRAMS.items()}
-    return build_missing(names, versions, label="", is_current=is_current, build=build, binary=binary)
+BUILDER: Final = Builder(
+    "",
+    {name: program.version for name, program in PROGRAMS.items()},
+    binary=binary,
+    fingerprint=fingerprint,
+    build=build,
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or list(PROGRAMS)))
+    sys.exit(BUILDER.build_missing(sys.argv[1:] or list(PROGRAMS)))

@@ -11,7 +11,7 @@ import yaml
 
 from scripts.ports import free_port
 from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent, skip_or_fail
-from tests.queues.schedulers.build import PROGRAMS, binary, controllers, folder, is_current
+from tests.queues.schedulers.build import BUILDER, PROGRAMS, binary, controllers, folder
 from tests.replies import accepted, wait_until
 from tests.timeouts import TIMEOUT_S
 
@@ -92,7 +92,7 @@ ARGUMENTS: Final[dict[str, Callable[[ControlPlane, Path], list[str]]]] = {
 @contextlib.contextmanager
 def running_scheduler(name: str, plane: ControlPlane) -> Iterator[Path]:
     """The scheduler while the block runs; yields its log. Without its binary the test is skipped, except in CI."""
-    if not is_current(name):
+    if not BUILDER.is_current(name):
         advice = f"run `python -m tests.queues.schedulers.build {name}`; {MISSING_BINARY_ADVICE}"
         skip_or_fail(f"no scheduler {name}: {advice}")
     work = plane.folder / name
