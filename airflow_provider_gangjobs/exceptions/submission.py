@@ -84,7 +84,7 @@ class SubmissionConflict(GangJobError):
     def evidence(self) -> str:
         differ = f"; different parameters: {', '.join(self.fields)}" if self.fields else ""
         return (
-            f"The submission id of the Job (uid {self.uid}) is {self.theirs_trigger_id or 'missing'} "
+            f"The trigger id of the Job (uid {self.uid}) is {self.theirs_trigger_id or 'missing'} "
             f"(here {self.trigger_id}); "
             f"the hash of its parameters is {self.theirs_hash or 'missing'} (here {self.ours_hash}){differ}"
         )

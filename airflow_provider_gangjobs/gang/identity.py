@@ -125,7 +125,7 @@ class TaskKey:
         return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None
 
     def trigger_id(self, attempt: int) -> str:
-        """Submission id of the attempt. Each attempt of a task has its own id."""
+        """Trigger id of the attempt. Each attempt of a task has its own id."""
         return default_trigger_id(self.digest, attempt)
 
 
@@ -193,12 +193,12 @@ def job_name(slug: str, digest: str, attempt: int, characters_max: int = JOB_NAM
 
 
 def default_trigger_id(digest: str, attempt: int) -> str:
-    """Return the submission id of an attempt for which the client chose no id."""
+    """Return the trigger id of an attempt for which the client chose no id."""
     return f"{digest}-{attempt}"
 
 
 def parse_default_trigger_id(trigger_id: str) -> tuple[str, int] | None:
-    """Return the digest and the attempt of a default submission id. Return `None` for an id that a client chose."""
+    """Return the digest and the attempt of a default trigger id. Return `None` for an id that a client chose."""
     match = _DEFAULT_TRIGGER_ID.fullmatch(trigger_id)
     return (match[1], int(match[2])) if match else None
 

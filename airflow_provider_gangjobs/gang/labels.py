@@ -16,7 +16,7 @@ PREFIX: Final = metadata_keys.PREFIX
 LABEL_GANG: Final = metadata_keys.LABEL_GANG
 """Name of the Job. On the Job, its pods, Service, ConfigMaps, Workload and PodGroup."""
 LABEL_TASK: Final = metadata_keys.LABEL_TASK
-"""Digest of the task key, or of a submission id that a client chose. On the Job and its pods. A list by this label
+"""Digest of the task key, or of a trigger id that a client chose. On the Job and its pods. A list by this label
 returns every attempt."""
 LABEL_ATTEMPT: Final = metadata_keys.LABEL_ATTEMPT
 """Number of the attempt, from 0. On the Job and its pods."""
@@ -35,7 +35,7 @@ Also on the pods of a role other than the first one, whose owner is the Job of t
 JobSet."""
 LABEL_GANG_ROLE: Final = metadata_keys.LABEL_GANG_ROLE
 """Name of a role of the gang. On the Jobs and pods of a gang with roles. A Job with this label and without `LABEL_TASK`
-belongs to a gang whose record is another Job."""
+belongs to a gang whose main Job is another Job."""
 
 ANNOTATION_TRIGGER_ID: Final = metadata_keys.ANNOTATION_TRIGGER_ID
 """The submission's id, chosen by the client. On the Job."""
@@ -80,13 +80,13 @@ ANNOTATION_REQUEUES: Final = metadata_keys.ANNOTATION_REQUEUES
 """How often the gang was returned to its queue because not all ranks ran in time, in the format of
 `gang.requeues.Requeues`. On the Job of a gang with `gang="preferred"`."""
 ANNOTATION_ROLES: Final = metadata_keys.ANNOTATION_ROLES
-"""The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the record of the
+"""The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the main Job of the
 gang. Absent if the gang has one Job only."""
 ANNOTATION_ROLE_JOBS: Final = metadata_keys.ANNOTATION_ROLE_JOBS
-"""The UIDs of the Jobs of a JobSet by role, in the format of `gang.roles.format_role_jobs`. On the record of a gang
+"""The UIDs of the Jobs of a JobSet by role, in the format of `gang.roles.format_role_jobs`. On the main Job of a gang
 whose roles are a JobSet, when the submission is complete."""
 ANNOTATION_TTL: Final = metadata_keys.ANNOTATION_TTL
-"""`ttlSecondsAfterFinished` that the record of a gang with roles gets when the gang has ended. On this Job."""
+"""`ttlSecondsAfterFinished` that the main Job of a gang with roles gets when the gang has ended. On this Job."""
 ANNOTATION_RANK_OFFSET: Final = metadata_keys.ANNOTATION_RANK_OFFSET
 """Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 

@@ -1,7 +1,7 @@
 """Owner references: the Job owns all objects of its gang, so the deletion of the Job deletes them all.
 
 `blockOwnerDeletion` is false, because some clusters require a permission on the owner's finalizers to set it. Only the
-Jobs of further roles and the JobSet of the roles set it: the record must not be gone before their pods are.
+Jobs of further roles and the JobSet of the roles set it: the main Job must not be gone before their pods are.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def role_of_job(name: str, uid: str) -> dict[str, Any]:
 
 
 def job_set_of_job(name: str, uid: str) -> dict[str, Any]:
-    """Return a reference to the record of a gang as the owner of the JobSet of its roles.
+    """Return a reference to the main Job of a gang as the owner of the JobSet of its roles.
 
-    The record is no controller of the JobSet: Kueue would leave a JobSet alone that a Job controls. The deletion of the
-    record in the foreground waits until the JobSet, its Jobs and their pods are gone.
+    The main Job is no controller of the JobSet: Kueue would leave a JobSet alone that a Job controls. The deletion of
+    the main Job in the foreground waits until the JobSet, its Jobs and their pods are gone.
     """
     return {**owned_by("batch/v1", "Job", name, uid), "blockOwnerDeletion": True}
 

@@ -1,11 +1,11 @@
 """Roles: a gang of several Jobs whose pods are placed together, such as a leader and its workers.
 
-The Job of the first role is the record of the gang. It has the name, the labels and the annotations of a gang of one
+The Job of the first role is the main Job of the gang. It has the name, the labels and the annotations of a gang of one
 Job, and it owns everything else, including the Jobs of the other roles. A rank in the gang is the rank in the role plus
 the number of ranks of the roles before, so the ranks of the first role begin at 0.
 
-In a queue of Kueue, the Jobs of all roles are those of one JobSet, which Kueue admits as a whole. The record is then a
-Job without pods, which owns the JobSet.
+In a queue of Kueue, the Jobs of all roles are those of one JobSet, which Kueue admits as a whole. The main Job is then
+a Job without pods, which owns the JobSet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 ROLE_NAME_MAX: Final = 20
-"""The name of a Job is `<record>-<role>`. A host name has 63 characters, and ends with the rank."""
+"""The name of a Job is `<main Job>-<role>`. A host name has 63 characters, and ends with the rank."""
 HOST_NAME_MAX: Final = 63
 ROLE_PARAMETERS: Final = (
     "image",
@@ -94,12 +94,12 @@ def spec_of_role(spec: GangSpec, role: str) -> GangSpec:
     return replace(spec, roles=None, **(spec.roles or {})[role])
 
 
-def role_job_name(record: str, role: str) -> str:
+def role_job_name(main_job: str, role: str) -> str:
     """Return the name of the Job of a role that is not the first one.
 
-    :param record: The name of the Job of the first role.
+    :param main_job: The name of the Job of the first role.
     """
-    return f"{record}-{role}"
+    return f"{main_job}-{role}"
 
 
 def job_set_job_name(job_set: str, role: str) -> str:
@@ -107,7 +107,7 @@ def job_set_job_name(job_set: str, role: str) -> str:
     return f"{job_set}-{role}-0"
 
 
-def record_name_max(roles: tuple[RoleRanks, ...], *, has_job_set: bool = False) -> int:
+def main_job_name_max(roles: tuple[RoleRanks, ...], *, has_job_set: bool = False) -> int:
     """Return how many characters the name of the gang may have, so that the host names of all ranks are valid.
 
     :param has_job_set: The Jobs of the roles are those of a JobSet.
@@ -132,9 +132,9 @@ __all__ = [
     "format_role_jobs",
     "format_roles",
     "job_set_job_name",
+    "main_job_name_max",
     "parse_role_jobs",
     "parse_roles",
-    "record_name_max",
     "role_job_name",
     "roles_of",
     "spec_of_role",

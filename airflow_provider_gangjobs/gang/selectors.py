@@ -32,7 +32,7 @@ def gang_selector(name: str) -> str:
 
 
 def roles_selector(names: Sequence[str]) -> str:
-    """Select the Jobs of the gangs with roles whose records have these names."""
+    """Select the Jobs of the gangs with roles whose main Jobs have these names."""
     return f"{LABEL_GANG_ROLE},{LABEL_GANG} in ({','.join(names)})"
 
 

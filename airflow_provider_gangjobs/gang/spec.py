@@ -146,7 +146,7 @@ class GangSpec:
 
     roles: Mapping[str, Mapping[str, Any]] | None = None
     """Roles of the gang: name -> the parameters of the role (`gang.roles.ROLE_PARAMETERS`). The order counts: the Job
-    of the first role is the record of the gang. The default is a gang of one Job."""
+    of the first role is the main Job of the gang. The default is a gang of one Job."""
 
     name: str | None = None
     """Start of the Job's name. A digest and the number of the attempt follow it."""

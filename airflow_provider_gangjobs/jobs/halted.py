@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.cluster.preconditions import patch_uid
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
-from airflow_provider_gangjobs.jobs.read import get_record
+from airflow_provider_gangjobs.jobs.read import get_main_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Se
             break
         await clock.sleep(pause_s)
         try:
-            job = await get_record(client, ref)
+            job = await get_main_job(client, ref)
             if job is None or (step := next_finish_step(job)) is FinishStep.NOTHING:
                 return True
             if step is FinishStep.WAIT:

@@ -32,12 +32,12 @@ async def get_job(client: Api, ref: GangRef) -> Job | None:
     if not read_job(stored).has_roles:
         return read_job(stored)
     listed = await client.list(JOBS, ref.namespace, label_selector=gang_selector(ref.name))
-    # The list is one moment, so the record is taken from it, too.
-    record = next((job for job in listed if job["metadata"]["name"] == ref.name), None)
-    return read_gang(record, listed) if record is not None else None
+    # The list is one moment, so the main Job is taken from it, too.
+    main_job = next((job for job in listed if job["metadata"]["name"] == ref.name), None)
+    return read_gang(main_job, listed) if main_job is not None else None
 
 
-async def get_record(client: Api, ref: GangRef) -> Job | None:
+async def get_main_job(client: Api, ref: GangRef) -> Job | None:
     """Return the Job with exactly this uid; `None` if it is gone. The other Jobs of a gang with roles are not read.
 
     Raises:
@@ -51,17 +51,17 @@ async def get_record(client: Api, ref: GangRef) -> Job | None:
 
 
 async def list_role_jobs(
-    client: Api, namespace: str | None, records: Sequence[Mapping[str, Any]]
+    client: Api, namespace: str | None, main_jobs: Sequence[Mapping[str, Any]]
 ) -> Sequence[Mapping[str, Any]]:
     """Return the Jobs of the other roles of some gangs. A request is sent only if one of the gangs has roles.
 
-    :param records: The Jobs of the gangs, which were selected by a label that the other Jobs do not have.
+    :param main_jobs: The Jobs of the gangs, which were selected by a label that the other Jobs do not have.
 
     Raises:
         ClusterError: The Jobs could not be read.
     """
-    names = [job["metadata"]["name"] for job in records if read_job(job).has_roles]
+    names = [job["metadata"]["name"] for job in main_jobs if read_job(job).has_roles]
     return await client.list(JOBS, namespace, label_selector=roles_selector(names)) if names else ()
 
 
-__all__ = ["get_job", "get_record", "list_role_jobs"]
+__all__ = ["get_job", "get_main_job", "list_role_jobs"]

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.preconditions import patch_uid, patch_unc
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job import Job
-from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end, ttl_patch
+from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted
 from airflow_provider_gangjobs.jobs.read import get_job
 
@@ -70,7 +70,7 @@ class JobRequests:
         Of a gang with roles, this is the Job of the first role. `end_jobs` ends the others. A Job that is suspended
         stays suspended until `finish_halted` lets it fail.
         """
-        return await self.patch(halt_patch(reason, Job(job.parts[0]) if job.parts else job))
+        return await self.patch(halt_patch(reason, Job(job.jobs[0]) if job.jobs else job))
 
     async def finish_halted(self, job: Job | None) -> None:
         """Let the Job of a halted gang end as failed, if it is suspended. Raises no `ClusterError`.
@@ -83,13 +83,13 @@ class JobRequests:
     async def end_jobs(self, gang: Job) -> None:
         """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted.
 
-        Safe to repeat. The record of a halted gang is left out: its halt ends it.
+        Safe to repeat. The main Job of a halted gang is left out: its halt ends it.
 
         :param gang: The gang as it was just read.
         """
-        for part in parts_to_end(gang):
-            if part.metadata.uid != self.ref.uid or not gang.is_halted:
-                await self.retry(partial(self._patch, Job(part).ref, end_patch()))
+        for one in jobs_to_end(gang):
+            if one.metadata.uid != self.ref.uid or not gang.is_halted:
+                await self.retry(partial(self._patch, Job(one).ref, end_patch()))
         if must_delete_job_set(gang):
             await self.retry(lambda: delete_job_set(self.client, self.ref))
 
@@ -98,7 +98,7 @@ class JobRequests:
 
         Raises no `ClusterError`: without a time to live the Jobs stay.
         """
-        patch = ttl_patch(job) if job is not None and job.parts else None
+        patch = ttl_patch(job) if job is not None and job.jobs else None
         if patch is None:
             return
         try:

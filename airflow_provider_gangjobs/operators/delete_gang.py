@@ -29,7 +29,7 @@ class GangJobDeleteOperator(targets.GangTargets):
     """Delete gangs, whoever has submitted them: their Jobs, with the recorded outcomes, and their pods.
 
     Exactly one of `gangs`, `submission_ids` and `external_task_id` says which gangs. All attempts of a task or of a
-    submission id are deleted. The task succeeds when no pod of these gangs runs any more, and returns the list of the
+    trigger id are deleted. The task succeeds when no pod of these gangs runs any more, and returns the list of the
     references of the gangs that it has deleted.
 
     A gang of a task that waits for the end of the gang fails that task. Safe to repeat: a retry continues where the try

@@ -39,7 +39,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
     """Wait for gangs that somebody else has submitted: another task, another DAG, or a program with a hook.
 
     Exactly one of `gangs`, `submission_ids`, `external_task_id` and `selector` says which gangs. A gang may be
-    submitted after the sensor has started. If a task or submission id has several attempts, the newest one counts. The
+    submitted after the sensor has started. If a task or trigger id has several attempts, the newest one counts. The
     sensor records the outcomes of the gangs, as the trigger of their own task does. It is responsible for none of
     them: it claims, halts and deletes no gang, whatever happens to the sensor.
 

@@ -91,11 +91,11 @@ class GangService(EndingService, frozen=True):
         must_confirm: Callable[[], bool] | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
-        """Create the gang of a submission id or of a task, or adopt the gang that exists.
+        """Create the gang of a trigger id or of a task, or adopt the gang that exists.
 
-        :param trigger_id: A submission id that the caller chooses. The same id with the same parameters is the same
+        :param trigger_id: A trigger id that the caller chooses. The same id with the same parameters is the same
             gang, however often and from wherever it is submitted, until the submission is deleted or has failed.
-        :param key: The task that the gang belongs to, instead of a submission id.
+        :param key: The task that the gang belongs to, instead of a trigger id.
         :param claim: The id of the task instance that is responsible for the gang from now on. Only with `key`.
         :param reattach: Which existing gang of the task to adopt. Only with `key`.
         :param validate: With `server`, the API server validates the Job in a dry run before anything is created.

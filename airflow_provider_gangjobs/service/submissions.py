@@ -60,7 +60,7 @@ class SubmissionService(Struct, frozen=True):
         limit: int = SUBMISSIONS_PER_PAGE,
         continue_token: str | None = None,
     ) -> SubmissionPage:
-        """Return a page of a namespace's submissions, of tasks and of submission ids.
+        """Return a page of a namespace's submissions, of tasks and of trigger ids.
 
         :param selector: A label selector. By default all submissions are returned.
         :param continue_token: The token of the page before this one.

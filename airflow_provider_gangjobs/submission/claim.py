@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_INSTALLATION,
 )
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.jobs.read import get_record
+from airflow_provider_gangjobs.jobs.read import get_main_job
 from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer
 from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
@@ -102,7 +102,7 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
     Raises:
         ClusterError: this is unknown.
     """
-    job = await get_record(client, ref)
+    job = await get_main_job(client, ref)
     return job is not None and job.holds_claim(claim_id)
 
 
@@ -112,7 +112,7 @@ async def is_gone(client: Api, ref: GangRef) -> bool:
     Raises:
         ClusterError: this is unknown.
     """
-    return await get_record(client, ref) is None
+    return await get_main_job(client, ref) is None
 
 
 async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:

@@ -146,9 +146,9 @@ async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -
     if job.has_job_set:  # the UIDs of the Jobs of the JobSet are noted by the last step
         return True
     for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
-        part = await requests.find(resource, name)
+        one = await requests.find(resource, name)
         is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)
-        if part is None or not (is_shared or is_owned_by(part["metadata"], job.ref.uid)):
+        if one is None or not (is_shared or is_owned_by(one["metadata"], job.ref.uid)):
             return True
     return False
 
@@ -156,8 +156,8 @@ async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -
 async def _complete(requests: RetryingRequests, job: Object) -> bool:
     stored = read_job(job)
     if stored.has_roles:
-        for part in (await requests.read_gang(job)).parts[1:]:
-            await start_role(requests, part.metadata.name, part.metadata.uid, part.metadata.generation)
+        for one in (await requests.read_gang(job)).jobs[1:]:
+            await start_role(requests, one.metadata.name, one.metadata.uid, one.metadata.generation)
     return await patch_unchanged(requests.client, JOBS, job["metadata"], queue_of_job(stored).start_patch(stored))
 
 

@@ -144,30 +144,30 @@ async def remove_job_if(
     return replace(removal, job=judged[-1]) if is_known and judged else removal
 
 
-async def _prevent_success(requests: RetryingRequests, record: Object, gang: Job) -> Object:
-    """Make sure that a gang that was judged as live cannot succeed any more, and return its record.
+async def _prevent_success(requests: RetryingRequests, main_job: Object, gang: Job) -> Object:
+    """Make sure that a gang that was judged as live cannot succeed any more, and return its main Job.
 
-    The precondition of a deletion concerns one Job. If the record has ended or has no pods, the gang succeeds when
-    the last of the other Jobs is complete, which does not change the record. So the record is marked as halted,
+    The precondition of a deletion concerns one Job. If the main Job has ended or has no pods, the gang succeeds when
+    the last of the other Jobs is complete, which does not change the main Job. So the main Job is marked as halted,
     which keeps other tries from adopting the gang, and then a Job that has not ended is deleted in the version that
     was judged. If that Job is complete by then, the gang has succeeded, and the mark has no effect. A Job of a
     JobSet is made to fail instead, because the JobSet controller creates a deleted Job again.
 
     Raises:
-        Conflict: the record or the Job has changed.
+        Conflict: the main Job or the Job has changed.
     """
-    live = [part for part in gang.parts[1:] if not Job(part).has_end_condition]
-    if not live or not (gang.has_job_set or Job(gang.parts[0]).has_end_condition):
-        return record
-    metadata = record["metadata"]
+    live = [one for one in gang.jobs[1:] if not Job(one).has_end_condition]
+    if not live or not (gang.has_job_set or Job(gang.jobs[0]).has_end_condition):
+        return main_job
+    metadata = main_job["metadata"]
     mark = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": REMOVAL_MARK}}
     marked = await requests.patch_job(metadata["name"], mark)
-    part = live[0].metadata
+    seen = live[0].metadata
     version = {
-        "name": part.name,
-        "namespace": part.namespace,
-        "uid": part.uid,
-        "resourceVersion": part.resource_version,
+        "name": seen.name,
+        "namespace": seen.namespace,
+        "uid": seen.uid,
+        "resourceVersion": seen.resource_version,
     }
     with suppress(NotFound):  # somebody else has deleted the Job, so the gang cannot succeed either
         if gang.has_job_set:

@@ -67,7 +67,7 @@ async def validate_by_dry_run(progress: Progress) -> None:
 
 async def _validate_role(progress: Progress, role: RoleRanks) -> None:
     scheduler = progress.gang_scheduler
-    body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, record_uid="")
+    body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, main_job_uid="")
     del body["metadata"]["ownerReferences"]  # the owner does not exist yet
     try:
         await progress.requests.dry_run_create(JOBS, body)

@@ -204,7 +204,7 @@ async def remove_claimed(
 def may_get_pods(job: Job) -> bool:
     """Return whether the Job controller may be about to create pods of a Job that was deleted in this version. Pure.
 
-    The Jobs of the other roles of a gang are started before the record.
+    The Jobs of the other roles of a gang are started before the main Job.
     """
     return not job.is_ended and (not job.is_suspended or job.has_roles)
 

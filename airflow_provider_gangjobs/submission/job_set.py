@@ -1,13 +1,13 @@
 """The steps of a gang with roles in a queue of Kueue: one JobSet, whose Jobs are those of the roles.
 
-Kueue makes a Workload for each Job, and one Workload for a JobSet. A Job of a JobSet cannot be the record of a gang,
-because the JobSet controller deletes and creates these Jobs. So the record is a Job without pods, which owns the
+Kueue makes a Workload for each Job, and one Workload for a JobSet. A Job of a JobSet cannot be the main Job of a gang,
+because the JobSet controller deletes and creates these Jobs. So the main Job is a Job without pods, which owns the
 JobSet, and everything else is as for every gang. docs/design.md, "Several roles", gives the reasons for the order:
 
-1. The record and the JobSet are created, both suspended. The JobSet controller creates the Jobs, also suspended.
+1. The main Job and the JobSet are created, both suspended. The JobSet controller creates the Jobs, also suspended.
 2. When all Jobs exist, their UIDs are known. A Job that replaces one of them is not taken for it.
 3. The JobSet gets the label of its queue. From then on Kueue may let it run.
-4. The record is started, with the UIDs in an annotation. Now the submission is complete.
+4. The main Job is started, with the UIDs in an annotation. Now the submission is complete.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ async def find_jobs_of_job_set(progress: Progress) -> None:
     give_up_at = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
     while True:
         gang = read_gang(progress.job, await requests.list(JOBS, gang_selector(progress.attempt.name)))
-        if len(gang.role_parts) == len(gang.roles):
-            uids = [part.metadata.uid for part in gang.role_parts]
+        if len(gang.jobs_with_pods) == len(gang.roles):
+            uids = [one.metadata.uid for one in gang.jobs_with_pods]
             progress.role_uids = dict(zip(gang.role_names, uids, strict=True))
             return
         if requests.clock.monotonic() >= give_up_at or not await requests.sleep_before_retry(CONTROLLER_PAUSE_S):
-            cause = f"The JobSet controller has created {len(gang.role_parts)} of {len(gang.roles)} Jobs"
+            cause = f"The JobSet controller has created {len(gang.jobs_with_pods)} of {len(gang.roles)} Jobs"
             advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run it again"
             raise progress.failed(_FIND_JOBS, cause, transient=True, advice=advice)
 

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.render.job import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.roles import parts_to_end
+from airflow_provider_gangjobs.gang.state.roles import jobs_to_end
 from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer, pointers_of
 from airflow_provider_gangjobs.submission.adopt import differing_fields
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
@@ -55,7 +55,7 @@ class CreateJob(Struct, frozen=True):
         return stored
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the Job if it has this submission id and was created from the same parameters."""
+        """Accept the Job if it has this trigger id and was created from the same parameters."""
         job = read_job(stored)
         if job.is_being_deleted:
             raise RestartSubmission(f"{progress.where} is being deleted", min_attempt=progress.attempt.number + 1)
@@ -69,7 +69,9 @@ class CreateJob(Struct, frozen=True):
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
         progress.job = stored
         if job.has_roles and job.queue is not None:
-            reason = f"the cluster gives every Job to Kueue's queue {job.queue}, and so the record of a gang with roles"
+            reason = (
+                f"the cluster gives every Job to Kueue's queue {job.queue}, and so the main Job of a gang with roles"
+            )
             raise GangUnsupported(reason, "Submit the gang in a namespace that has no LocalQueue of the name default")
         return True
 
@@ -244,7 +246,7 @@ class StartRole(Struct, frozen=True):
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} was deleted")
-        if not parts_to_end(Job(job.view, (job.view,))):
+        if not jobs_to_end(Job(job.view, (job.view,))):
             raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
         progress.role_jobs[self.role] = stored
         return not job.is_suspended

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end
+from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, must_delete_job_set
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 async def extend_time_limits(requests: RetryingRequests, gang: Job, limit_s: int | None) -> None:
-    """Give the Jobs of a gang other than the record this time limit, if theirs is shorter. Safe to repeat.
+    """Give the Jobs of a gang other than the main Job this time limit, if theirs is shorter. Safe to repeat.
 
     :param gang: The gang as it was before it was adopted.
     :param limit_s: The time limit in seconds; `None` for no time limit, which changes nothing.
     """
     if limit_s is None:
         return
-    for part in parts_to_end(gang):
-        if part.metadata.uid != gang.ref.uid and (part.spec.active_deadline_seconds or limit_s) < limit_s:
-            await requests.jobs(Job(part).ref).patch({"spec": {"activeDeadlineSeconds": limit_s}})
+    for one in jobs_to_end(gang):
+        if one.metadata.uid != gang.ref.uid and (one.spec.active_deadline_seconds or limit_s) < limit_s:
+            await requests.jobs(Job(one).ref).patch({"spec": {"activeDeadlineSeconds": limit_s}})
 
 
 async def start_role(requests: RetryingRequests, name: str, uid: str, generation: int) -> Object:
@@ -43,7 +43,7 @@ async def start_role(requests: RetryingRequests, name: str, uid: str, generation
 
 
 async def end_roles(requests: RetryingRequests, ref: GangRef) -> None:
-    """End the Jobs of the other roles of a gang whose record is halted. Their Jobs fail. Safe to repeat.
+    """End the Jobs of the other roles of a gang whose main Job is halted. Their Jobs fail. Safe to repeat.
 
     Raises:
         ClusterError: it is unknown whether the Jobs have ended.
@@ -65,7 +65,7 @@ async def end_roles_of_halted_gang(progress: Progress) -> None:
 async def finish_halts(requests: RetryingRequests, jobs: list[Job]) -> None:
     """End the roles that still run of gangs that were halted. Whoever halted a gang may have died in between."""
     for job in jobs:
-        if job.is_halted and (parts_to_end(job) or must_delete_job_set(job)):
+        if job.is_halted and (jobs_to_end(job) or must_delete_job_set(job)):
             await end_roles(requests, job.ref)
 
 

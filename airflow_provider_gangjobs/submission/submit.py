@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requeste
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
-from airflow_provider_gangjobs.gang.roles import record_name_max, roles_of
+from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.selectors import task_selector
@@ -336,7 +336,7 @@ class _SubmissionRun(Struct, frozen=True):
             number=number,
             claim=self.request.claim,
             name=requested_name(self.spec),
-            name_max=record_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
+            name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
             policies=self.request.policies,
         )
@@ -401,7 +401,7 @@ class _SubmissionRun(Struct, frozen=True):
         await remove_job_if(self.requests, progress.ref, is_ours)
 
     def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
-        job = adopted if adopted is not None and adopted.parts and adopted.is_ended else progress.stored
+        job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,

@@ -1,7 +1,7 @@
 """Selection watch: the selected gangs of a namespace, as the shared informers of Jobs show them.
 
 Gangs that are selected by name use the informer that all followers of the namespace share. Gangs that are selected by
-task or submission id share one further informer, and each label selector has its own.
+task or trigger id share one further informer, and each label selector has its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def task_of(seen: JobView) -> str | None:
-    """Return the digest of the task or submission id that a Job belongs to. An informer indexes Jobs by it."""
+    """Return the digest of the task or trigger id that a Job belongs to. An informer indexes Jobs by it."""
     return seen.metadata.labels.task
 
 

@@ -1,4 +1,4 @@
-"""What the real JobSet controller does to the Jobs of a JobSet: why none of them is the record of a gang.
+"""What the real JobSet controller does to the Jobs of a JobSet: why none of them is the main Job of a gang.
 
 `docs/design.md`, "Several roles", names the guarantee that each of these facts breaks.
 """

@@ -57,7 +57,7 @@ def record_of(tenant: Tenant, submission: Submission) -> dict[str, Any]:
 
 
 def end_of(tenant: Tenant, submission: Submission) -> list[str]:
-    """The final conditions of the record."""
+    """The final conditions of the main Job."""
     conditions = record_of(tenant, submission)["status"].get("conditions", ())
     return [one["type"] for one in conditions if one["type"] in {"Complete", "Failed"}]
 
@@ -306,7 +306,7 @@ async def test_next_try_adopts_the_gang_that_waits_and_the_one_that_has_succeede
 
 
 async def limits_s(gangs: GangService, tenant: Tenant) -> dict[str, int | None]:
-    """The time limits of the Jobs by role, and of the record."""
+    """The time limits of the Jobs by role, and of the main Job."""
     jobs = await gangs.client.list(JOBS, tenant.namespace)
     return {
         job["metadata"]["labels"].get(LABEL_GANG_ROLE, ""): job["spec"].get("activeDeadlineSeconds") for job in jobs

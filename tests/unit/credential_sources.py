@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from tests.unit.fault_server import SECRET
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from tests.unit.fault_server import kubeconfig
 

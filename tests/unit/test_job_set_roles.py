@@ -1,4 +1,4 @@
-"""Roles of a gang in a queue of Kueue: the record without pods, its JobSet, and what the Jobs of the JobSet mean."""
+"""Roles of a gang in a queue of Kueue: the main Job without pods, its JobSet, and what the Jobs of the JobSet mean."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from airflow_provider_gangjobs.gang.roles import (
     HOST_NAME_MAX,
     ROLE_NAME_MAX,
     format_role_jobs,
+    main_job_name_max,
     parse_role_jobs,
-    record_name_max,
     roles_of,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import phase_of
-from airflow_provider_gangjobs.gang.state.roles import must_delete_job_set, parts_to_end, read_gang, ttl_patch
+from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 
@@ -42,11 +42,11 @@ QUEUE_LABELS = {"kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"}
 
 
 def attempt_of(spec: GangSpec = SPEC, task_id: str = "train") -> Any:
-    name_max = record_name_max(roles_of(spec), has_job_set=True)
+    name_max = main_job_name_max(roles_of(spec), has_job_set=True)
     return build_attempt(TaskKey("etl", "r", task_id), namespace="ns", number=0, claim="c", name_max=name_max)
 
 
-def record(spec: GangSpec = SPEC) -> dict[str, Any]:
+def main_job(spec: GangSpec = SPEC) -> dict[str, Any]:
     return render_job(spec, attempt_of(spec), DECISION, None, shape_of(spec, {}))
 
 
@@ -61,7 +61,7 @@ def test_roles_in_a_queue_are_accepted():
 
 
 def test_record_has_no_pods_no_time_limit_and_no_object_of_kueue():
-    body = record(GangSpec(roles=ROLES, labels={"kueue.x-k8s.io/queue-name": "team"}, execution_timeout_s=60))
+    body = main_job(GangSpec(roles=ROLES, labels={"kueue.x-k8s.io/queue-name": "team"}, execution_timeout_s=60))
     assert (body["spec"]["suspend"], body["spec"]["parallelism"], body["spec"]["completions"]) == (True, 0, 1)
     assert not {"activeDeadlineSeconds", "ttlSecondsAfterFinished"} & body["spec"].keys()
     assert not QUEUE_LABELS & body["metadata"]["labels"].keys()
@@ -143,7 +143,9 @@ CONDITIONS = {
 UIDS = {"leader": "uid-leader", "worker": "uid-worker"}
 
 
-def stored_record(state: str = "runs", *, halted: str | None = None, noted: bool = True, **spec: Any) -> dict[str, Any]:
+def stored_main_job(
+    state: str = "runs", *, halted: str | None = None, noted: bool = True, **spec: Any
+) -> dict[str, Any]:
     annotations = {
         "gangjobs.airflow/roles": json.dumps([["leader", 1], ["worker", 3]]),
         "gangjobs.airflow/queue": "team",
@@ -189,7 +191,7 @@ def role_job(role: str, state: str, at: str = T1, *, uid: str | None = None, **m
 def gang_of(leader: str | None, worker: str | None, **changes: Any) -> Job:
     states = {"leader": leader, "worker": worker}
     return read_gang(
-        stored_record(**changes), [role_job(role, state) for role, state in states.items() if state is not None]
+        stored_main_job(**changes), [role_job(role, state) for role, state in states.items() if state is not None]
     )
 
 
@@ -239,21 +241,21 @@ def test_counters_are_those_of_the_roles_and_not_of_the_record() -> None:
 
 def test_job_with_another_uid_is_not_the_job_of_the_gang() -> None:
     jobs = [role_job("leader", "complete", uid="again"), role_job("worker", "complete")]
-    gang = read_gang(stored_record(), jobs)
+    gang = read_gang(stored_main_job(), jobs)
     assert (phase_of(gang), gang.failure_target and gang.failure_target.reason) == ("finishing", "JobOfRoleDeleted")
     assert must_delete_job_set(gang)
 
 
 def test_gang_of_replaced_jobs_has_not_ended_before_they_are_gone() -> None:
     jobs = [role_job("leader", "runs", uid="again"), role_job("worker", "runs", uid="once more")]
-    gang = read_gang(stored_record(), jobs)
+    gang = read_gang(stored_main_job(), jobs)
     assert (judge(gang, REF), phase_of(gang)) == (None, "finishing")
 
 
 def test_job_of_another_record_is_ignored() -> None:
     other = role_job("leader", "failed")
     other["metadata"]["labels"]["gangjobs.airflow/job-uid"] = "another"
-    assert read_gang(stored_record(), [other]).role_parts == ()
+    assert read_gang(stored_main_job(), [other]).jobs_with_pods == ()
 
 
 def test_gang_is_in_its_queue_when_its_submission_is_complete() -> None:
@@ -274,7 +276,7 @@ def test_missing_job_fails_no_gang_whose_submission_is_not_complete() -> None:
 
 @pytest.mark.parametrize("state", CONDITIONS)
 def test_record_alone_never_says_that_the_gang_has_ended(state: str) -> None:
-    alone = read_job(stored_record(state))
+    alone = read_job(stored_main_job(state))
     assert (alone.is_ended, alone.never_ran, alone.has_pods_left) == (False, False, True)
 
 
@@ -305,7 +307,7 @@ def test_job_set_is_kept_if_the_end_of_one_job_ends_the_others(states: tuple[str
 
 def test_jobs_of_a_job_set_that_lacks_a_job_end_with_their_job_set() -> None:
     gang = gang_of(None, "runs")
-    assert [part.metadata.name for part in parts_to_end(gang)] == ["g"]
+    assert [part.metadata.name for part in jobs_to_end(gang)] == ["g"]
     assert must_delete_job_set(gang)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
-from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from gangjobs_sandbox.tls import issue

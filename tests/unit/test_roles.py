@@ -14,14 +14,14 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.results import CompletedRanks, task_result
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role, render_service
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, parse_roles, record_name_max, roles_of
+from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, main_job_name_max, parse_roles, roles_of
 from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS
 from airflow_provider_gangjobs.gang.schedulers.selection import find_separate
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import phase_of
 from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
-from airflow_provider_gangjobs.gang.state.roles import parts_to_end, read_gang, read_gangs
+from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.verdict import judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
@@ -100,14 +100,14 @@ def test_sound_roles_are_accepted():
 def render(spec: GangSpec = SPEC, scheduler: Any = DISCOVERED_DIALECTS[0]) -> list[dict[str, Any]]:
     attempt = attempt_of(spec)
     decision = PlacementDecision(Placement.GANG, scheduler.name)
-    record = render_job(spec, attempt, decision, scheduler)
+    main_job = render_job(spec, attempt, decision, scheduler)
     others = roles_of(spec)[1:]
-    return [record, *(render_role(spec, role, attempt, decision, scheduler, "uid-1") for role in others)]
+    return [main_job, *(render_role(spec, role, attempt, decision, scheduler, "uid-1") for role in others)]
 
 
 def attempt_of(spec: GangSpec = SPEC, task_id: str = "train"):
     key = TaskKey("etl", "r", task_id)
-    return build_attempt(key, namespace="ns", number=0, claim="c", name_max=record_name_max(roles_of(spec)))
+    return build_attempt(key, namespace="ns", number=0, claim="c", name_max=main_job_name_max(roles_of(spec)))
 
 
 def env_of(job: dict[str, Any]) -> dict[str, Any]:
@@ -155,11 +155,11 @@ def test_jobs_of_all_roles_are_linked_to_one_group_of_all_ranks(scheduler):
 
 
 def test_only_the_record_is_found_by_its_task_and_only_at_the_end_it_has_a_time_to_live():
-    record, other = render(GangSpec(roles=ROLES, ttl_after_finished_s=60))
-    assert "gangjobs.airflow/task" in record["metadata"]["labels"]
+    main_job, other = render(GangSpec(roles=ROLES, ttl_after_finished_s=60))
+    assert "gangjobs.airflow/task" in main_job["metadata"]["labels"]
     assert "gangjobs.airflow/task" not in other["metadata"]["labels"]
-    assert record["metadata"]["annotations"]["gangjobs.airflow/ttl-after-finished"] == "60"
-    assert not any("ttlSecondsAfterFinished" in job["spec"] for job in (record, other))
+    assert main_job["metadata"]["annotations"]["gangjobs.airflow/ttl-after-finished"] == "60"
+    assert not any("ttlSecondsAfterFinished" in job["spec"] for job in (main_job, other))
 
 
 @pytest.mark.parametrize("workers", [1, 10, 100_000])
@@ -269,16 +269,16 @@ def test_counters_and_indexes_are_those_of_all_jobs():
 
 @pytest.mark.parametrize("state", CONDITIONS)
 def test_record_alone_never_says_that_the_gang_has_ended(state):
-    record = read_job(job("leader", state))
-    assert (record.is_ended, record.never_ran, record.has_pods_left) == (False, False, True)
-    assert job_state(record) is JobState.LIVE
+    main_job = read_job(job("leader", state))
+    assert (main_job.is_ended, main_job.never_ran, main_job.has_pods_left) == (False, False, True)
+    assert job_state(main_job) is JobState.LIVE
 
 
 def test_role_that_is_missing_fails_a_gang_that_was_started():
     gang = read_gang(job("leader", "runs"), [])
     assert (gang.failure_target.reason, phase_of(gang)) == ("JobOfRoleDeleted", "finishing")
     assert "role worker" in gang.failure_target.message
-    assert [part.metadata.name for part in parts_to_end(gang)] == ["g"]
+    assert [part.metadata.name for part in jobs_to_end(gang)] == ["g"]
 
 
 def test_role_that_is_missing_fails_no_gang_whose_submission_is_not_complete():
@@ -289,7 +289,7 @@ def test_role_that_is_missing_fails_no_gang_whose_submission_is_not_complete():
 
 def test_jobs_that_have_ended_or_are_being_ended_are_not_ended_again():
     ending = job("worker", "runs", activeDeadlineSeconds=0)
-    assert parts_to_end(read_gang(job("leader", "failed"), [ending])) == []
+    assert jobs_to_end(read_gang(job("leader", "failed"), [ending])) == []
 
 
 def test_gangs_are_read_from_the_jobs_of_a_namespace():
@@ -297,7 +297,7 @@ def test_gangs_are_read_from_the_jobs_of_a_namespace():
     lost = job("worker", "runs")
     lost["metadata"] |= {"labels": {"gangjobs.airflow/gang": "x", "gangjobs.airflow/gang-role": "worker"}}
     gangs = read_gangs([job("worker", "runs"), other, job("leader", "complete"), lost])
-    assert [(gang.ref.name, len(gang.parts)) for gang in gangs] == [("plain", 0), ("g", 2)]
+    assert [(gang.ref.name, len(gang.jobs)) for gang in gangs] == [("plain", 0), ("g", 2)]
 
 
 # -- what other releases wrote --------------------------------------------------------------------------------

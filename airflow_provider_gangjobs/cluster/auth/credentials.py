@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
 from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from airflow_provider_gangjobs.cluster.auth.errors import ConfigError, TokenUnavailableError
+from airflow_provider_gangjobs.cluster.auth.kubeconfig_user import TOKEN_FILE_PERIOD_S
 from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, environment_proxy
-from airflow_provider_gangjobs.cluster.auth.user import TOKEN_FILE_PERIOD_S
 
 DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SOURCE = "the pod's service account"

@@ -1,7 +1,7 @@
-"""The record of a gang whose roles are a JobSet in a queue of Kueue.
+"""The main Job of a gang whose roles are a JobSet in a queue of Kueue.
 
-The record is no object of Kueue, and never has the label of a queue. The submission gives the JobSet to the queue, and
-starts the record after that.
+The main Job is no object of Kueue, and never has the label of a queue. The submission gives the JobSet to the queue,
+and starts the main Job after that.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class QueueOfJobSet(Struct, frozen=True):
-    """A LocalQueue of Kueue that has the JobSet of the record.
+    """A LocalQueue of Kueue that has the JobSet of the main Job.
 
     Attributes:
         name: the name of the LocalQueue.
     """
 
     name: str
-    handover: str = "start the record of the gang"
+    handover: str = "start the main Job of the gang"
 
     def labels(self) -> dict[str, str]:
         """Return no labels."""
@@ -39,7 +39,7 @@ class QueueOfJobSet(Struct, frozen=True):
         return {}
 
     def start_patch(self, job: Job) -> dict[str, Any]:
-        """Return the patch that says that the gang is complete. The record has no pods that could start."""
+        """Return the patch that says that the gang is complete. The main Job has no pods that could start."""
         return {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}, "spec": {"suspend": False}}
 
     def is_started(self, job: Job) -> bool:

@@ -76,7 +76,7 @@ def render_job(
 ) -> Object:
     """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
 
-    The spec must have passed `validation.validate`. Of a gang with roles, this is the record.
+    The spec must have passed `validation.validate`. Of a gang with roles, this is the main Job.
 
     :param shape: The shape of the gang, if it has defaults of the connection. The default is the shape of the spec.
     """
@@ -102,7 +102,7 @@ def render_job(
 def render_first_role(
     spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None, shape: Shape
 ) -> Object:
-    """Render the record of a gang with roles: the Job of the first role, or a Job without pods. See `render_job`."""
+    """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods. See `render_job`."""
     roles = roles_of(spec)
     annotations = {ANNOTATION_ROLES: format_roles(roles), ANNOTATION_TTL: str(_ttl_s(spec, {}))}
     queue = requested_queue(None) if shape.kueue_queue is None else QueueOfJobSet(shape.kueue_queue)
@@ -115,9 +115,9 @@ def render_first_role(
 
 
 def _without_pods(job: Object) -> Object:
-    """Return the record of a gang whose roles are a JobSet, from the Job of its first role.
+    """Return the main Job of a gang whose roles are a JobSet, from the Job of its first role.
 
-    The record has the pod template of the first role, and runs no pod by it. It has no time limit: it runs from its
+    The main Job has the pod template of the first role, and runs no pod by it. It has no time limit: it runs from its
     submission on, and the limit counts from the start of the pods.
     """
     job_spec = {name: value for name, value in job["spec"].items() if name != "activeDeadlineSeconds"}
@@ -130,34 +130,34 @@ def render_role(
     attempt: Attempt,
     decision: PlacementDecision,
     scheduler: GangScheduler | None,
-    record_uid: str,
+    main_job_uid: str,
 ) -> Object:
     """Render the Job of a role that is not the first one, suspended. The Job of the first role owns it.
 
-    The Job has no label of its task, so whoever lists the gangs of a task finds the record only.
+    The Job has no label of its task, so whoever lists the gangs of a task finds the main Job only.
 
-    :param record_uid: The uid of the Job of the first role.
+    :param main_job_uid: The uid of the Job of the first role.
     """
     metadata: Object = {
         "name": role_job_name(attempt.name, role.name),
         "namespace": attempt.namespace,
         **_role_metadata(spec, role, attempt, decision),
-        "ownerReferences": [role_of_job(attempt.name, record_uid)],
+        "ownerReferences": [role_of_job(attempt.name, main_job_uid)],
     }
     job = _role_job(spec, role, attempt, decision, scheduler, metadata)
-    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = record_uid
+    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = main_job_uid
     return job
 
 
 def render_job_set(
-    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, shape: Shape, record_uid: str
+    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, shape: Shape, main_job_uid: str
 ) -> Object:
-    """Render the JobSet of a gang with roles in a queue, suspended. The record owns the JobSet.
+    """Render the JobSet of a gang with roles in a queue, suspended. The main Job owns the JobSet.
 
     The JobSet has one Job for each role, and no label of its queue. Without a failure policy, the JobSet fails when one
     of its Jobs has failed. The Service of the gang gives the host names, so the JobSet makes none.
 
-    :param record_uid: The uid of the record.
+    :param main_job_uid: The uid of the main Job.
     """
     queue = requested_queue(shape.kueue_queue, shape.kueue_priority)
     return {
@@ -168,25 +168,25 @@ def render_job_set(
             "namespace": attempt.namespace,
             "labels": {**_without_queue(spec.labels), **queue.labels(), **_labels_of_role_job(attempt)},
             "annotations": dict(spec.annotations),
-            "ownerReferences": [job_set_of_job(attempt.name, record_uid)],
+            "ownerReferences": [job_set_of_job(attempt.name, main_job_uid)],
         },
         "spec": {
             "suspend": True,
             "network": {"enableDNSHostnames": False},
-            "replicatedJobs": [_replicated_job(spec, role, attempt, decision, record_uid) for role in roles_of(spec)],
+            "replicatedJobs": [_replicated_job(spec, role, attempt, decision, main_job_uid) for role in roles_of(spec)],
         },
     }
 
 
 def _replicated_job(
-    spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision, record_uid: str
+    spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision, main_job_uid: str
 ) -> Object:
     metadata = _role_metadata(spec, role, attempt, decision)
     first_job = job_set_job_name(attempt.name, roles_of(spec)[0].name)
     job = _role_job(spec, role, attempt, decision, None, metadata, first_job=first_job)
-    metadata["labels"] = {**_without_queue(metadata["labels"]), LABEL_JOB_UID: record_uid}
+    metadata["labels"] = {**_without_queue(metadata["labels"]), LABEL_JOB_UID: main_job_uid}
     del job["spec"]["suspend"]  # the JobSet controller suspends and resumes the Jobs of a JobSet
-    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = record_uid
+    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = main_job_uid
     return {"name": role.name, "replicas": 1, "template": {"metadata": metadata, "spec": job["spec"]}}
 
 
@@ -217,7 +217,7 @@ def _role_job(
 ) -> Object:
     role_spec = spec_of_role(spec, role.name)
     job_spec = _job_spec(role_spec, {}, shape_of(role_spec, {}), decision)
-    # The first Job that ends must not be deleted while another one runs. The record gets its time to live at the end.
+    # The first Job that ends must not be deleted while another one runs. The main Job gets its time to live at the end.
     del job_spec["ttlSecondsAfterFinished"]
     job_spec["template"] = role_template(spec, role, attempt, first_job=first_job)
     job: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job_spec}

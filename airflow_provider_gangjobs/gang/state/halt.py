@@ -90,10 +90,10 @@ def next_finish_step(job: Job) -> FinishStep:
 
     :param job: The Job as it was read. Of a gang with roles, the Job of the first role is judged.
     """
-    record = Job(job.parts[0]) if job.parts else job
-    if not record.is_halted or record.has_end_condition or record.is_being_deleted:
+    main_job = Job(job.jobs[0]) if job.jobs else job
+    if not main_job.is_halted or main_job.has_end_condition or main_job.is_being_deleted:
         return FinishStep.NOTHING
-    return FinishStep.END if record.is_suspended else FinishStep.WAIT
+    return FinishStep.END if main_job.is_suspended else FinishStep.WAIT
 
 
 def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:

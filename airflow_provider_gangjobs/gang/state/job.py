@@ -49,13 +49,13 @@ def read_job(stored: JobView | Mapping[str, Any]) -> Job:
 class Job(Struct, frozen=True):
     """A Job at one moment. Two values are equal if all fields that the views contain are equal.
 
-    The Job of the first role of a gang with roles is the record of the gang. Its own conditions say nothing about the
+    The Job of the first role of a gang with roles is the main Job of the gang. Its own conditions say nothing about the
     other Jobs. Unless `gang.state.roles` has combined it with the others, the gang therefore counts as not ended.
     """
 
     view: JobView
-    parts: tuple[JobView, ...] = ()
-    """The Jobs that `view` combines, the record first; empty for a gang of one Job, and if they are not known."""
+    jobs: tuple[JobView, ...] = ()
+    """The Jobs that `view` combines, the main Job first; empty for a gang of one Job, and if they are not known."""
 
     # -- identity ----------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Job(Struct, frozen=True):
 
     @property
     def task_digest(self) -> str | None:
-        """Digest of the task key or of the submission id, which all attempts have in common."""
+        """Digest of the task key or of the trigger id, which all attempts have in common."""
         return self.view.metadata.labels.task
 
     @property
@@ -175,21 +175,21 @@ class Job(Struct, frozen=True):
         return self.has_roles and self.requested_queue is not None
 
     @property
-    def role_parts(self) -> tuple[JobView, ...]:
-        """Of `parts`, the Jobs that have pods."""
-        return self.parts[1:] if self.has_job_set else self.parts
+    def jobs_with_pods(self) -> tuple[JobView, ...]:
+        """Of `jobs`, the Jobs that have pods."""
+        return self.jobs[1:] if self.has_job_set else self.jobs
 
     @property
     def queued_uid(self) -> str:
         """UID of the object that Kueue admits: the JobSet of the roles, as far as it is known, or else the Job."""
-        controllers = (owner for part in self.role_parts for owner in part.metadata.owner_references)
+        controllers = (owner for one in self.jobs_with_pods for owner in one.metadata.owner_references)
         job_sets = (owner.uid for owner in controllers if self.has_job_set and owner.controller)
         return next(job_sets, self.ref.uid)
 
     @property
-    def lacks_parts(self) -> bool:
+    def lacks_jobs(self) -> bool:
         """The gang has further Jobs, and their state is not known."""
-        return self.has_roles and not self.parts
+        return self.has_roles and not self.jobs
 
     @property
     def has_end_condition(self) -> bool:
@@ -253,7 +253,7 @@ class Job(Struct, frozen=True):
     def has_pods_left(self) -> bool:
         """A pod still runs or is being deleted, by the counters of the Job. True if the state of other Jobs is not
         known."""
-        return self.lacks_parts or self.status.active + self.status.terminating > 0
+        return self.lacks_jobs or self.status.active + self.status.terminating > 0
 
     # -- times, by the server's clock --------------------------------------------------------------------------------
 
@@ -291,12 +291,12 @@ class Job(Struct, frozen=True):
     @property
     def complete(self) -> Condition | None:
         """The condition `Complete`, if it is true. `None` if the state of other Jobs of the gang is not known."""
-        return None if self.lacks_parts else condition(self.status.conditions, "Complete")
+        return None if self.lacks_jobs else condition(self.status.conditions, "Complete")
 
     @property
     def failed(self) -> Condition | None:
         """The condition `Failed`, if it is true. `None` if the state of other Jobs of the gang is not known."""
-        return None if self.lacks_parts else condition(self.status.conditions, "Failed")
+        return None if self.lacks_jobs else condition(self.status.conditions, "Failed")
 
     @property
     def is_ended(self) -> bool:
@@ -315,13 +315,13 @@ class Job(Struct, frozen=True):
         A gang with roles is going to fail when one of its Jobs has failed.
         """
         found = condition(self.status.conditions, "FailureTarget")
-        return found or (condition(self.status.conditions, "Failed") if self.lacks_parts else None)
+        return found or (condition(self.status.conditions, "Failed") if self.lacks_jobs else None)
 
     @property
     def interim_condition(self) -> Condition | None:
         """The condition that announces the end (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still
         run."""
-        announced = None if self.lacks_parts else condition(self.status.conditions, "SuccessCriteriaMet")
+        announced = None if self.lacks_jobs else condition(self.status.conditions, "SuccessCriteriaMet")
         return announced or self.failure_target
 
     @property
@@ -437,8 +437,8 @@ class Job(Struct, frozen=True):
     @property
     def has_run(self) -> bool:
         """The Job controller has started the Job at least once; in a gang with roles, any of its known Jobs."""
-        if self.parts:
-            return any(Job(part).has_run for part in self.role_parts)
+        if self.jobs:
+            return any(Job(one).has_run for one in self.jobs_with_pods)
         status = self.status
         counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
         return status.start_time is not None or any(counters)
@@ -455,7 +455,7 @@ class Job(Struct, frozen=True):
         The property is False for a Job in a queue: Kueue may have stopped the Job after it ran, and the API server does
         not show that. It is also False if the state of other Jobs of the gang is not known.
         """
-        return self.is_unstarted and not self.lacks_parts
+        return self.is_unstarted and not self.lacks_jobs
 
     @property
     def is_unstarted(self) -> bool:

@@ -1,7 +1,7 @@
 """The state of a gang with roles: its Jobs as one Job, so that every rule about a Job holds for the whole gang. Pure.
 
-The combined Job has the metadata and `spec.suspend` of the record, the sums of the sizes and of the counters, and these
-conditions. The first row that applies decides:
+The combined Job has the metadata and `spec.suspend` of the main Job, the sums of the sizes and of the counters, and
+these conditions. The first row that applies decides:
 
     Jobs of the gang                                             condition of the combined Job
     -----------------------------------------------------------  ------------------------------
@@ -14,10 +14,10 @@ conditions. The first row that applies decides:
 The reason is that of the Job that failed first. A Job that ended by a deadline comes after the others, because the
 follower ends the other Jobs of a gang by a deadline of zero.
 
-The Jobs of a JobSet have some rules of their own. The record has no pods, so its own end says nothing, unless the gang
-was halted. When a Job has failed, the JobSet controller deletes the others, so a Job is missing for this reason. A Job
-with another uid than the submission has noted is not the Job of the gang: the controller has created it again, after
-somebody had deleted the Job of the gang.
+The Jobs of a JobSet have some rules of their own. The main Job has no pods, so its own end says nothing, unless the
+gang was halted. When a Job has failed, the JobSet controller deletes the others, so a Job is missing for this reason. A
+Job with another uid than the submission has noted is not the Job of the gang: the controller has created it again,
+after somebody had deleted the Job of the gang.
 
 `combine` is the only function that knows that a gang may consist of several objects. A kind of object that contains the
 Jobs of a gang itself needs another function that returns a `Job`, such as `gang.state.job_set.read_job_set`.
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 REASON_JOB_MISSING: Final = "JobOfRoleDeleted"
 
 
-def read_gang(record: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> Job:
-    """Read a gang from its record and from further Jobs. Jobs of other gangs are ignored.
+def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> Job:
+    """Read a gang from its main Job and from further Jobs. Jobs of other gangs are ignored.
 
     Without roles, this is the same as `read_job`.
 
-    :param others: All Jobs with the gang's label at one moment, with the record or without it.
+    :param others: All Jobs with the gang's label at one moment, with the main Job or without it.
     """
-    seen = _view(record)
+    seen = _view(main_job)
     if seen.metadata.annotations.roles is None:
         return Job(seen)
     uid = seen.metadata.uid
@@ -64,7 +64,7 @@ def read_gang(record: JobView | Mapping[str, Any], others: Iterable[JobView | Ma
 def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[Job]:
     """Read the gangs of some Jobs, which were selected by the gang's label.
 
-    Jobs of roles whose record is missing are left out.
+    Jobs of roles whose main Job is missing are left out.
     """
     views = [_view(job) for job in stored]
     of_roles: dict[tuple[str, str | None], list[JobView]] = {}
@@ -74,59 +74,59 @@ def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[Job]:
 
 
 def is_role_job(job: JobView) -> bool:
-    """Return whether the Job belongs to a role that is not the first one, and another Job is the record of its gang."""
+    """Return whether the Job belongs to a role that is not the first one: another Job is the main Job of its gang."""
     return job.metadata.labels.gang_role is not None and job.metadata.annotations.roles is None
 
 
-def combine(record: JobView, by_role: Mapping[str | None, JobView]) -> Job:
+def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> Job:
     """Return the Jobs of a gang with roles as one Job.
 
-    :param record: The Job of the first role.
+    :param main_job: The Job of the first role.
     :param by_role: The Jobs of the other roles, as far as they exist.
     """
-    roles = Job(record).roles
-    found = [(roles[0], record), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
-    parts = tuple(job for _, job in found)
+    roles = Job(main_job).roles
+    found = [(roles[0], main_job), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
+    jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles[1:] if role.name not in by_role]
     spec = JobSpec(
-        suspend=record.spec.suspend,
+        suspend=main_job.spec.suspend,
         parallelism=sum(role.size for role in roles),
         completions=sum(role.size for role in roles),
-        active_deadline_seconds=record.spec.active_deadline_seconds,
+        active_deadline_seconds=main_job.spec.active_deadline_seconds,
     )
-    metadata = replace(record.metadata, generation=max(job.metadata.generation for job in parts))
-    conditions = tuple(_conditions(found, missing if _is_started(record) else (), is_whole=not missing))
+    metadata = replace(main_job.metadata, generation=max(job.metadata.generation for job in jobs))
+    conditions = tuple(_conditions(found, missing if _is_started(main_job) else (), is_whole=not missing))
     status = _status(found, missing, conditions)
-    return Job(JobView(metadata=metadata, spec=spec, status=status), parts)
+    return Job(JobView(metadata=metadata, spec=spec, status=status), jobs)
 
 
-def _combine_job_set(record: JobView, stored: Sequence[JobView]) -> Job:
+def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> Job:
     """Return the Jobs of a gang whose roles are a JobSet as one Job.
 
     :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
     """
-    roles = Job(record).roles
-    noted = parse_role_jobs(record.metadata.annotations.role_jobs)
+    roles = Job(main_job).roles
+    noted = parse_role_jobs(main_job.metadata.annotations.role_jobs)
     by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
     found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles if role.name not in by_role]
     limits_s = [job.spec.active_deadline_seconds for job in jobs]
     spec = JobSpec(
-        suspend=record.spec.suspend or any(map(_waits_suspended, jobs)),
+        suspend=main_job.spec.suspend or any(map(_waits_suspended, jobs)),
         parallelism=sum(role.size for role in roles),
         completions=sum(role.size for role in roles),
         active_deadline_seconds=max(filter(None, limits_s), default=None),
     )
-    queue = record.metadata.annotations.queue if Job(record).is_given_to_queue else None
+    queue = main_job.metadata.annotations.queue if Job(main_job).is_given_to_queue else None
     metadata = replace(
-        record.metadata,
-        generation=max((job.metadata.generation for job in jobs), default=record.metadata.generation),
-        labels=replace(record.metadata.labels, kueue_queue=queue),
+        main_job.metadata,
+        generation=max((job.metadata.generation for job in jobs), default=main_job.metadata.generation),
+        labels=replace(main_job.metadata.labels, kueue_queue=queue),
     )
-    conditions = tuple(_conditions_of_job_set(record, found, missing, is_gone=not stored))
+    conditions = tuple(_conditions_of_job_set(main_job, found, missing, is_gone=not stored))
     status = _status(found, missing, conditions)
-    return Job(JobView(metadata=metadata, spec=spec, status=status), (record, *jobs))
+    return Job(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
 
 
 def must_delete_job_set(job: Job) -> bool:
@@ -135,38 +135,38 @@ def must_delete_job_set(job: Job) -> bool:
     Otherwise the end of one Job makes the JobSet fail, and the JobSet controller deletes the other Jobs. That does not
     happen while the JobSet is suspended, and a Job that was created again is no part of the gang.
     """
-    if not job.has_job_set or job.lacks_parts:
+    if not job.has_job_set or job.lacks_jobs:
         return False
-    jobs = job.role_parts
-    fails = any(_condition(part, kind) for part in jobs for kind in ("Failed", "FailureTarget"))
-    is_gone = bool(jobs) and all(part.metadata.deletion_timestamp is not None for part in jobs)
+    jobs = job.jobs_with_pods
+    fails = any(_condition(one, kind) for one in jobs for kind in ("Failed", "FailureTarget"))
+    is_gone = bool(jobs) and all(one.metadata.deletion_timestamp is not None for one in jobs)
     return not fails and not is_gone and (_lacks_roles(job) or any(map(_waits_suspended, jobs)))
 
 
-def parts_to_end(job: Job) -> list[JobView]:
+def jobs_to_end(job: Job) -> list[JobView]:
     """Return the Jobs of a gang with roles that have not ended and have no deadline of zero yet.
 
     The Jobs of a JobSet that lacks a Job are left out. They end with their JobSet, and so have no end of their own that
     would seem to be the cause.
     """
     return [
-        part
-        for part in (job.parts[:1] if job.has_job_set and _lacks_roles(job) else job.parts)
-        if not Job(part).has_end_condition and part.spec.active_deadline_seconds != HALTED_DEADLINE_S
+        one
+        for one in (job.jobs[:1] if job.has_job_set and _lacks_roles(job) else job.jobs)
+        if not Job(one).has_end_condition and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
     ]
 
 
 def ttl_patch(job: Job) -> dict[str, Any] | None:
-    """Return the merge patch with which the record of a gang with roles is deleted later; `None` if there is none.
+    """Return the merge patch with which the main Job of a gang with roles is deleted later; `None` if there is none.
 
-    The time to live begins with the end of the record. A record without pods is complete with no completions, which can
-    be set because its parallelism is 0, too.
+    The time to live begins with the end of the main Job. A main Job without pods is complete with no completions, which
+    can be set because its parallelism is 0, too.
     """
     ttl_s = job.view.metadata.annotations.ttl
     if ttl_s is None or not ttl_s.isdecimal():
         return None
     spec = {"ttlSecondsAfterFinished": int(ttl_s)}
-    if job.has_job_set and not Job(job.parts[0]).has_end_condition:
+    if job.has_job_set and not Job(job.jobs[0]).has_end_condition:
         spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if job.complete is None else {"completions": 0}
     return {"spec": spec}
 
@@ -184,16 +184,16 @@ def _is_noted(job: JobView, role: str, noted: Mapping[str, str] | None) -> bool:
 
 
 def _lacks_roles(job: Job) -> bool:
-    return len(job.role_parts) < len(job.roles)
+    return len(job.jobs_with_pods) < len(job.roles)
 
 
 def _waits_suspended(job: JobView) -> bool:
     return job.spec.suspend and not Job(job).has_end_condition
 
 
-def _is_started(record: JobView) -> bool:
-    """The record was started, which is the last step of a submission, and is not being deleted."""
-    return not record.spec.suspend and record.metadata.deletion_timestamp is None
+def _is_started(main_job: JobView) -> bool:
+    """The main Job was started, which is the last step of a submission, and is not being deleted."""
+    return not main_job.spec.suspend and main_job.metadata.deletion_timestamp is None
 
 
 def _status(
@@ -239,12 +239,13 @@ def _conditions(
 
 
 def _conditions_of_job_set(
-    record: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
+    main_job: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
 ) -> Iterable[Condition]:
     jobs = [Job(job) for _, job in found]
     suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
     yield from next(([one] for one in suspended if one is not None), ())
-    if (complete := _condition(record, "Complete")) is not None:  # the follower completes it when all Jobs are complete
+    # The follower completes the main Job when all Jobs are complete.
+    if (complete := _condition(main_job, "Complete")) is not None:
         yield complete
         return
     if not missing and all(_condition(job.view, "Complete") for job in jobs):
@@ -255,9 +256,9 @@ def _conditions_of_job_set(
     if failure is None:
         # Nothing but the deletion of the JobSet ends the gang.
         has_ended = is_gone
-        failure = _condition(record, "Failed") or _condition(record, "FailureTarget")
-        if not Job(record).is_halted:
-            failure = _failure((), missing) if _is_started(record) else None
+        failure = _condition(main_job, "Failed") or _condition(main_job, "FailureTarget")
+        if not Job(main_job).is_halted:
+            failure = _failure((), missing) if _is_started(main_job) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")
     elif not missing and all(map(_announces_success, jobs)):
@@ -306,8 +307,8 @@ def _when(found: Condition) -> datetime:
 __all__ = [
     "combine",
     "is_role_job",
+    "jobs_to_end",
     "must_delete_job_set",
-    "parts_to_end",
     "read_gang",
     "read_gangs",
     "ttl_patch",

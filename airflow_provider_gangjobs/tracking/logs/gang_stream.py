@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.pods import has_started, pods_of, rank_of
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.logs.limits import StreamLimits
+from airflow_provider_gangjobs.tracking.logs.rank_stream import LogStream
 from airflow_provider_gangjobs.tracking.logs.sources import sources_of
-from airflow_provider_gangjobs.tracking.logs.stream import LogStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from airflow_provider_gangjobs.cluster.auth import service_account
 from airflow_provider_gangjobs.cluster.auth.errors import ConfigError, TokenUnavailableError
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import Kubeconfig, default_paths, existing_paths
+from airflow_provider_gangjobs.cluster.auth.kubeconfig_user import authenticate, impersonation_headers
 from airflow_provider_gangjobs.cluster.auth.oidc import OidcTokens
 from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, environment_proxy
-from airflow_provider_gangjobs.cluster.auth.user import authenticate, impersonation_headers
 from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 
