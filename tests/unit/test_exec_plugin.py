@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
-from airflow_provider_gangjobs.cluster.auth.exec_plugin import OUTPUT_BYTES_MAX, parse_timestamp
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
+from airflow_provider_gangjobs.cluster.auth.exec_plugin import OUTPUT_BYTES_MAX, parse_timestamp
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S
