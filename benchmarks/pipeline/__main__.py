@@ -1,4 +1,5 @@
-"""The cost of a pipeline of gangs in a real Airflow: mapped gangs of two, the same with the peer, and empty tasks.
+"""The cost of a pipeline of gangs in a real Airflow: mapped gangs of two, plain Jobs of the peer, and tasks
+without work.
 
 One Airflow with LocalExecutor on PostgreSQL and one real control plane serve all variants, which run in turns. Each
 variant has a DAG file of its own. Before the first round, each variant runs once with two gangs, so that bytecode and
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.api_server import clear
 from benchmarks.harness import Report, arguments, log_progress, median
-from benchmarks.pipeline.deployment import PODS_RUN_S, running
+from benchmarks.pipeline.deployment import running
 from benchmarks.pipeline.run import Run, measure
-from benchmarks.pipeline.sizes import TASK_PROCESSES_PER_GANG, WARM_UP, WARM_UP_GANGS
+from benchmarks.pipeline.sizes import PODS_RUN_S, TASK_PROCESSES_PER_GANG, WARM_UP, WARM_UP_GANGS
 
 if TYPE_CHECKING:
     from benchmarks.pipeline.deployment import Deployment
@@ -30,13 +31,15 @@ OPERATOR: Final = "gang_job_operator"
 DECORATOR: Final = "gang_job_decorator"
 PEER: Final = "kubernetes_job_operator"
 EMPTY: Final = "empty"
-VARIANTS: Final = (OPERATOR, DECORATOR, PEER, EMPTY)
+DEFERRED: Final = "deferred"
+VARIANTS: Final = (OPERATOR, DECORATOR, PEER, EMPTY, DEFERRED)
 """DAG ids."""
 TITLES: Final = {
     OPERATOR: "GangJobOperator",
     DECORATOR: "@task.gang_job",
     PEER: "KubernetesJobOperator",
     EMPTY: "empty tasks",
+    DEFERRED: "tasks that only defer",
 }
 OURS: Final = (OPERATOR, DECORATOR)
 IDLE_S: Final = 20.0
@@ -73,7 +76,9 @@ def main() -> None:
     )
     gangs = options.gangs or (20 if options.quick else 200)
     rounds = options.rounds or (1 if options.quick else 3)
-    report = Report("pipeline", "the column `empty tasks`: as many task processes, which do nothing")
+    report = Report(
+        "pipeline", "the rows `empty tasks` and `tasks that only defer`: as many task processes, without work"
+    )
     measured = _Measured()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with running(gangs, options.parallelism or 8, preload=options.preload) as deployment:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes, tenant_of
 from benchmarks.harness import ROOT, log_progress, with_bytecode
 from benchmarks.pipeline.processes import SCHEDULER, Processes
-from benchmarks.pipeline.sizes import GANGS_VARIABLE
+from benchmarks.pipeline.sizes import GANGS_VARIABLE, PODS_RUN_S
 from tests.airflow.airflow_home import AirflowHome
 from tests.airflow.postgres.server import Postgres
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 RELEASE: Final = "1.37"
 NODES: Final = 4
-PODS_RUN_S: Final = 2.0
-"""Long enough that a task has deferred when its pods end."""
 DATABASE: Final = "airflow"
 DAGS: Final = Path(__file__).parent / "dags"
 LOCAL_SETTINGS: Final = ROOT / "docs" / "samples" / "airflow_local_settings.py"

@@ -1,4 +1,7 @@
-"""How many mapped tasks each DAG has. DAG files import this module, so it imports nothing but the standard library."""
+"""How many mapped tasks each DAG has, and how long their pods run.
+
+DAG files import this module, so it imports nothing but the standard library.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ WARM_UP_GANGS: Final = 2
 TASK_ID: Final = "gang"
 TASK_PROCESSES_PER_GANG: Final = 2
 """A deferred task starts a process to submit, and another process to complete."""
+PODS_RUN_S: Final = 2.0
+"""Long enough that a task has deferred when its pods end."""
 
 
 def sizes(dag_id: str) -> dict[str, int]:
