@@ -199,6 +199,7 @@ class TooManyRequests(ApiError):
 
     @property
     def not_processed(self) -> bool:
+        """True: the server refuses before it processes."""
         return True
 
 
@@ -209,10 +210,12 @@ class ServerError(ApiError):
 
     @property
     def not_processed(self) -> bool:
+        """Whether the server refused before processing: it is overloaded or starting, and says when to retry."""
         return self.status == 503 and self.retry_after_s is not None
 
     @property
     def may_have_applied(self) -> bool:  # type: ignore[override]
+        """True unless the server refused before processing."""
         return not self.not_processed
 
 

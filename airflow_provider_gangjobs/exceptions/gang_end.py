@@ -56,6 +56,7 @@ class AppFailed(GangFailed):
 
     @property
     def what(self) -> str:
+        """What happened. With a `message`, the evidence names the rank and the exit code."""
         if self.message:  # the evidence, which names the rank and the exit code
             return f"Gang {self.ref} failed ({self.reason})"
         rank = "A rank" if self.rank is None else f"Rank {self.rank}"
@@ -63,6 +64,7 @@ class AppFailed(GangFailed):
 
     @property
     def evidence(self) -> str:
+        """The `message` as a sentence."""
         return self.message[:1].upper() + self.message[1:]
 
     def __str__(self) -> str:
@@ -97,6 +99,7 @@ class Disrupted(GangFailed):
 
     @property
     def what(self) -> str:
+        """What happened, with the ranks, and how many attempts before this one were lost."""
         where = f" on {self.node}" if self.node else ""
         return (
             f"Gang {self.ref} lost a rank to the cluster{where} ({self.reason}){format_ranks(self.ranks)}{self._before}"
@@ -111,6 +114,7 @@ class Disrupted(GangFailed):
 
     @property
     def remedy(self) -> str:
+        """Whether to allow more disruptions or to allow any."""
         if self.max_disruptions:
             return (
                 f"The task's max_disruptions ({self.max_disruptions}) are used up: raise max_disruptions or set retries"
@@ -140,6 +144,7 @@ class DeadlineExceeded(GangEndError):
 
     @property
     def what(self) -> str:
+        """What happened: the phase, its limit in seconds, and the parameter of the task that set the limit."""
         limit = f"{self.seconds:g} s" if self.seconds is not None else "its deadline allows"
         if self.limited_by:
             took = f" of {limit}" if self.seconds is not None else ""
@@ -148,10 +153,12 @@ class DeadlineExceeded(GangEndError):
 
     @property
     def evidence(self) -> str:
+        """What the gang waited for."""
         return self.waiting_for
 
     @property
     def remedy(self) -> str:
+        """`advice`, or the usual advice for the phase."""
         return self.advice or _DEADLINE_REMEDY.get(self.phase, "")
 
 
@@ -183,6 +190,7 @@ class JobDeleted(GangEndError):
 
     @property
     def evidence(self) -> str:
+        """The last line of the log of the gang."""
         return self.last_seen
 
     @property
@@ -199,6 +207,7 @@ class JobReplaced(JobDeleted):
 
     @property
     def what(self) -> str:
+        """What happened, with the uid of the Job that has the name now."""
         other = f" (uid {self.other_uid})" if self.other_uid else ""
         return f"Job {self.ref} (uid {self.uid}) was replaced by another Job{other}"
 

@@ -39,6 +39,7 @@ class JobSetDeleted(GangJobError):
 
     @property
     def what(self) -> str:
+        """What happened: the JobSet was deleted, or was replaced."""
         if self.other_uid:
             return f"JobSet {self.ref} was replaced by another JobSet (uid {self.other_uid}) before its end was seen"
         return f"JobSet {self.ref} was deleted before its end was seen"
@@ -59,6 +60,7 @@ class JobSetUnavailable(GangJobError):
 
     @property
     def retryable(self) -> bool:
+        """True if the cluster serves JobSets: then a permission or the connection is the cause."""
         return self.is_served
 
     @property
@@ -71,6 +73,7 @@ class JobSetUnavailable(GangJobError):
 
     @property
     def remedy(self) -> str:
+        """What to install, or which permission to give."""
         if not self.is_served:
             return "Install the JobSet controller, or check that the connection is of the right cluster"
         return "The service account of the connection needs get, list and watch on jobsets of jobset.x-k8s.io"

@@ -22,6 +22,7 @@ class TrackingFailed(GangJobError):
 
     @property
     def what(self) -> str:
+        """What happened, with the last known phase."""
         last_phase = f"; the last known phase is {self.last_phase}" if self.last_phase else ""
         return f"The state of gang {self.ref} could not be read ({self.reason}){last_phase}"
 
@@ -56,6 +57,7 @@ class OutcomesMissing(GangJobError):
 
     @property
     def what(self) -> str:
+        """What happened, with the number of missing outcomes and their ranks."""
         if not self.count:
             return f"Gang {self.ref} succeeded, but its results are unknown: the completed ranks are unknown"
         missing = f"{pluralize(self.count, 'outcome')} of completed ranks cannot be read"
@@ -63,6 +65,7 @@ class OutcomesMissing(GangJobError):
 
     @property
     def evidence(self) -> str:
+        """Why the outcomes are missing, and how many pods the finalizer still holds."""
         why = (
             "The Job was deleted after its end, and the recorded outcomes with it"
             if self.job_is_gone
@@ -73,6 +76,7 @@ class OutcomesMissing(GangJobError):
 
     @property
     def remedy(self) -> str:
+        """What to change, and how to run the gang again or accept the success."""
         accept = 'If the task needs no results, set results="none"'
         release = " Free the held pods with `gangjobs release`." if self.held else ""
         if self.job_is_gone:
@@ -99,10 +103,12 @@ class ResultTooLarge(GangJobError):
 
     @property
     def retryable(self) -> bool:
+        """False: the program would write a result of the same size."""
         return False
 
     @property
     def what(self) -> str:
+        """What happened, with the size and the limit in bytes."""
         size = f"{self.size} bytes or more; the limit is {self.limit - 1} bytes"
         return f"Rank {self.rank} of gang {self.ref} wrote a result of {size}"
 
@@ -124,6 +130,7 @@ class ResultsTooLarge(GangJobError):
 
     @property
     def retryable(self) -> bool:
+        """False: another try would read the same results."""
         return False
 
     @property
@@ -136,6 +143,7 @@ class ResultsTooLarge(GangJobError):
 
     @property
     def remedy(self) -> str:
+        """How to get the results without another run of the gang."""
         return (
             "Raise results_limit and clear the task, which returns the results without another run of the gang. "
             'Or let the ranks write less, or set results="rank0" or "none"'

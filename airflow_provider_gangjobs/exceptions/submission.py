@@ -22,6 +22,7 @@ class InvalidGangSpec(GangJobError):
 
     @property
     def retryable(self) -> bool:
+        """False: another try has the same parameters."""
         return False
 
     @property
@@ -41,6 +42,7 @@ class GangUnsupported(GangJobError):
 
     @property
     def retryable(self) -> bool:
+        """False: the cluster has to change first, or the parameters."""
         return False
 
     @property
@@ -72,16 +74,19 @@ class SubmissionConflict(GangJobError):
 
     @property
     def retryable(self) -> bool:
+        """False: another try has the same parameters, and finds the same Job."""
         return False
 
     @property
     def what(self) -> str:
+        """What happened: the Job has another trigger id, or other parameters."""
         if self.theirs_trigger_id != self.trigger_id:
             return f"Job {self.ref} exists and belongs to another submission"
         return f"Job {self.ref} exists and was submitted with other parameters"
 
     @property
     def evidence(self) -> str:
+        """The trigger ids and the hashes of both, and the names of the parameters that differ."""
         differ = f"; different parameters: {', '.join(self.fields)}" if self.fields else ""
         return (
             f"The trigger id of the Job (uid {self.uid}) is {self.theirs_trigger_id or 'missing'} "
@@ -127,6 +132,7 @@ class SubmissionFailed(GangJobError):
 
     @property
     def remedy(self) -> str:
+        """`advice`, or the usual advice for the cause."""
         if self.advice:
             return self.advice
         if self.transient:
@@ -151,12 +157,14 @@ class PreviousAttemptRunning(GangJobError):
 
     @property
     def what(self) -> str:
+        """What happened, with the number of pods that have not ended."""
         which = "the previous attempt" if self.attempt is None else f"attempt {self.attempt}"
         are = "pod has" if self.pods == 1 else "pods have"
         return f"The next attempt waits: {self.pods} {are} not ended of gang {self.ref} ({which})"
 
     @property
     def evidence(self) -> str:
+        """The nodes of these pods, at most `NODES_SHOWN_MAX`."""
         if not self.nodes:
             return ""
         shown = ", ".join(self.nodes[:NODES_SHOWN_MAX])

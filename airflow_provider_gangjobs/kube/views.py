@@ -27,6 +27,8 @@ class _View(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults
 
 
 class OwnerReference(_View, frozen=True):
+    """An item of `metadata.ownerReferences`."""
+
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -116,6 +118,8 @@ class JobMeta(Meta, frozen=True):
 
 
 class Condition(_View, frozen=True):
+    """An item of `status.conditions` of any object. `status` is `True`, `False` or `Unknown`."""
+
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -124,6 +128,8 @@ class Condition(_View, frozen=True):
 
 
 class JobSpec(_View, frozen=True):
+    """The fields of the `spec` of a Job that are read. The deadline is in seconds."""
+
     suspend: bool = False
     parallelism: int | None = None
     completions: int | None = None
@@ -131,6 +137,8 @@ class JobSpec(_View, frozen=True):
 
 
 class JobStatus(_View, frozen=True):
+    """`status` of a Job. `active` counts pods that wait or run; `ready` counts those of them that are ready."""
+
     active: int = 0
     ready: int = 0
     succeeded: int = 0
@@ -151,26 +159,36 @@ class JobView(_View, frozen=True):
 
 
 class ContainerSpec(_View, frozen=True):
+    """A container of `spec.containers` or `spec.initContainers`."""
+
     name: str = ""
     image: str = ""
 
 
 class PodSpec(_View, frozen=True):
+    """The fields of the `spec` of a pod that are read. Without a node, `node_name` is empty."""
+
     node_name: str = ""
     containers: tuple[ContainerSpec, ...] = ()
     init_containers: tuple[ContainerSpec, ...] = ()
 
 
 class Waiting(_View, frozen=True):
+    """Why a container waits."""
+
     reason: str = ""
     message: str = ""
 
 
 class Running(_View, frozen=True):
+    """Since when a container runs."""
+
     started_at: datetime | None = None
 
 
 class Terminated(_View, frozen=True):
+    """How a container ended. `message` is its termination message, at most 4096 bytes."""
+
     exit_code: int = 0
     signal: int | None = None
     reason: str = ""
@@ -180,12 +198,16 @@ class Terminated(_View, frozen=True):
 
 
 class ContainerState(_View, frozen=True):
+    """The state of a container, of which one field is set; none of them for a container that was not seen."""
+
     waiting: Waiting | None = None
     running: Running | None = None
     terminated: Terminated | None = None
 
 
 class ContainerStatus(_View, frozen=True):
+    """`state` is the present state, and `last_state` the one before the last restart."""
+
     name: str = ""
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -193,6 +215,8 @@ class ContainerStatus(_View, frozen=True):
 
 
 class PodStatus(_View, frozen=True):
+    """`status` of a pod. `reason` is set by whoever ended the pod, such as `Evicted`."""
+
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -211,6 +235,8 @@ class PodStatus(_View, frozen=True):
 
 
 class PodView(_View, frozen=True):
+    """A pod as the server has it. What it means is said by `gang.state.pods`."""
+
     metadata: Meta = Meta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -290,20 +316,28 @@ FAILED_POD_CONDITIONS: Final = {**POD_CONDITIONS, "Ready": "False"}
 
 
 class Gang(_View, frozen=True):
+    """The gang policy of a PodGroup: how many pods are placed together."""
+
     min_count: int = 1
 
 
 class SchedulingPolicy(_View, frozen=True):
+    """`spec.schedulingPolicy` of a PodGroup."""
+
     gang: Gang | None = None
 
 
 class PodGroupSpec(_View, frozen=True):
+    """The fields of the `spec` of a PodGroup that are read."""
+
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     min_member: int | None = None
     """The same as `gang.min_count`, in PodGroups of Volcano and of coscheduling."""
 
 
 class PodGroupStatus(_View, frozen=True):
+    """`status` of a PodGroup."""
+
     conditions: tuple[Condition, ...] = ()
 
 
@@ -328,11 +362,15 @@ class KueueMeta(Meta, frozen=True):
 
 
 class KueueWorkloadSpec(_View, frozen=True):
+    """The fields of the `spec` of Kueue's Workload that are read."""
+
     active: bool = True
     queue_name: str = ""
 
 
 class KueueWorkloadStatus(_View, frozen=True):
+    """The fields of the `status` of Kueue's Workload that are read."""
+
     conditions: tuple[Condition, ...] = ()
     cluster_name: str | None = None
     """The worker cluster that MultiKueue has chosen."""
@@ -347,6 +385,8 @@ class KueueWorkloadView(_View, frozen=True):
 
 
 class PendingWorkload(_View, frozen=True):
+    """One Workload that waits in a LocalQueue."""
+
     position_in_cluster_queue: int
     """The position, from 0."""
     metadata: Meta = Meta()
@@ -359,17 +399,23 @@ class PendingWorkloadsView(_View, frozen=True):
 
 
 class ReplicatedJob(_View, frozen=True):
+    """An item of `spec.replicatedJobs` of a JobSet."""
+
     name: str = ""
     replicas: int = 1
     """Number of Jobs that are made from the template."""
 
 
 class JobSetSpec(_View, frozen=True):
+    """The fields of the `spec` of a JobSet that are read."""
+
     suspend: bool = False
     replicated_jobs: tuple[ReplicatedJob, ...] = ()
 
 
 class ReplicatedJobStatus(_View, frozen=True):
+    """The numbers of Jobs of one item of `spec.replicatedJobs`."""
+
     name: str = ""
     ready: int = 0
     """Number of Jobs all of whose pods are ready or have succeeded."""
@@ -378,6 +424,8 @@ class ReplicatedJobStatus(_View, frozen=True):
 
 
 class JobSetStatus(_View, frozen=True):
+    """The fields of the `status` of a JobSet that are read."""
+
     conditions: tuple[Condition, ...] = ()
     restarts: int = 0
     replicated_jobs_status: tuple[ReplicatedJobStatus, ...] = ()
@@ -392,6 +440,8 @@ class JobSetView(_View, frozen=True):
 
 
 class InvolvedObject(_View, frozen=True):
+    """The object that an event is about."""
+
     kind: str = ""
     name: str = ""
     uid: str = ""

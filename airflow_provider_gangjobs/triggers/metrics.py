@@ -43,8 +43,11 @@ HARVEST_COUNTERS: Final = ("recorded", "released", "failures")
 class StatsSink(Protocol):
     """The part of Airflow's `Stats` that this module uses."""
 
-    def incr(self, stat: str, count: int, /) -> None: ...
-    def gauge(self, stat: str, value: float, /) -> None: ...
+    def incr(self, stat: str, count: int, /) -> None:
+        """Add `count` to a counter."""
+
+    def gauge(self, stat: str, value: float, /) -> None:
+        """Set a gauge."""
 
 
 def report_metrics() -> AbstractContextManager[None]:

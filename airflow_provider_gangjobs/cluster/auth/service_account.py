@@ -16,6 +16,7 @@ _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 
 
 def is_in_pod() -> bool:
+    """Return whether this process runs in a pod, by the variables that the kubelet sets."""
     return bool(os.environ.get(_HOST))
 
 

@@ -27,7 +27,8 @@ class HarvestStatistics:
 class StatisticsSource(Protocol):
     """A harvester, as far as the totals need one."""
 
-    def statistics(self) -> HarvestStatistics: ...
+    def statistics(self) -> HarvestStatistics:
+        """Return the counters of the harvester, and its backlog."""
 
 
 def harvest_totals() -> HarvestTotals:
@@ -53,6 +54,7 @@ class HarvestTotals:
             self._stopped = replace(_sum([self._stopped, harvester.statistics()]), backlog=0)
 
     def statistics(self) -> HarvestStatistics:
+        """Return the sums over all harvesters, of which the backlog is that of the running ones."""
         return _sum([self._stopped, *(harvester.statistics() for harvester in self._active)])
 
 
