@@ -190,7 +190,7 @@ class JobDeleted(GangEndError):
 
     @property
     def evidence(self) -> str:
-        """The last line of the log of the gang."""
+        """What was last seen of the gang."""
         return self.last_seen
 
     @property

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.operators.completion import Completion
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 WORKER_READS_CONNECTION_FOR_S: Final = 60.0
@@ -199,7 +199,7 @@ class GangJobOperator(StoringTask):
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
-        from airflow_provider_gangjobs.submission.submit import SubmissionState
+        from airflow_provider_gangjobs.submission.submission import SubmissionState
 
         with self._session(context) as gangs:
             require_importable(self.callbacks)

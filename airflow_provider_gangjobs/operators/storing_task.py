@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from airflow_provider_gangjobs.operators.task_storage import TaskStorage
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 RANK_RESULT_BYTES: Final = 4095
 """The largest result of one rank that the kubelet keeps whole."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.ending import LiveGang
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage

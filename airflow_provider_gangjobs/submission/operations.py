@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import decide_operation_action
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
 from airflow_provider_gangjobs.submission.requests import Objects, RetryingRequests
-from airflow_provider_gangjobs.submission.submit import Submission, SubmissionRequest, submit_by
+from airflow_provider_gangjobs.submission.submit import SubmissionRequest, submit_by
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.api import Api
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.submission.previous import PreviousGangs
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 TRIGGER_ID_CHARACTERS_MAX: Final = 512
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 
 def resubmit_while_disrupted(

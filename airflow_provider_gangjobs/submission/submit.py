@@ -20,8 +20,7 @@ from __future__ import annotations
 import logging
 import secrets
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -31,7 +30,7 @@ from msgspec.structs import replace as replace_struct
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
-from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
@@ -70,6 +69,7 @@ from airflow_provider_gangjobs.submission.role_jobs import (
 )
 from airflow_provider_gangjobs.submission.step_order import steps_of
 from airflow_provider_gangjobs.submission.steps import MISSING_RIGHT_ADVICE, confirm_start, run_step
+from airflow_provider_gangjobs.submission.submission import Submission, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,45 +85,6 @@ TAKEN_OVER: Final = "Another try of the task is responsible for the gang"
 TAKEN_OVER_ADVICE: Final = "No action is needed: Airflow has begun another try of the task, which continues"
 ROUNDS_MAX: Final = 8
 """How often the list of Jobs is read before the submission fails because the Jobs change too fast."""
-
-
-class SubmissionState(StrEnum):
-    """The state of the gang when the submission returns."""
-
-    RUNNING = "running"
-    """The Job was started. Its pods may still wait for nodes."""
-    SUSPENDED = "suspended"
-    """The Job is suspended. Kueue starts it, or the user with `keep_suspended`."""
-    SUCCEEDED = "succeeded"
-    """The gang had succeeded before, and its outcome was not delivered."""
-    FAILED = "failed"
-    """The gang had failed before, and no try has read how."""
-
-
-@dataclass(frozen=True)
-class Submission:
-    """The one live gang of a task."""
-
-    ref: GangRef
-    attempt: int
-    workers: int
-    """The number of ranks."""
-    trigger_id: str
-    decision: str
-    """The value of the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
-    adopted: bool
-    """Whether the gang existed before, from an earlier try or a concurrent submitter."""
-    state: SubmissionState
-    requests: int
-    """How many requests the submission has sent."""
-    disruptions: int = 0
-    """How many attempts in a row were lost to disruptions before this one."""
-    notes: tuple[str, ...] = ()
-    """Guarantees that were requested with `preferred` and that the gang does not have, for the log."""
-    queue: str | None = None
-    """The Kueue queue that decides when the Job runs."""
-    queue_defaults: tuple[str, ...] = ()
-    """Which of `queue_name` and `queue_priority` a new gang has from the connection."""
 
 
 async def submit(
@@ -409,18 +370,10 @@ class _SubmissionRun(Struct, frozen=True):
             trigger_id=progress.attempt.trigger_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
-            state=_submission_state(job),
+            state=state_of(job),
             requests=self.requests.sent,
             disruptions=job.disruptions,
             notes=tuple(progress.notes),
             queue=job.queue or job.requested_queue,
             queue_defaults=() if progress.adopted else self.shape.connection_defaults,
         )
-
-
-def _submission_state(job: Job) -> SubmissionState:
-    if job.complete is not None:
-        return SubmissionState.SUCCEEDED
-    if job.failed is not None:
-        return SubmissionState.FAILED
-    return SubmissionState.SUSPENDED if job.is_suspended or job.has_job_set else SubmissionState.RUNNING

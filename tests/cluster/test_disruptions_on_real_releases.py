@@ -18,7 +18,7 @@ from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.claim import claim_patch
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.submit import Submission, submit
+from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 TOKENS = (f"sandbox-{number}" for number in count())
 """Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""

@@ -25,7 +25,7 @@ from tests.provider.test_submission_races import interleaved
 from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 HOUR = timedelta(hours=1)
 FIRST_ACT = 1  # request 0 lists the Jobs

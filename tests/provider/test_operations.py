@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.submission.claim import mark_delivered
 from airflow_provider_gangjobs.submission.deletion import delete_submission
 from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
-from airflow_provider_gangjobs.submission.submit import SubmissionState
+from airflow_provider_gangjobs.submission.submission import SubmissionState
 from airflow_provider_gangjobs.tracking.release import release_pods
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -25,7 +25,7 @@ from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 ID = "nightly / 2026-01-01"
 OTHER = GangSpec(image="trainer:2", workers=4)

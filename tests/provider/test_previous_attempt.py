@@ -24,7 +24,7 @@ from tests.provider.virtual_time import elapsed, in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 KEY = TaskKey("etl", "manual__1", "train")
 SPEC = GangSpec(image="i", command=["train"], workers=2)

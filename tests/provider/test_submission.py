@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.exceptions import (
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
 from airflow_provider_gangjobs.submission.ending import remove
-from airflow_provider_gangjobs.submission.submit import SubmissionState
+from airflow_provider_gangjobs.submission.submission import SubmissionState
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS

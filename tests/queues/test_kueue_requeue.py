@@ -16,7 +16,7 @@ from tests.queues.following import following, until
 from tests.queues.tenants import kueue_tenant
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.operators.messages import describe_placement, submission_messages
-from airflow_provider_gangjobs.submission.submit import Submission, SubmissionState
+from airflow_provider_gangjobs.submission.submission import Submission, SubmissionState
 
 
 def submission(**changes: Any) -> Submission:
