@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
+from airflow_provider_gangjobs.gang.outcome.summary import failures_first
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import refusal
 from airflow_provider_gangjobs.gang.state.waiting import summarize_scheduler_message, to_line

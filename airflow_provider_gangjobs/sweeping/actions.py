@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
+from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.jobs.halted import finish_halted

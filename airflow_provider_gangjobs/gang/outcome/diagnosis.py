@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     SIGTERM,
     Outcome,
     OutcomeKind,
-    root_cause,
 )
+from airflow_provider_gangjobs.gang.outcome.summary import root_cause
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind

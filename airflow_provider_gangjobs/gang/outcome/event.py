@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.outcome.summary import failures_first
 from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
-from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
+from airflow_provider_gangjobs.gang.outcome.summary import failures_first
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.kube.views import condition
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.outcomes import result_outcomes as result_outcomes
+from airflow_provider_gangjobs.gang.outcome.summary import result_outcomes
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
 from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
 

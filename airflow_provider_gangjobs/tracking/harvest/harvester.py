@@ -22,7 +22,8 @@ from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, failures_first, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
+from airflow_provider_gangjobs.gang.outcome.summary import failures_first
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
