@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.submission.deletion import groups_of
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import end_roles, start_role
 

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_if, remove_job_if
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.operations import jobs_of
 from airflow_provider_gangjobs.submission.requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import end_roles

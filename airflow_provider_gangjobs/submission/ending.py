@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, fini
 from airflow_provider_gangjobs.kube.json_pointer import pointers_of
 from airflow_provider_gangjobs.submission.claim import patch_claimed
 from airflow_provider_gangjobs.submission.conditional_deletion import Removal, remove_job_if
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import end_roles
 

@@ -57,8 +57,8 @@ from airflow_provider_gangjobs.submission.claim import take_claim
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.ending import halt_job
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.job_steps import conflict
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
 from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee

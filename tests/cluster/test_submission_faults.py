@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import read_capabilities
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.record import OperationState
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.submission_faults import FAULTS, SPEC

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.claim import mark_delivered_by
 from airflow_provider_gangjobs.submission.ending import KillResult, halt, kill
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
 from tests.guarantees.history import Answer, Kind, Operation

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.claim import claim_patch
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings

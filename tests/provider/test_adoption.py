@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.submission.adopt import (
     decide_action_after_loss,
     differing_fields,
 )
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 
 OURS, OTHERS = "hash-ours", "hash-others"
 ME, FORMER = "ti-2", "ti-1"

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_D
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S
 from airflow_provider_gangjobs.submission.ending import halt, halt_live
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.follower import Follower

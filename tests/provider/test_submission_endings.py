@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import mark_delivered_by
 from airflow_provider_gangjobs.submission.deletion import delete_submission
 from airflow_provider_gangjobs.submission.ending import KillResult, delete_claimed, halt, kill
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, InterleavingClient
 from tests.sandbox.builders import NAMESPACE

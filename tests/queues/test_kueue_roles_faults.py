@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import ending, operations
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from tests import submission_faults
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from tests import submission_faults
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.timeouts import TIMEOUT_S

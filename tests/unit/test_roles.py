@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, read_gang, r
 from airflow_provider_gangjobs.gang.state.verdict import judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
-from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.tracking.ledger import decode, encode
 
 LEADER, WORKER = {"image": "lead:1"}, {"image": "work:1", "workers": 3}
