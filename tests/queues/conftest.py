@@ -1,12 +1,14 @@
 """Fixtures: a control plane with what manages or places its gangs, and namespaces for tests.
 
 One such cluster runs at a time in each process of pytest: its fixture is one fixture with many parameters, and pytest
-ends a fixture before it sets the fixture up with another parameter.
+ends a fixture before it sets the fixture up with another parameter. A test uses the fixture `kueue`, `job_sets` or
+`cluster`, and the mark `clusters` chooses other clusters than the ones that this fixture has by default.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,78 +38,57 @@ ADMITS_JOB_SETS: Final[dict[str, Any]] = {"integrations": {"frameworks": ["batch
 """The part of the configuration of Kueue that lets it admit JobSets, as it does by default."""
 
 
-@contextmanager
-def with_kueue(release: str, kueue_release: str, folder: Path) -> Iterator[Kueue]:
-    """The manager of Kueue on a control plane with two nodes of 4 CPUs."""
-    with (
-        running_plane(release, folder) as plane,
-        running_kueue(plane, kueue_release) as kueue,
-        NodePool.running(plane, nodes=2, cpu=4),
-    ):
-        yield kueue
+@dataclass(frozen=True)
+class QueueCluster:
+    """What manages the Jobs of a control plane."""
+
+    kueue: Kueue | None
+    job_sets: JobSetController | None
 
 
 @contextmanager
-def with_job_sets(folder: Path) -> Iterator[JobSetController]:
-    """The JobSet controller on a control plane without the Workload API, with two nodes of 4 CPUs."""
-    with (
-        running_plane(NONE, folder) as plane,
-        running_job_sets(plane) as controller,
-        NodePool.running(plane, nodes=2, cpu=4),
-    ):
-        yield controller
-
-
-@contextmanager
-def with_job_sets_in_queues(folder: Path) -> Iterator[tuple[JobSetController, Kueue]]:
-    """The JobSet controller and the manager of Kueue, which admits JobSets, with two nodes of 4 CPUs."""
-    with (
-        running_plane(NONE, folder) as plane,
-        running_job_sets(plane) as controller,
-        running_kueue(plane, "0.19", **ADMITS_JOB_SETS) as kueue,
-        NodePool.running(plane, nodes=2, cpu=4),
-    ):
-        yield controller, kueue
-
-
-@contextmanager
-def with_job_set_kueue(release: str, kueue_release: str, folder: Path) -> Iterator[Kueue]:
-    """The manager of Kueue, which admits JobSets, and the JobSet controller, with two nodes of 4 CPUs."""
-    with (
-        running_plane(release, folder) as plane,
-        running_job_sets(plane),
-        running_kueue(plane, kueue_release, **ADMITS_JOB_SETS) as kueue,
-        NodePool.running(plane, nodes=2, cpu=4),
-    ):
-        yield kueue
+def with_queues(
+    release: str, folder: Path, *, kueue: str | None = None, job_sets: bool = False
+) -> Iterator[QueueCluster]:
+    """A control plane with two nodes of 4 CPUs, with this release of Kueue and with the JobSet controller."""
+    with ExitStack() as stack:
+        plane = stack.enter_context(running_plane(release, folder))
+        controller = stack.enter_context(running_job_sets(plane)) if job_sets else None
+        config = ADMITS_JOB_SETS if job_sets else {}
+        manager = stack.enter_context(running_kueue(plane, kueue, **config)) if kueue else None
+        stack.enter_context(NodePool.running(plane, nodes=2, cpu=4))
+        yield QueueCluster(manager, controller)
 
 
 CLUSTERS: Final[dict[str, dict[str, Callable[[Path], AbstractContextManager[Any]]]]] = {
     # 1.36 has native gangs whose Job cannot change its parallelism.
     "kueue": {
-        "1.36-kueue-0.15": partial(with_kueue, "1.36", "0.15"),
-        "1.37-kueue-0.19": partial(with_kueue, "1.37", "0.19"),
+        "1.36-kueue-0.15": partial(with_queues, "1.36", kueue="0.15"),
+        "1.37-kueue-0.19": partial(with_queues, "1.37", kueue="0.19"),
     },
-    "bare_kueue": {f"kueue-{release}": partial(with_kueue, NONE, release) for release in RELEASES},
-    "job_sets": {"jobset-0.12": with_job_sets},
-    "job_sets_in_queues": {"jobset-kueue-0.19": with_job_sets_in_queues},
+    "bare_kueue": {f"kueue-{release}": partial(with_queues, NONE, kueue=release) for release in RELEASES},
+    "job_sets": {"jobset-0.12": partial(with_queues, NONE, job_sets=True)},
+    "bare_job_set_kueue": {"jobset-kueue-0.19": partial(with_queues, NONE, kueue="0.19", job_sets=True)},
     "job_set_kueue": {
-        "roles-1.36-kueue-0.15": partial(with_job_set_kueue, "1.36", "0.15"),
-        "roles-1.37-kueue-0.19": partial(with_job_set_kueue, "1.37", "0.19"),
+        "roles-1.36-kueue-0.15": partial(with_queues, "1.36", kueue="0.15", job_sets=True),
+        "roles-1.37-kueue-0.19": partial(with_queues, "1.37", kueue="0.19", job_sets=True),
     },
     "cluster": {name: partial(with_scheduler, name) for name in PROGRAMS},
 }
-"""The clusters of each fixture, by their names in the ids of the tests (`tests/side_by_side.py`)."""
+"""The clusters of each fixture and mark, by their names in the ids of the tests (`tests/side_by_side.py`). The name
+`bare` means a control plane without the Workload API."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on each cluster of the fixture that it uses, or on those that its mark `parametrize` names."""
-    marks = metafunc.definition.iter_markers("parametrize")
-    if any("running_cluster" in mark.args[0] for mark in marks):
+    """Run a test on each cluster of its mark `clusters` or of its fixture, or on those that `parametrize` names."""
+    definition = metafunc.definition
+    if "running_cluster" not in metafunc.fixturenames:
         return
-    for fixture, clusters in CLUSTERS.items():
-        if fixture in metafunc.fixturenames:
-            metafunc.parametrize("running_cluster", list(clusters), indirect=True)
+    if any("running_cluster" in mark.args[0] for mark in definition.iter_markers("parametrize")):
+        return
+    mark = definition.get_closest_marker("clusters")
+    name = mark.args[0] if mark else next(name for name in CLUSTERS if name in metafunc.fixturenames)
+    metafunc.parametrize("running_cluster", list(CLUSTERS[name]), indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -120,46 +101,23 @@ def running_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="session")
-def kueue(running_cluster: Kueue) -> Kueue:
-    """The manager of Kueue on a control plane with the Workload API."""
-    return running_cluster
+def kueue(running_cluster: QueueCluster) -> Kueue:
+    """The manager of Kueue."""
+    assert running_cluster.kueue is not None
+    return running_cluster.kueue
 
 
 @pytest.fixture(scope="session")
-def bare_kueue(running_cluster: Kueue) -> Kueue:
-    """The manager of Kueue on a control plane without the Workload API."""
-    return running_cluster
-
-
-@pytest.fixture(scope="session")
-def job_sets(running_cluster: JobSetController) -> JobSetController:
-    """The JobSet controller on a control plane without the Workload API."""
-    return running_cluster
-
-
-@pytest.fixture(scope="session")
-def job_sets_in_queues(running_cluster: tuple[JobSetController, Kueue]) -> tuple[JobSetController, Kueue]:
-    """The JobSet controller and the manager of Kueue, which admits JobSets."""
-    return running_cluster
-
-
-@pytest.fixture(scope="session")
-def job_set_kueue(running_cluster: Kueue) -> Kueue:
-    """The manager of Kueue, which admits JobSets, beside the JobSet controller on a plane with the Workload API."""
-    return running_cluster
+def job_sets(running_cluster: QueueCluster) -> JobSetController:
+    """The JobSet controller."""
+    assert running_cluster.job_sets is not None
+    return running_cluster.job_sets
 
 
 @pytest.fixture(scope="session")
 def cluster(running_cluster: Cluster) -> Cluster:
     """A gang scheduler beside the default scheduler of a control plane without the Workload API."""
     return running_cluster
-
-
-@pytest.fixture
-def bare_tenant(bare_kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """The same as `tenant`, on the control plane without the Workload API."""
-    with kueue_tenant(bare_kueue.plane, request.node.name) as tenant:
-        yield tenant
 
 
 @pytest.fixture
@@ -173,3 +131,9 @@ def tenant(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tena
     """A namespace for one test, and a ServiceAccount that has exactly the documented rights."""
     with kueue_tenant(plane, request.node.name) as tenant:
         yield tenant
+
+
+@pytest.fixture
+def queue(kueue: Kueue, tenant: Tenant) -> str:
+    """The ClusterQueue of the queue `team`, which has a quota of 4 CPUs."""
+    return kueue.create_queue(tenant.namespace)

@@ -1,20 +1,25 @@
-"""A gang that a test follows while it changes the cluster."""
+"""A gang that a test follows while it changes the cluster, alone or behind another gang that holds the quota."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.tracking.follow import follow
+from tests.cluster.gangs import submit_gang
+from tests.replies import accepted
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
@@ -68,3 +73,35 @@ async def until(is_true: Callable[[], bool], why: Callable[[], str] = lambda: "n
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         raise AssertionError(why()) from None
+
+
+def pods_of(tenant: Tenant, submission: Submission | None = None) -> list[dict[str, Any]]:
+    """The pods of the namespace, or of one gang."""
+    query = {"labelSelector": f"{LABEL_GANG}={submission.ref.name}"} if submission is not None else {}
+    with tenant.plane.client() as admin:
+        reply = admin.get(f"/api/v1/namespaces/{tenant.namespace}/pods", params=query)
+    found: list[dict[str, Any]] = accepted(reply)["items"]
+    return found
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A gang that waits for the quota of another gang."""
+
+    before: Submission
+    """The gang that runs and holds the quota."""
+    submission: Submission
+    gang: Following
+
+
+@asynccontextmanager
+async def waiting_behind(
+    tenant: Tenant, gangs: GangService, before: GangSpec, spec: GangSpec
+) -> AsyncIterator[Waiting]:
+    """Run the one gang until the quota is used up, and follow the other one while it waits and the block runs."""
+    first = await submit_gang(gangs, before, "first")
+    await until(lambda: len(pods_of(tenant)) == before.workers)
+    second = await submit_gang(gangs, spec, "second")
+    async with following(tenant, second) as gang:
+        await gang.line("does not admit the gang yet: insufficient unused quota for cpu")
+        yield Waiting(first, second, gang)

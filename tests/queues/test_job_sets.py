@@ -174,10 +174,10 @@ def test_missing_right_is_named(job_sets: JobSetController, monkeypatch: Any, de
     assert "needs get, list and watch on jobsets" in str(raised.value)
 
 
+@pytest.mark.clusters("bare_job_set_kueue")
 def test_job_set_in_a_queue_of_kueue_is_one_workload(
-    job_sets_in_queues: tuple[JobSetController, Kueue], monkeypatch: pytest.MonkeyPatch
+    job_sets: JobSetController, kueue: Kueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_sets, kueue = job_sets_in_queues
     with Tenant.created(job_sets.plane, "in a queue") as tenant:
         tenant.grant(yaml.safe_load(ROLE.read_text()))
         kueue.create_queue(tenant.namespace, cpu="1")

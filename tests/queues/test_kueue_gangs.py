@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.submission.submit import submit
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied
-from tests.queues.following import following, until
+from tests.queues.following import following, pods_of, until, waiting_behind
 from tests.queues.tenants import kueue_tenant
 from tests.timeouts import TIMEOUT_S
 
@@ -37,16 +37,12 @@ if TYPE_CHECKING:
 
 QUEUE = "team"
 SLEEP = "import time; time.sleep(3000)"
+HOLDER = gang_spec(code=SLEEP, queue_name=QUEUE)
+"""Holds so much of the quota of 4 CPUs that no other gang of 3 ranks fits beside it."""
 KEY = TaskKey("dag", "run", "task", -1)
 SHORT = "import time; time.sleep(1)"
 QUEUE_READS = ["LIST localqueues", "GET clusterqueues", "GET resourceflavors"]
 """The requests of a submission about a queue that the user names, whose flavor has no Topology."""
-
-
-@pytest.fixture
-def queue(kueue: Kueue, tenant: Tenant) -> str:
-    """The ClusterQueue of the queue `team`, which has a quota of 4 CPUs."""
-    return kueue.create_queue(tenant.namespace)
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +55,6 @@ def job_of(tenant: Tenant, submission: Submission) -> dict[str, Any]:
     with tenant.plane.client() as admin:
         path = f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{submission.ref.name}"
         found: dict[str, Any] = admin.get(path).json()
-        return found
-
-
-def pods_of(tenant: Tenant) -> list[dict[str, Any]]:
-    with tenant.plane.client() as admin:
-        found: list[dict[str, Any]] = admin.get(f"/api/v1/namespaces/{tenant.namespace}/pods").json()["items"]
         return found
 
 
@@ -89,19 +79,17 @@ async def test_gang_without_a_queue_sends_no_request_about_kueue(tenant: Tenant)
 
 
 async def test_gang_waits_for_quota_with_the_reason_and_runs_when_it_is_free(tenant: Tenant, queue: str) -> None:
-    async with GangService.connect(tenant.config) as gangs:
-        first = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE), "first")
-        await until(lambda: len(pods_of(tenant)) == 3)
-        second = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "second")
-        async with following(tenant, second) as gang:
-            await gang.line("does not admit the gang yet: insufficient unused quota for cpu")
-            await gangs.delete(first.ref)
-            assert (await gang.event()).status is Status.SUCCEEDED
+    async with (
+        GangService.connect(tenant.config) as gangs,
+        waiting_behind(tenant, gangs, HOLDER, gang_spec(queue_name=QUEUE)) as waiting,
+    ):
+        await gangs.delete(waiting.before.ref)
+        assert (await waiting.gang.event()).status is Status.SUCCEEDED
 
 
 async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
-        await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE), "first")
+        await submit_gang(gangs, HOLDER, "first")
         await until(lambda: len(pods_of(tenant)) == 3)
         second = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "second")
         third = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "third")
@@ -179,14 +167,10 @@ async def test_gang_that_never_fits_times_out_and_holds_nothing(
 
 async def test_halted_gang_does_not_run_when_quota_is_free(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
-        first = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE), "first")
-        await until(lambda: len(pods_of(tenant)) == 3)
-        second = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "second")
-        async with following(tenant, second) as gang:
-            await gang.line("insufficient unused quota")
-            await gangs.halt(second.ref, reason="Enough: a person said so")
-            event = await gang.event()
-        await gangs.delete(first.ref)
+        async with waiting_behind(tenant, gangs, HOLDER, gang_spec(queue_name=QUEUE)) as waiting:
+            await gangs.halt(waiting.submission.ref, reason="Enough: a person said so")
+            event = await waiting.gang.event()
+        await gangs.delete(waiting.before.ref)
         third = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "third")
         async with following(tenant, third) as other:
             assert (await other.event()).status is Status.SUCCEEDED
@@ -195,8 +179,8 @@ async def test_halted_gang_does_not_run_when_quota_is_free(kueue: Kueue, tenant:
         "Enough",
         "The gang was halted: a person said so",
     )
-    assert not any("running" in line for line in gang.lines)
-    await until(lambda: failure_of(tenant, second) == "DeadlineExceeded")
+    assert not any("running" in line for line in waiting.gang.lines)
+    await until(lambda: failure_of(tenant, waiting.submission) == "DeadlineExceeded")
     assert {pod["metadata"]["labels"]["job-name"] for pod in pods_of(tenant)} == {third.ref.name}
 
 

@@ -12,8 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
-from tests.queues.following import following, until
-from tests.queues.test_kueue_gangs import pods_of
+from tests.queues.following import following, pods_of, until
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant

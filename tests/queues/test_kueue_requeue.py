@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_REQUEUES, LABEL_GANG
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.requeue import REQUEUES_MAX
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
-from tests.queues.following import following, until
+from tests.queues.following import following, pods_of, until
 from tests.queues.tenants import kueue_tenant
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
+pytestmark = pytest.mark.clusters("bare_kueue")
 SLEEP = "import time; time.sleep(3000)"
 IN_TIME = Deadlines(assemble_s=8)
 WIDE = gang_spec(3, code=SLEEP, cpu="2600m", gang="preferred", queue_name="team")
@@ -27,17 +28,9 @@ WIDE = gang_spec(3, code=SLEEP, cpu="2600m", gang="preferred", queue_name="team"
 
 
 @pytest.fixture
-def quota_only(bare_kueue: Kueue, bare_tenant: Tenant) -> str:
+def quota_only(kueue: Kueue, tenant: Tenant) -> str:
     """The ClusterQueue of the queue `team`, with more quota than the nodes have CPUs."""
-    return bare_kueue.create_queue(bare_tenant.namespace, cpu="20")
-
-
-def pods_of(tenant: Tenant, submission: Submission) -> list[dict[str, Any]]:
-    query = {"labelSelector": f"{LABEL_GANG}={submission.ref.name}"}
-    with tenant.plane.client() as admin:
-        reply = admin.get(f"/api/v1/namespaces/{tenant.namespace}/pods", params=query)
-    found: list[dict[str, Any]] = reply.json()["items"]
-    return found
+    return kueue.create_queue(tenant.namespace, cpu="20")
 
 
 def set_requeues(tenant: Tenant, submission: Submission, value: str) -> None:
@@ -57,41 +50,41 @@ async def placed_in_part(tenant: Tenant, submission: Submission) -> None:
 
 
 async def test_gang_of_which_two_of_three_pods_fit_is_queued_again_and_runs_when_there_is_room(
-    bare_kueue: Kueue, bare_tenant: Tenant, quota_only: str
+    kueue: Kueue, tenant: Tenant, quota_only: str
 ) -> None:
-    async with GangService.connect(bare_tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         first = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu="2500m", gang="off", queue_name="team"), "first")
-        await until(lambda: len(pods_of(bare_tenant, first)) == 2)
+        await until(lambda: len(pods_of(tenant, first)) == 2)
         gang = gang_spec(3, code=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
         second = await submit_gang(gangs, gang, "second")
         assert second.decision.startswith("basic:")
-        async with following(bare_tenant, second, IN_TIME) as lines:
+        async with following(tenant, second, IN_TIME) as lines:
             await lines.line("Returned to Kueue queue team (1 of at most 3 times)")
-            await until(lambda: not pods_of(bare_tenant, second))
-            await until(lambda: bare_kueue.used_cpu(quota_only) == "5")
+            await until(lambda: not pods_of(tenant, second))
+            await until(lambda: kueue.used_cpu(quota_only) == "5")
         await gangs.delete(first.ref)
-        async with following(bare_tenant, second, IN_TIME) as lines:  # another triggerer continues
+        async with following(tenant, second, IN_TIME) as lines:  # another triggerer continues
             await lines.line("running: 3/3")
-    assert bare_tenant.forbidden_requests() == []
+    assert tenant.forbidden_requests() == []
 
 
 async def test_gang_that_was_returned_often_enough_ends_with_the_assemble_error(
-    bare_kueue: Kueue, bare_tenant: Tenant, quota_only: str
+    kueue: Kueue, tenant: Tenant, quota_only: str
 ) -> None:
-    async with GangService.connect(bare_tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, WIDE)
-        await placed_in_part(bare_tenant, submission)
-        set_requeues(bare_tenant, submission, str(REQUEUES_MAX))
-        async with following(bare_tenant, submission, IN_TIME) as lines:
+        await placed_in_part(tenant, submission)
+        set_requeues(tenant, submission, str(REQUEUES_MAX))
+        async with following(tenant, submission, IN_TIME) as lines:
             event = await lines.event()
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
     assert f"Kueue let the gang run {REQUEUES_MAX + 1} times" in event.message
-    await until(lambda: bare_kueue.used_cpu(quota_only) == "0")
+    await until(lambda: kueue.used_cpu(quota_only) == "0")
 
 
-async def test_gang_without_the_rights_of_kueue_is_not_returned_and_ends(bare_kueue: Kueue) -> None:
-    with kueue_tenant(bare_kueue.plane, "cannot be returned", role=False, cluster_role=False) as tenant:
-        bare_kueue.create_queue(tenant.namespace, cpu="20")
+async def test_gang_without_the_rights_of_kueue_is_not_returned_and_ends(kueue: Kueue) -> None:
+    with kueue_tenant(kueue.plane, "cannot be returned", role=False, cluster_role=False) as tenant:
+        kueue.create_queue(tenant.namespace, cpu="20")
         async with GangService.connect(tenant.config) as gangs:
             submission = await submit_gang(gangs, WIDE)
             async with following(tenant, submission, IN_TIME) as lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -16,35 +17,26 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
-from tests.queues.following import following, until
-from tests.queues.tenants import kueue_tenant
+from tests.queues.following import following, pods_of, until, waiting_behind
 from tests.queues.test_kueue_topology import HOSTNAME, create_topology_queue
 from tests.replies import accepted
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
 
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
+    from tests.queues.following import Following
     from tests.queues.kueue.manager import Kueue
 
+pytestmark = pytest.mark.clusters("job_set_kueue")
 QUEUE: Final = "team"
 PREFERRED: Final = {"queue_name": QUEUE, "gang": "preferred"}
+HOLDER: Final = gang_spec(2, code=SLEEP, **PREFERRED)
+"""Holds so much of the quota that a gang with roles does not fit beside it."""
+ENDLESS: Final = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
 FAILS: Final = "import sys, time; time.sleep(2); sys.exit(3)"
-
-
-@pytest.fixture
-def tenant(job_set_kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """A namespace for one test, and a ServiceAccount that has exactly the documented rights."""
-    with kueue_tenant(job_set_kueue.plane, request.node.name) as tenant:
-        yield tenant
-
-
-@pytest.fixture
-def queue(job_set_kueue: Kueue, tenant: Tenant) -> str:
-    """The ClusterQueue of the queue `team`, which has a quota of 4 CPUs."""
-    return job_set_kueue.create_queue(tenant.namespace)
 
 
 def stored(tenant: Tenant, path: str) -> dict[str, Any]:
@@ -67,24 +59,33 @@ def job_sets_of(tenant: Tenant) -> list[dict[str, Any]]:
     return found
 
 
-def pods_of(tenant: Tenant) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = stored(tenant, "/api/v1/{}/pods")["items"]
-    return found
-
-
 def uids_of(tenant: Tenant) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods_of(tenant)}
 
 
-def workload_of(job_set_kueue: Kueue, tenant: Tenant) -> dict[str, Any] | None:
+def workload_of(kueue: Kueue, tenant: Tenant) -> dict[str, Any] | None:
     (job_set,) = job_sets_of(tenant)
-    return job_set_kueue.workload_of(tenant.namespace, job_set["metadata"]["uid"])
+    return kueue.workload_of(tenant.namespace, job_set["metadata"]["uid"])
 
 
-async def test_roles_run_as_one_job_set_where_the_queue_keeps_them_together(
-    job_set_kueue: Kueue, tenant: Tenant
-) -> None:
-    create_topology_queue(job_set_kueue, tenant.namespace, HOSTNAME)
+def delete(tenant: Tenant, path: str) -> None:
+    """Delete an object in the background, as a person."""
+    with tenant.plane.client() as admin:
+        url = path.format(f"namespaces/{tenant.namespace}")
+        accepted(admin.delete(f"{url}?propagationPolicy=Background"))
+
+
+@asynccontextmanager
+async def running_gang(tenant: Tenant, gangs: GangService) -> AsyncIterator[tuple[Submission, Following]]:
+    """Follow a gang that runs for ever."""
+    submission = await submit_gang(gangs, ENDLESS)
+    async with following(tenant, submission) as gang:
+        await gang.line("running: 3/3")
+        yield submission, gang
+
+
+async def test_roles_run_as_one_job_set_where_the_queue_keeps_them_together(kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(kueue, tenant.namespace, HOSTNAME)
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, leader_and_workers(queue_name=QUEUE, ttl_after_finished_s=600))
         async with following(tenant, submission) as gang:
@@ -120,7 +121,7 @@ async def nothing_is_left(gangs: GangService, tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("role", ["leader", "worker"])
 async def test_role_that_fails_ends_the_gang_and_no_outcome_is_lost(
-    job_set_kueue: Kueue, tenant: Tenant, queue: str, role: str
+    kueue: Kueue, tenant: Tenant, queue: str, role: str
 ) -> None:
     programs = {"leader": SLEEP, "worker": SLEEP, role: FAILS}
     async with GangService.connect(tenant.config) as gangs:
@@ -133,26 +134,24 @@ async def test_role_that_fails_ends_the_gang_and_no_outcome_is_lost(
     assert sorted((outcome.role, outcome.rank) for outcome in outcomes) == [("leader", 0), ("worker", 1), ("worker", 2)]
     assert 3 in {outcome.exit_code for outcome in outcomes if outcome.role == role}
     await until(lambda: end_of(tenant, submission) == ["Failed"])
-    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    await until(lambda: kueue.used_cpu(queue) == "0")
     assert tenant.forbidden_requests() == []
 
 
-async def test_gang_waits_for_the_quota_of_all_roles(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
-    async with GangService.connect(tenant.config) as gangs:
-        first = await submit_gang(gangs, gang_spec(2, code=SLEEP, **PREFERRED), "first")
-        await until(lambda: len(pods_of(tenant)) == 2)
-        second = await submit_gang(gangs, leader_and_workers(**PREFERRED), "second")
-        async with following(tenant, second) as gang:
-            await gang.line("does not admit the gang yet: ")
-            await gang.line(". Position 1 in the ClusterQueue")
-            assert len(pods_of(tenant)) == 2
-            await gangs.delete(first.ref)
-            assert (await gang.event()).status is Status.SUCCEEDED
+async def test_gang_waits_for_the_quota_of_all_roles(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    async with (
+        GangService.connect(tenant.config) as gangs,
+        waiting_behind(tenant, gangs, HOLDER, leader_and_workers(**PREFERRED)) as waiting,
+    ):
+        await waiting.gang.line(". Position 1 in the ClusterQueue")
+        assert len(pods_of(tenant)) == 2
+        await gangs.delete(waiting.before.ref)
+        assert (await waiting.gang.event()).status is Status.SUCCEEDED
     assert tenant.forbidden_requests() == []
 
 
-async def test_roles_that_fit_the_sum_and_not_the_nodes_get_no_pod(job_set_kueue: Kueue, tenant: Tenant) -> None:
-    create_topology_queue(job_set_kueue, tenant.namespace, HOSTNAME)
+async def test_roles_that_fit_the_sum_and_not_the_nodes_get_no_pod(kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(kueue, tenant.namespace, HOSTNAME)
     async with GangService.connect(tenant.config) as gangs:
         spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="2500m", queue_name=QUEUE)
         submission = await submit_gang(gangs, spec)
@@ -165,72 +164,64 @@ async def test_roles_that_fit_the_sum_and_not_the_nodes_get_no_pod(job_set_kueue
     assert tenant.forbidden_requests() == []
 
 
-async def test_gang_that_is_halted_in_its_queue_never_runs(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
+async def test_gang_that_is_halted_in_its_queue_never_runs(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
-        first = await submit_gang(gangs, gang_spec(2, code=SLEEP, **PREFERRED), "first")
-        await until(lambda: len(pods_of(tenant)) == 2)
-        second = await submit_gang(gangs, leader_and_workers(**PREFERRED), "second")
-        async with following(tenant, second) as gang:
-            await gang.line("does not admit the gang yet")
-            await gangs.halt(second.ref, reason="Enough: a person said so")
-            event = await gang.event()
-        await gangs.delete(first.ref)
+        async with waiting_behind(tenant, gangs, HOLDER, leader_and_workers(**PREFERRED)) as waiting:
+            await gangs.halt(waiting.submission.ref, reason="Enough: a person said so")
+            event = await waiting.gang.event()
+        await gangs.delete(waiting.before.ref)
         third = await submit_gang(gangs, gang_spec(**PREFERRED), "third")
         async with following(tenant, third) as other:
             assert (await other.event()).status is Status.SUCCEEDED
     assert (event.status, event.reason) == (Status.FAILED, "Enough")
-    await until(lambda: end_of(tenant, second) == ["Failed"])
+    await until(lambda: end_of(tenant, waiting.submission) == ["Failed"])
     assert job_sets_of(tenant) == []
     assert {pod["metadata"]["labels"]["job-name"] for pod in pods_of(tenant)} == {third.ref.name}
 
 
 async def test_gang_that_is_halted_while_it_runs_ends_and_frees_its_quota(
-    job_set_kueue: Kueue, tenant: Tenant, queue: str
+    kueue: Kueue, tenant: Tenant, queue: str
 ) -> None:
-    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
     async with GangService.connect(tenant.config) as gangs:
-        submission = await submit_gang(gangs, spec)
-        async with following(tenant, submission) as gang:
-            await gang.line("running: 3/3")
+        async with running_gang(tenant, gangs) as (submission, gang):
             await gangs.halt(submission.ref, reason="Enough: a person said so")
             event = await gang.event()
         assert len(await gangs.outcomes(submission.ref)) == 3
     assert (event.status, event.reason) == (Status.FAILED, "Enough")
-    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    await until(lambda: kueue.used_cpu(queue) == "0")
     await until(lambda: end_of(tenant, submission) == ["Failed"])
 
 
-async def test_run_timeout_ends_all_roles(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
-    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
+async def test_run_timeout_ends_all_roles(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
-        submission = await submit_gang(gangs, spec)
+        submission = await submit_gang(gangs, ENDLESS)
         async with following(tenant, submission, Deadlines(run_s=3)) as gang:
             event = await gang.event()
         assert len(await gangs.outcomes(submission.ref)) == 3
     assert (event.status, event.phase) == (Status.TIMEOUT, "running"), event
-    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    await until(lambda: kueue.used_cpu(queue) == "0")
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "queued"])
 async def test_kill_deletes_the_gang_and_everything_that_it_owns(
-    job_set_kueue: Kueue, tenant: Tenant, queue: str, is_running: bool
+    kueue: Kueue, tenant: Tenant, queue: str, is_running: bool
 ) -> None:
     cpu = "1" if is_running else "2"
     spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu=cpu, **PREFERRED, termination_grace_s=1)
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, spec)
-        await until(lambda: workload_of(job_set_kueue, tenant) is not None)
+        await until(lambda: workload_of(kueue, tenant) is not None)
         await until(lambda: len(pods_of(tenant)) == (3 if is_running else 0))
         assert await gangs.kill(submission.ref, "somebody") == "deleted"
         await nothing_is_left(gangs, tenant)
-    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    await until(lambda: kueue.used_cpu(queue) == "0")
     assert tenant.forbidden_requests() == []
 
 
-async def test_preempted_gang_runs_again_and_is_not_timed_out(job_set_kueue: Kueue, tenant: Tenant, queue: str) -> None:
+async def test_preempted_gang_runs_again_and_is_not_timed_out(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     for name, value in {"roles-low": 1, "roles-high": 100}.items():
-        if not job_set_kueue.exists("workloadpriorityclasses", name):
-            job_set_kueue.create("workloadpriorityclasses", {"metadata": {"name": name}, "value": value})
+        if not kueue.exists("workloadpriorityclasses", name):
+            kueue.create("workloadpriorityclasses", {"metadata": {"name": name}, "value": value})
     low_spec = leader_and_workers(
         leader=SLEEP, worker=SLEEP, **PREFERRED, queue_priority="roles-low", termination_grace_s=1
     )
@@ -253,33 +244,20 @@ async def test_preempted_gang_runs_again_and_is_not_timed_out(job_set_kueue: Kue
     assert any("queued" in line or "Preempted" in line for line in gang.lines), gang.lines
 
 
-async def test_job_of_a_role_that_somebody_deletes_fails_the_gang(
-    job_set_kueue: Kueue, tenant: Tenant, queue: str
-) -> None:
+async def test_job_of_a_role_that_somebody_deletes_fails_the_gang(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     """The JobSet controller creates the Job again, which the provider does not take for the Job of the gang."""
-    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
-    async with GangService.connect(tenant.config) as gangs:
-        submission = await submit_gang(gangs, spec)
-        async with following(tenant, submission) as gang:
-            await gang.line("running: 3/3")
-            with tenant.plane.client() as admin:
-                path = f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{submission.ref.name}-leader-0"
-                accepted(admin.delete(f"{path}?propagationPolicy=Background"))
-            event = await gang.event()
+    async with GangService.connect(tenant.config) as gangs, running_gang(tenant, gangs) as (submission, gang):
+        delete(tenant, f"/apis/batch/v1/{{}}/jobs/{submission.ref.name}-leader-0")
+        event = await gang.event()
     assert (event.status, event.reason) == (Status.FAILED, "PodDeleted"), event
     await until(lambda: (job_sets_of(tenant), pods_of(tenant)) == ([], []))
-    await until(lambda: job_set_kueue.used_cpu(queue) == "0")
+    await until(lambda: kueue.used_cpu(queue) == "0")
 
 
 async def test_job_set_that_somebody_deletes_fails_the_gang(tenant: Tenant, queue: str) -> None:
-    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, **PREFERRED, termination_grace_s=1)
     async with GangService.connect(tenant.config) as gangs:
-        submission = await submit_gang(gangs, spec)
-        async with following(tenant, submission) as gang:
-            await gang.line("running: 3/3")
-            with tenant.plane.client() as admin:
-                path = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{tenant.namespace}/jobsets/{submission.ref.name}"
-                accepted(admin.delete(f"{path}?propagationPolicy=Background"))
+        async with running_gang(tenant, gangs) as (submission, gang):
+            delete(tenant, f"/apis/jobset.x-k8s.io/v1alpha2/{{}}/jobsets/{submission.ref.name}")
             event = await gang.event()
         assert len(await gangs.outcomes(submission.ref)) == 3
     assert (event.status, event.reason) == (Status.FAILED, "PodDeleted"), event

@@ -23,17 +23,15 @@ from tests import submission_faults
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.queues.following import until
-from tests.queues.tenants import kueue_tenant
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
+pytestmark = pytest.mark.clusters("job_set_kueue")
 SPEC: Final = leader_and_workers(
     leader=SLEEP, worker=SLEEP, cpu="10m", queue_name="team", gang="preferred", files={"a": "b"}, termination_grace_s=1
 )
@@ -44,14 +42,6 @@ FAULTS_OF_RELEASES: Final = [
     *(("roles-1.37-kueue-0.19", fault) for fault in FAULTS),
     ("roles-1.36-kueue-0.15", "dies after"),
 ]
-
-
-@pytest.fixture
-def tenant(job_set_kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """A namespace with a queue of 4 CPUs, and a ServiceAccount that has exactly the documented rights."""
-    with kueue_tenant(job_set_kueue.plane, request.node.name) as tenant:
-        job_set_kueue.create_queue(tenant.namespace)
-        yield tenant
 
 
 async def submit(gangs: GangService, trigger_id: str, *, spec: GangSpec = SPEC, api: Any = None) -> Submission:
@@ -131,7 +121,9 @@ async def check_runs(gangs: GangService, submission: Submission) -> None:
 
 
 @pytest.mark.parametrize(("running_cluster", "fault_name"), FAULTS_OF_RELEASES, indirect=["running_cluster"])
-async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(tenant: Tenant, fault_name: str) -> None:
+async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(
+    tenant: Tenant, queue: str, fault_name: str
+) -> None:
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         await check_runs(gangs, await submit(gangs, "clean", api=clean))
@@ -163,7 +155,7 @@ async def may_run(gangs: GangService, record: dict[str, Any]) -> bool:
     return job_set is not None and "Failed" not in {one["type"] for one in conditions if one["status"] == "True"}
 
 
-async def test_halt_that_died_is_finished_by_the_next_submission(job_set_kueue: Kueue, tenant: Tenant) -> None:
+async def test_halt_that_died_is_finished_by_the_next_submission(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         submission = await submit(gangs, "clean", spec=NEVER_FITS)
@@ -172,5 +164,5 @@ async def test_halt_that_died_is_finished_by_the_next_submission(job_set_kueue: 
         plays = [halt_with_crash(gangs, f"op-{number}", crash) for number, crash in enumerate(crashes)]
         for crash, found in zip(crashes, await asyncio.gather(*plays, return_exceptions=True), strict=True):
             assert found is None, f"{crash}: {clean.requests[crash.at]}"
-    await until(lambda: job_set_kueue.used_cpu(f"{tenant.namespace}-team") == "0")
+    await until(lambda: kueue.used_cpu(queue) == "0")
     assert tenant.forbidden_requests() == []

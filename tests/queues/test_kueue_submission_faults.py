@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
-    from tests.queues.kueue.manager import Kueue
 
 SPEC = replace(submission_faults.SPEC, queue_name="team")
 VERSIONS = {"1.36": "v1alpha2", "1.37": "v1beta1"}
@@ -97,9 +96,8 @@ async def check_runs(gangs: GangService, submission: Submission, version: str) -
 
 @pytest.mark.parametrize("fault_name", FAULTS)
 async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(
-    kueue: Kueue, tenant: Tenant, fault_name: str
+    tenant: Tenant, queue: str, fault_name: str
 ) -> None:
-    kueue.create_queue(tenant.namespace)
     version = VERSIONS[tenant.plane.release]
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)

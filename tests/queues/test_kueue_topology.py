@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
-from tests.queues.following import following
+from tests.queues.following import following, pods_of
 from tests.queues.tenants import kueue_tenant
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HOSTNAME = "kubernetes.io/hostname"
 OS = "kubernetes.io/os"
+BARE = pytest.mark.clusters("bare_kueue")
 
 
 def create_topology_queue(kueue: Kueue, namespace: str, *levels: str) -> None:
@@ -30,14 +31,15 @@ def create_topology_queue(kueue: Kueue, namespace: str, *levels: str) -> None:
     kueue.create_queue(namespace, cpu="100", flavor={"nodeLabels": {OS: "linux"}, "topologyName": namespace})
 
 
-async def test_required_gang_runs_where_the_queue_has_a_topology(bare_kueue: Kueue, bare_tenant: Tenant) -> None:
-    create_topology_queue(bare_kueue, bare_tenant.namespace, HOSTNAME)
-    async with GangService.connect(bare_tenant.config) as gangs:
+@BARE
+async def test_required_gang_runs_where_the_queue_has_a_topology(kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(kueue, tenant.namespace, HOSTNAME)
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(queue_name="team"))
-        async with following(bare_tenant, submission) as gang:
+        async with following(tenant, submission) as gang:
             event = await gang.event()
     assert (submission.decision, event.status) == ("gang:kueue", Status.SUCCEEDED), event
-    assert bare_tenant.forbidden_requests() == []
+    assert tenant.forbidden_requests() == []
 
 
 async def test_topology_of_a_queue_comes_before_the_workload_api(kueue: Kueue, tenant: Tenant) -> None:
@@ -55,48 +57,49 @@ async def test_topology_of_a_queue_comes_before_the_workload_api(kueue: Kueue, t
     assert tenant.forbidden_requests() == []
 
 
-async def test_gang_that_fits_the_sum_and_not_the_nodes_gets_no_pod(bare_kueue: Kueue, bare_tenant: Tenant) -> None:
-    create_topology_queue(bare_kueue, bare_tenant.namespace, HOSTNAME)
-    async with GangService.connect(bare_tenant.config) as gangs:
+@BARE
+async def test_gang_that_fits_the_sum_and_not_the_nodes_gets_no_pod(kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(kueue, tenant.namespace, HOSTNAME)
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, cpu="2500m", queue_name="team"))
-        async with following(bare_tenant, submission, Deadlines(queue_s=5)) as gang:
+        async with following(tenant, submission, Deadlines(queue_s=5)) as gang:
             event = await gang.event()
     assert event.status is Status.TIMEOUT
     assert "allows to fit only 2 out of 3 pod(s)" in event.message
-    with bare_tenant.plane.client() as admin:
-        assert admin.get(f"/api/v1/namespaces/{bare_tenant.namespace}/pods").json()["items"] == []
+    assert pods_of(tenant) == []
 
 
-async def test_one_topology_domain_can_be_required(bare_kueue: Kueue, bare_tenant: Tenant) -> None:
-    create_topology_queue(bare_kueue, bare_tenant.namespace, OS, HOSTNAME)
-    async with GangService.connect(bare_tenant.config) as gangs:
+@BARE
+async def test_one_topology_domain_can_be_required(kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(kueue, tenant.namespace, OS, HOSTNAME)
+    async with GangService.connect(tenant.config) as gangs:
         spec = gang_spec(3, cpu="2", queue_name="team", topology=f"required:{HOSTNAME}")
         submission = await submit_gang(gangs, spec)
-        async with following(bare_tenant, submission) as gang:
+        async with following(tenant, submission) as gang:
             await gang.line("allows to fit only 2 out of 3 pod(s)")
 
 
 QUOTA_ONLY = "its flavor .* has no Topology, so a gang may be placed in part"
 
 
-async def test_required_gang_is_refused_in_a_queue_that_counts_a_quota_only(
-    bare_kueue: Kueue, bare_tenant: Tenant
-) -> None:
-    bare_kueue.create_queue(bare_tenant.namespace)
-    async with GangService.connect(bare_tenant.config) as gangs:
+@BARE
+async def test_required_gang_is_refused_in_a_queue_that_counts_a_quota_only(kueue: Kueue, tenant: Tenant) -> None:
+    kueue.create_queue(tenant.namespace)
+    async with GangService.connect(tenant.config) as gangs:
         for spec in (gang_spec(queue_name="team"), gang_spec(queue_name="team", gang_scheduler="kueue")):
             with pytest.raises(GangUnsupported, match=QUOTA_ONLY):
                 await submit_gang(gangs, spec)
-        assert await gangs.client.list(JOBS, bare_tenant.namespace) == []
+        assert await gangs.client.list(JOBS, tenant.namespace) == []
         submission = await submit_gang(gangs, gang_spec(queue_name="team", gang="preferred"))
-        async with following(bare_tenant, submission) as gang:
+        async with following(tenant, submission) as gang:
             assert (await gang.event()).status is Status.SUCCEEDED
     assert submission.decision.startswith("basic:")
 
 
-async def test_required_gang_is_refused_where_the_topology_cannot_be_read(bare_kueue: Kueue) -> None:
-    with kueue_tenant(bare_kueue.plane, "no cluster role", cluster_role=False) as tenant:
-        create_topology_queue(bare_kueue, tenant.namespace, HOSTNAME)
+@BARE
+async def test_required_gang_is_refused_where_the_topology_cannot_be_read(kueue: Kueue) -> None:
+    with kueue_tenant(kueue.plane, "no cluster role", cluster_role=False) as tenant:
+        create_topology_queue(kueue, tenant.namespace, HOSTNAME)
         async with GangService.connect(tenant.config) as gangs:
             with pytest.raises(GangUnsupported, match="unknown whether Kueue queue team keeps gangs") as refused:
                 await submit_gang(gangs, gang_spec(queue_name="team"))
