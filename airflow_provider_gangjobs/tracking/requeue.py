@@ -82,20 +82,19 @@ class Requeue:
     async def _do_if_due(self, step: RequeueStep) -> None:
         """Do the step if it is still due by what the server has now."""
         job = await self._jobs.read()
-        found = await self._jobs.retry(lambda: find_workload(self._jobs.client, *self._key))
-        if job is None or next_step(job, found.view if found else None) is not step:
+        if job is None:
+            return
+        key = job.ref.namespace, job.queued_uid
+        found = await self._jobs.retry(lambda: find_workload(self._jobs.client, *key))
+        if next_step(job, found.view if found else None) is not step:
             return
         if step is RequeueStep.DEACTIVATE:
-            self.is_refused = not await self._jobs.retry(lambda: deactivate_workload(self._jobs.client, *self._key))
+            self.is_refused = not await self._jobs.retry(lambda: deactivate_workload(self._jobs.client, *key))
         elif step is RequeueStep.FINISH and job.requeues is not None:
             await self._mark(job, Requeues(job.requeues.count))
         elif step is RequeueStep.ACTIVATE and found is not None:
             change: dict[str, Any] = {"spec": {"active": True}}
             await self._jobs.retry(lambda: patch_workload(self._jobs.client, found, change))
-
-    @property
-    def _key(self) -> tuple[str, str]:
-        return self._jobs.ref.namespace, self._jobs.ref.uid
 
     async def _mark(self, job: Job, mark: Requeues) -> None:
         """Write the annotation, unless the Job has changed. Then the next look judges the new version."""

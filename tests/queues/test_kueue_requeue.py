@@ -12,15 +12,19 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.requeue import REQUEUES_MAX
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
+from tests.cluster.role_gangs import leader_and_workers
 from tests.queues.following import following, pods_of, until
 from tests.queues.tenants import kueue_tenant
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
-pytestmark = pytest.mark.clusters("bare_kueue")
+BARE = pytest.mark.clusters("bare_kueue")
+"""Where the Workload API is served, it would place a gang of one Job."""
+WITH_JOB_SETS = pytest.mark.clusters("job_set_kueue")
 SLEEP = "import time; time.sleep(3000)"
 IN_TIME = Deadlines(assemble_s=8)
 WIDE = gang_spec(3, code=SLEEP, cpu="2600m", gang="preferred", queue_name="team")
@@ -49,39 +53,68 @@ async def placed_in_part(tenant: Tenant, submission: Submission) -> None:
     await until(lambda: sum("nodeName" in pod["spec"] for pod in pods_of(tenant, submission)) == 2)
 
 
-async def test_gang_of_which_two_of_three_pods_fit_is_queued_again_and_runs_when_there_is_room(
-    kueue: Kueue, tenant: Tenant, quota_only: str
-) -> None:
+async def returns_and_runs(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
+    """Submit a gang of which two of three pods fit, let it return to its queue once, and run when there is room."""
     async with GangService.connect(tenant.config) as gangs:
         first = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu="2500m", gang="off", queue_name="team"), "first")
         await until(lambda: len(pods_of(tenant, first)) == 2)
-        gang = gang_spec(3, code=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
-        second = await submit_gang(gangs, gang, "second")
+        second = await submit_gang(gangs, spec, "second")
         assert second.decision.startswith("basic:")
         async with following(tenant, second, IN_TIME) as lines:
             await lines.line("Returned to Kueue queue team (1 of at most 3 times)")
             await until(lambda: not pods_of(tenant, second))
-            await until(lambda: kueue.used_cpu(quota_only) == "5")
+            await until(lambda: kueue.used_cpu(queue) == "5")
         await gangs.delete(first.ref)
         async with following(tenant, second, IN_TIME) as lines:  # another triggerer continues
             await lines.line("running: 3/3")
     assert tenant.forbidden_requests() == []
 
 
-async def test_gang_that_was_returned_often_enough_ends_with_the_assemble_error(
+@BARE
+async def test_gang_of_which_two_of_three_pods_fit_is_queued_again_and_runs_when_there_is_room(
     kueue: Kueue, tenant: Tenant, quota_only: str
 ) -> None:
+    spec = gang_spec(3, code=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
+    await returns_and_runs(kueue, tenant, quota_only, spec)
+
+
+@WITH_JOB_SETS
+async def test_roles_of_which_two_of_three_pods_fit_are_queued_again_and_run_when_there_is_room(
+    kueue: Kueue, tenant: Tenant, quota_only: str
+) -> None:
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
+    await returns_and_runs(kueue, tenant, quota_only, spec)
+
+
+async def ends_after_its_last_return(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
+    """Submit a gang of which two of three pods fit, and which has been returned often enough."""
     async with GangService.connect(tenant.config) as gangs:
-        submission = await submit_gang(gangs, WIDE)
+        submission = await submit_gang(gangs, spec)
         await placed_in_part(tenant, submission)
         set_requeues(tenant, submission, str(REQUEUES_MAX))
         async with following(tenant, submission, IN_TIME) as lines:
             event = await lines.event()
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
     assert f"Kueue let the gang run {REQUEUES_MAX + 1} times" in event.message
-    await until(lambda: kueue.used_cpu(quota_only) == "0")
+    await until(lambda: kueue.used_cpu(queue) == "0")
 
 
+@BARE
+async def test_gang_that_was_returned_often_enough_ends_with_the_assemble_error(
+    kueue: Kueue, tenant: Tenant, quota_only: str
+) -> None:
+    await ends_after_its_last_return(kueue, tenant, quota_only, WIDE)
+
+
+@WITH_JOB_SETS
+async def test_roles_that_were_returned_often_enough_end_with_the_assemble_error(
+    kueue: Kueue, tenant: Tenant, quota_only: str
+) -> None:
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="2600m", gang="preferred", queue_name="team")
+    await ends_after_its_last_return(kueue, tenant, quota_only, spec)
+
+
+@BARE
 async def test_gang_without_the_rights_of_kueue_is_not_returned_and_ends(kueue: Kueue) -> None:
     with kueue_tenant(kueue.plane, "cannot be returned", role=False, cluster_role=False) as tenant:
         kueue.create_queue(tenant.namespace, cpu="20")

@@ -124,12 +124,13 @@ RENDERED: dict[str, Any] = {
     "required": ({"workers": 3}, None),
     "off": ({"workers": 3, "gang": "off"}, None),
     "one pod": ({"workers": 1, "gang": "preferred"}, None),
-    "roles": ({"roles": ROLES, "gang": "preferred"}, None),
+    "roles": ({"roles": ROLES, "gang": "preferred"}, "0"),
+    "required roles": ({"roles": ROLES}, None),
 }
 
 
 @pytest.mark.parametrize(("parameters", "value"), RENDERED.values(), ids=RENDERED)
-def test_only_a_preferred_gang_of_one_job_returns_to_its_queue(parameters: Any, value: str | None) -> None:
+def test_only_a_preferred_gang_returns_to_its_queue(parameters: Any, value: str | None) -> None:
     attempt = build_attempt(TaskKey("dag", "run", "task"), namespace="ns", number=0, claim="c")
     rendered = render_job(GangSpec(image="i", **parameters), attempt, PlacementDecision(Placement.BASIC, "why"))
     assert rendered["metadata"]["annotations"].get(ANNOTATION_REQUEUES) == value

@@ -307,12 +307,9 @@ def _metadata(
 
 
 def _may_return_to_queue(spec: GangSpec, shape: Shape) -> bool:
-    """Return whether `gang.state.requeue` applies if a queue lets the gang run in part.
-
-    Kueue makes a Workload for each Job, so a gang of several Jobs cannot be returned as a whole.
-    """
+    """Return whether `gang.state.requeue` applies if a queue lets the gang run in part."""
     is_gang = not is_single_pod(shape) and ineligibility_reason(shape) is None
-    return spec.gang == GangPolicy.PREFERRED and is_gang and spec.roles is None
+    return spec.gang == GangPolicy.PREFERRED and is_gang
 
 
 def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: PlacementDecision) -> Object:
