@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
-from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, SubmissionConflict
+from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job
+from airflow_provider_gangjobs.gang.queues.checks import unnamed_queue_problem
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
@@ -68,11 +69,10 @@ class CreateJob(Struct, frozen=True):
         if job.has_job_set != progress.has_job_set:
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
         progress.job = stored
-        if job.has_roles and job.queue is not None:
-            reason = (
-                f"the cluster gives every Job to Kueue's queue {job.queue}, and so the main Job of a gang with roles"
-            )
-            raise GangUnsupported(reason, "Submit the gang in a namespace that has no LocalQueue of the name default")
+        # The dry run has found no queue, but the LocalQueue may have been created since.
+        problem = unnamed_queue_problem(job, has_job_set=True) if job.has_roles else None
+        if problem is not None:
+            raise problem
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:

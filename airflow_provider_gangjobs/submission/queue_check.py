@@ -1,13 +1,13 @@
-"""Check the queue that the user names, before anything is created."""
+"""Check the queue that the user names, or that the cluster gives to Jobs without one, before anything is created."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.errors import Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.errors import AlreadyExists, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS
-from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
+from airflow_provider_gangjobs.cluster.resources import JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.queues.checks import (
     QueueFacts,
@@ -15,8 +15,11 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     held_reason,
     name_parameter,
     queue_problems,
+    unnamed_queue_problem,
 )
 from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
+from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.queue_topology import read_cluster_object
 from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
@@ -103,3 +106,32 @@ async def _has_priority(progress: Progress, version: str, priority: str | None) 
         return await progress.requests.find(classes, priority) is not None
     except Forbidden:
         return None
+
+
+def check_unnamed_queue_step() -> RepeatableStep:
+    """Return the step that calls `check_unnamed_queue` for a new gang with roles."""
+    return RepeatableStep(
+        "find out whether the cluster manages Jobs without a queue",
+        lambda progress: progress.spec.roles is not None and not progress.job,
+        check_unnamed_queue,
+    )
+
+
+async def check_unnamed_queue(progress: Progress) -> None:
+    """POST the main Job as a dry run that is not suspended, and look at what the webhook of Kueue has changed.
+
+    The webhook adds the label of a LocalQueue `default`, and suspends a Job without a queue if Kueue is configured with
+    `manageJobsWithoutQueueName`. No other request shows this configuration. Kueue would take the Jobs of the gang one
+    by one, or stop Jobs that the submission has started.
+
+    Raises:
+        GangUnsupported: the cluster manages such Jobs.
+    """
+    body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
+    body["spec"]["suspend"] = False
+    try:
+        stored = await progress.requests.dry_run_create(JOBS, body)
+    except AlreadyExists:
+        return  # created by a concurrent submitter, or a conflict: the next step shows which
+    if (problem := unnamed_queue_problem(read_job(stored), has_job_set=progress.has_job_set)) is not None:
+        raise problem

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.submission.job_set import (
 )
 from airflow_provider_gangjobs.submission.job_steps import CreateJob, CreateOwned, StartJob, StartRole, create_role
 from airflow_provider_gangjobs.submission.placement import check_gang_link_step, group_steps, wait_for_workload_step
-from airflow_provider_gangjobs.submission.queue_check import check_queue_step
+from airflow_provider_gangjobs.submission.queue_check import check_queue_step, check_unnamed_queue_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +42,7 @@ def steps_of(progress: Progress, confirm: RepeatableStep) -> Sequence[Step]:
         return (
             check_queue_step(),
             check_job_sets_step(),
+            check_unnamed_queue_step(),
             require_uploads_step(),
             dry_run_step(),
             confirm,
@@ -59,6 +60,7 @@ def steps_of(progress: Progress, confirm: RepeatableStep) -> Sequence[Step]:
     other_roles = roles_of(progress.spec)[1:]
     return (
         check_queue_step(),
+        check_unnamed_queue_step(),
         require_uploads_step(),
         dry_run_step(),
         confirm,

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.submission.cleanup import CleanupAction, tidy
 from airflow_provider_gangjobs.submission.operations import submit_operation
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
-from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.crashes import Crash, CrashingClient, InterceptedClient, ProcessDied, crash_points
 from tests.provider.role_gangs import LEADER_AND_WORKERS
 from tests.provider.submission_cluster import InterleavingClient, SubmissionCluster, running_cluster
 
@@ -51,11 +51,47 @@ async def test_the_roles_are_jobs_of_one_group():
         assert all(service["spec"]["selector"].items() <= each.items() for each in labels)
 
 
+class ManagedJobs(InterceptedClient):
+    """A client of a cluster with a webhook that changes each Job that is created."""
+
+    def __init__(self, client, change) -> None:
+        super().__init__(client)
+        self.change = change
+
+    async def create(self, resource, body, *args, **kwargs):
+        body = self.change(body) if resource.plural == "jobs" else body
+        return await super().create(resource, body, *args, **kwargs)
+
+
+def suspended(body):
+    return {**body, "spec": {**body["spec"], "suspend": True}}
+
+
+def labelled(body):
+    labels = {**body["metadata"]["labels"], LABEL_KUEUE_QUEUE: "default"}
+    return {**body, "metadata": {**body["metadata"], "labels": labels}}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(suspended, "manageJobsWithoutQueueName"), (labelled, "LocalQueue of the name default")],
+    ids=["suspends it", "gives it to a queue"],
+)
+async def test_roles_are_refused_where_the_cluster_manages_jobs_without_a_queue(change, reason):
+    async with running_cluster() as cluster:
+        client = ManagedJobs(cluster.client, change)
+        with pytest.raises(GangUnsupported) as refused:
+            await cluster.submit(LEADER_AND_WORKERS, api=client)
+        assert reason in f"{refused.value} {refused.value.remedy}"
+        assert client.requests == ["LIST jobs", "POST jobs"], "a dry run"
+        assert cluster.objects(JOBS) == []
+
+
 async def all_crashes(*, after_a_crash: bool) -> list[Crash]:
     """Return every crash of a process that submits the gang, or that completes a half-submitted gang."""
     async with running_cluster() as cluster:
         if after_a_crash:
-            await die(cluster, Crash(2, applied=True), "ti-1")
+            await die(cluster, Crash(3, applied=True), "ti-1")
         process = CrashingClient(cluster.client)
         await cluster.submit(LEADER_AND_WORKERS, api=process, claim="ti-2")
         return crash_points(process.requests)
@@ -71,7 +107,7 @@ async def test_a_crash_leaves_one_gang_to_the_next_try(after_a_crash):
     for crash in await all_crashes(after_a_crash=after_a_crash):
         async with running_cluster() as cluster:
             if after_a_crash:
-                await die(cluster, Crash(2, applied=True), "ti-0")
+                await die(cluster, Crash(3, applied=True), "ti-0")
             await die(cluster, crash, "ti-1")
             cluster.bench.run(3600)
             assert len(cluster.live_jobs()) <= 1, crash
@@ -125,7 +161,7 @@ async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
 async def test_half_submitted_gang_of_other_parameters_is_replaced():
     async with running_cluster() as cluster:
         cluster.run_controllers_during_sleep()
-        await die(cluster, Crash(3, applied=True), "ti-1")
+        await die(cluster, Crash(4, applied=True), "ti-1")
         roles = {**LEADER_AND_WORKERS.roles, "leader": {"image": "lead:2", "resources": {"cpu": "1"}}}
         submission = await cluster.submit(replace(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
         check_one_gang(cluster, submission)

@@ -44,13 +44,13 @@ def stored(tenant: Tenant, path: str) -> dict[str, Any]:
         return accepted(admin.get(path.format(f"namespaces/{tenant.namespace}")))
 
 
-def record_of(tenant: Tenant, submission: Submission) -> dict[str, Any]:
+def main_job_of(tenant: Tenant, submission: Submission) -> dict[str, Any]:
     return stored(tenant, f"/apis/batch/v1/{{}}/jobs/{submission.ref.name}")
 
 
 def end_of(tenant: Tenant, submission: Submission) -> list[str]:
     """The final conditions of the main Job."""
-    conditions = record_of(tenant, submission)["status"].get("conditions", ())
+    conditions = main_job_of(tenant, submission)["status"].get("conditions", ())
     return [one["type"] for one in conditions if one["type"] in {"Complete", "Failed"}]
 
 
@@ -99,7 +99,7 @@ async def test_roles_run_as_one_job_set_where_the_queue_keeps_them_together(kueu
         ("worker", "[0]"),
     ]
     await until(lambda: end_of(tenant, submission) == ["Complete"])
-    assert record_of(tenant, submission)["spec"]["ttlSecondsAfterFinished"] == 600
+    assert main_job_of(tenant, submission)["spec"]["ttlSecondsAfterFinished"] == 600
     assert tenant.forbidden_requests() == []
 
 
@@ -272,7 +272,7 @@ async def test_next_try_adopts_the_gang_that_waits_and_the_one_that_has_succeede
         second = await gangs.submit(spec, key=key, claim="second")
         assert await limits_s(gangs, tenant) == {"": None, "leader": 1400, "worker": 1400}
         assert (second.ref, second.adopted) == (first.ref, True)
-        assert record_of(tenant, first)["metadata"]["annotations"][ANNOTATION_CLAIM] == "second"
+        assert main_job_of(tenant, first)["metadata"]["annotations"][ANNOTATION_CLAIM] == "second"
         assert await gangs.kill(first.ref, "first") == "left alone"
         async with following(tenant, second) as gang:
             assert (await gang.event()).status is Status.SUCCEEDED

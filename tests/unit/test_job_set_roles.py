@@ -215,11 +215,14 @@ TOGETHER = {
 }
 
 
+@pytest.mark.parametrize(
+    "main_job", [{}, {"suspend": True, "state": "waits"}], ids=["started", "suspended by Kueue, as it names no queue"]
+)
 @pytest.mark.parametrize(("states", "expected"), list(TOGETHER.items()), ids=lambda value: " ".join(map(str, value)))
 def test_phase_and_verdict_of_the_jobs_together(
-    states: tuple[str | None, str | None], expected: tuple[str, str | None]
+    states: tuple[str | None, str | None], expected: tuple[str, str | None], main_job: dict[str, Any]
 ) -> None:
-    gang = gang_of(*states)
+    gang = gang_of(*states, **main_job)
     verdict = judge(gang, REF)
     assert (phase_of(gang), verdict and verdict.kind) == expected
 
@@ -267,6 +270,13 @@ def test_gang_is_in_its_queue_when_its_submission_is_complete() -> None:
 def test_gang_that_ran_before_its_submission_was_complete_has_run() -> None:
     """Kueue may admit the JobSet before the last step."""
     assert not gang_of("runs", "runs", noted=False, suspend=True).never_ran
+
+
+def test_main_job_that_kueue_has_suspended_is_not_half_submitted() -> None:
+    stored, unfinished = (stored_main_job("waits", suspend=True, noted=noted) for noted in (True, False))
+    for main in (stored, unfinished):
+        del main["status"]["startTime"]
+    assert (read_job(stored).is_unstarted, read_job(unfinished).is_unstarted) == (False, True)
 
 
 def test_missing_job_fails_no_gang_whose_submission_is_not_complete() -> None:

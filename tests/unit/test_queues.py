@@ -13,7 +13,13 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job, requested_queue
-from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, admission_checks, held_reason, queue_problems
+from airflow_provider_gangjobs.gang.queues.checks import (
+    QueueFacts,
+    admission_checks,
+    held_reason,
+    queue_problems,
+    unnamed_queue_problem,
+)
 from airflow_provider_gangjobs.gang.queues.kueue import Kueue
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import HOSTNAME, flavor_names, topology_guarantee
@@ -44,6 +50,21 @@ def test_queue_of_a_stored_job(stored: Job, queue: Any, started: bool, complete:
     found = queue_of_job(stored)
     assert found == queue
     assert (found.is_started(stored), stored.is_submission_complete) == (started, complete)
+
+
+UNNAMED = {
+    "nothing manages it": (job(suspend=False), "", ""),
+    "suspended": (job(), "manageJobsWithoutQueueName", ""),
+    "given to a queue": (job(label="default"), "Kueue's queue default", "Kueue's queue default"),
+}
+
+
+@pytest.mark.parametrize(("stored", "jobs", "job_set"), UNNAMED.values(), ids=UNNAMED)
+def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(stored: Job, jobs: str, job_set: str) -> None:
+    for has_job_set, reason in ((False, jobs), (True, job_set)):
+        problem = unnamed_queue_problem(stored, has_job_set=has_job_set)
+        assert (problem is not None) == bool(reason)
+        assert reason in str(problem)
 
 
 def test_job_gets_the_label_of_its_queue_last() -> None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.exceptions import GangUnsupported, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 QUEUES_SHOWN_MAX: Final = 10
 RUNNING: Final = "None"
@@ -86,6 +88,31 @@ def held_reason(name: str, facts: QueueFacts) -> str | None:
     conditions = queue.get("status", {}).get("conditions") or ()
     inactive = (item for item in conditions if item.get("type") == "Active" and item.get("status") == "False")
     return next((f"LocalQueue {name} is not active: {_text(item)}" for item in inactive), None)
+
+
+def unnamed_queue_problem(stored: Job, *, has_job_set: bool) -> GangUnsupported | None:
+    """Return why a gang with roles cannot run where the cluster itself manages Jobs that name no queue.
+
+    The error is `None` if the gang can run.
+
+    :param stored: The main Job as the server stores it, or would store it, if it is created without the label of a
+        queue, and not suspended.
+    :param has_job_set: Whether the roles are one JobSet, which names its queue. Then nothing depends on `spec.suspend`
+        of the main Job, because it has no pods.
+    """
+    if stored.queue is not None:
+        return GangUnsupported(
+            f"the cluster gives each Job that names no queue to Kueue's queue {stored.queue}, and a gang with roles "
+            "has such Jobs",
+            f"Submit the gang in a namespace that has no LocalQueue of the name {stored.queue}",
+        )
+    if stored.is_suspended and not has_job_set:
+        return GangUnsupported(
+            "the cluster suspends each Job that names no queue (manageJobsWithoutQueueName of Kueue), so it would stop "
+            "the Jobs of the roles",
+            "Give queue_name, or name the queue in the connection: then the roles are one JobSet in the queue",
+        )
+    return None
 
 
 def _text(condition: Mapping[str, Any]) -> str:

@@ -460,7 +460,7 @@ class Job(Struct, frozen=True):
     @property
     def is_unstarted(self) -> bool:
         """As `never_ran`, but also true if the state of other Jobs of the gang, which may have run, is not known."""
-        return self.is_suspended and not self.has_run and not self.is_queued_by_kueue
+        return self.is_suspended and not (self.has_run or self.is_queued_by_kueue or self.is_given_to_queue)
 
     @property
     def _annotations(self) -> JobAnnotations:

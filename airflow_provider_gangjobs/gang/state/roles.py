@@ -113,7 +113,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> Job:
     missing = [role.name for role in roles if role.name not in by_role]
     limits_s = [job.spec.active_deadline_seconds for job in jobs]
     spec = JobSpec(
-        suspend=main_job.spec.suspend or any(map(_waits_suspended, jobs)),
+        suspend=not _is_submitted(main_job) or any(map(_waits_suspended, jobs)),
         parallelism=sum(role.size for role in roles),
         completions=sum(role.size for role in roles),
         active_deadline_seconds=max(filter(None, limits_s), default=None),
@@ -193,7 +193,13 @@ def _waits_suspended(job: JobView) -> bool:
 
 def _is_started(main_job: JobView) -> bool:
     """The main Job was started, which is the last step of a submission, and is not being deleted."""
-    return not main_job.spec.suspend and main_job.metadata.deletion_timestamp is None
+    return _is_submitted(main_job) and main_job.metadata.deletion_timestamp is None
+
+
+def _is_submitted(main_job: JobView) -> bool:
+    """The submission is complete. Kueue may suspend the main Job of a JobSet after that, because it names no queue
+    (`manageJobsWithoutQueueName`)."""
+    return not main_job.spec.suspend or Job(main_job).is_given_to_queue
 
 
 def _status(
