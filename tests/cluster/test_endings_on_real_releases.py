@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,9 +26,11 @@ from tests.endings.scenario_runner import outcomes_by_rank, play
 from tests.endings.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from tests.cluster.control_plane import ControlPlane
+    from tests.endings.scenarios import Scenario
 
 ALL_ON = "1.36"
 """The other releases leave out the scenarios that take a minute."""
@@ -55,17 +58,26 @@ async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[FakeKubelets]:
         yield kubelets
 
 
-async def play_all(plane: ControlPlane, names: list[str], **defaults: Any) -> dict[str, BaseException | None]:
+async def play_all(
+    plane: ControlPlane,
+    names: list[str],
+    *,
+    scenarios: Mapping[str, Scenario] = SCENARIOS,
+    tenant_of: Callable[[str], AbstractContextManager[Tenant]] | None = None,
+    **defaults: Any,
+) -> dict[str, BaseException | None]:
     """Run the scenarios at the same time. Return the error of each scenario, or None.
 
+    :param tenant_of: Makes the namespace of a scenario of this name. By default it has the rights of `rbac.yaml`.
     :param defaults: Parameters of the gangs, where the scenario does not set them.
     """
+    tenant_of = tenant_of or partial(Tenant.created, plane)
     async with AsyncExitStack() as stack:
         kubelets = await stack.enter_async_context(hollow_nodes(plane))
-        tenants = {name: stack.enter_context(Tenant.created(plane, name)) for name in names}
+        tenants = {name: stack.enter_context(tenant_of(name)) for name in names}
 
         async def one(name: str) -> None:
-            scenario, tenant = SCENARIOS[name], tenants[name]
+            scenario, tenant = scenarios[name], tenants[name]
             gang = GangUnderTest.begun(
                 kubelets.admin,
                 tenant.config,

@@ -75,13 +75,18 @@ async def person_suspends_and_resumes(gang: GangUnderTest) -> None:
     await gang.running()
     first = {pod["metadata"]["uid"] for pod in await gang.pods()}
 
-    async def first_pods_are_gone() -> bool:
+    async def first_pods_are_being_deleted() -> bool:
         """Kueue resumes an admitted Job, perhaps before the Job controller has seen the suspension."""
-        if not first & {pod["metadata"]["uid"] for pod in await gang.pods()}:
+        at_work = {pod["metadata"]["uid"] for pod in await gang.pods() if "deletionTimestamp" not in pod["metadata"]}
+        if not first & at_work:
             return True
         await gang.patch_job({"suspend": True})
         return False
 
+    async def first_pods_are_gone() -> bool:
+        return not first & {pod["metadata"]["uid"] for pod in await gang.pods()}
+
+    await gang.until(first_pods_are_being_deleted)
     await gang.until(first_pods_are_gone)
     await gang.patch_job({"suspend": False})
     await gang.running()

@@ -7,20 +7,19 @@ are left out. Then each has its test.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.test_endings_on_real_releases import hollow_nodes
-from tests.endings.gang_under_test import GangUnderTest
-from tests.endings.scenario_runner import play
+from tests.cluster.test_endings_on_real_releases import play_all
 from tests.endings.scenarios import SCENARIOS
 from tests.queues.tenants import kueue_tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
 CHOSEN = [name for name, scenario in SCENARIOS.items() if not scenario.is_slow]
@@ -29,27 +28,14 @@ CHOSEN = [name for name, scenario in SCENARIOS.items() if not scenario.is_slow]
 @pytest.fixture(scope="module")
 def played(kueue: Kueue) -> Mapping[str, BaseException | None]:
     """What went wrong with each scenario."""
-    return asyncio.run(play_all(kueue))
 
+    @contextmanager
+    def tenant_of(name: str) -> Iterator[Tenant]:
+        with kueue_tenant(kueue.plane, name) as tenant:
+            kueue.create_queue(tenant.namespace, cpu="20")
+            yield tenant
 
-async def play_all(kueue: Kueue) -> dict[str, BaseException | None]:
-    async with AsyncExitStack() as stack:
-        kubelets = await stack.enter_async_context(hollow_nodes(kueue.plane))
-        tenants = {name: stack.enter_context(kueue_tenant(kueue.plane, name)) for name in CHOSEN}
-
-        async def one(name: str) -> None:
-            scenario, tenant = SCENARIOS[name], tenants[name]
-            await asyncio.to_thread(kueue.create_queue, tenant.namespace, cpu="20")
-            spec = {**scenario.spec, "queue_name": "team"}
-            gang = GangUnderTest.begun(
-                kubelets.admin, tenant.config, tenant.namespace, kubelets, nodes=scenario.nodes, **spec
-            )
-            async with gang as begun:
-                await play(begun, scenario)
-            assert tenant.forbidden_requests() == []
-
-        ends = await asyncio.gather(*map(one, CHOSEN), return_exceptions=True)
-    return dict(zip(CHOSEN, ends, strict=True))
+    return asyncio.run(play_all(kueue.plane, CHOSEN, tenant_of=tenant_of, queue_name="team"))
 
 
 @pytest.mark.timeout(600)

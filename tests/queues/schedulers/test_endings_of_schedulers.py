@@ -1,0 +1,44 @@
+"""The ways in which pods can end (docs/clusters.md), for gangs that Volcano, coscheduling and YuniKorn place.
+
+The scenarios are played all at once, each in a namespace and on nodes of its own. Those that take a minute are left
+out. Then each has its test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.test_endings_on_real_releases import play_all
+from tests.endings.scenarios import SCENARIOS
+from tests.queues.schedulers.cluster import scheduler_tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.queues.schedulers.cluster import Cluster
+
+NO_ROOM = "the gang cannot be placed"
+UNLIKE_OTHERS = {"yunikorn": {NO_ROOM: replace(SCENARIOS[NO_ROOM], code="Deadline.assembling.scheduler")}}
+"""YuniKorn says to no rank that there is no room for it."""
+CHOSEN = [name for name, scenario in SCENARIOS.items() if not scenario.is_slow]
+
+
+@pytest.fixture(scope="module")
+def played(cluster: Cluster) -> Mapping[str, BaseException | None]:
+    """What went wrong with each scenario."""
+    tenant_of = partial(scheduler_tenant, cluster.scheduler, cluster.plane)
+    scenarios = SCENARIOS | UNLIKE_OTHERS.get(cluster.scheduler, {})
+    played = play_all(cluster.plane, CHOSEN, scenarios=scenarios, tenant_of=tenant_of, gang_scheduler=cluster.scheduler)
+    return asyncio.run(played)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_gang_of_a_scheduler_ends_as_documented(name: str, played: Mapping[str, BaseException | None]) -> None:
+    if (wrong := played[name]) is not None:
+        raise wrong
