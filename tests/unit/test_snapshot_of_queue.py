@@ -95,11 +95,12 @@ async def test_position_that_cannot_be_read_is_unknown(code: int) -> None:
     assert (view.summary, view.notes) == (LACKS_LINE, ())
 
 
+@pytest.mark.parametrize("kind", ["job", "jobset"])
 @pytest.mark.parametrize("code", [403, 404, 503])
 @in_virtual_time
-async def test_workload_that_cannot_be_read_is_explained_by_its_events(code: int) -> None:
+async def test_workload_that_cannot_be_read_is_explained_by_its_events(code: int, kind: str) -> None:
     api = KueueApi(queued(), workloads=code)
-    involved = {"kind": "Workload", "name": "job-train-0-1a2b3"}
+    involved = {"kind": "Workload", "name": f"{kind}-train-0-1a2b3"}
     api.events = [{"metadata": {"name": "e"}, "reason": "Pending", "message": LACKS, "involvedObject": involved}]
     view = await view_of(api)
     assert (view.summary, view.notes) == (f"{LACKS_LINE}. Position 6 in the ClusterQueue", ())

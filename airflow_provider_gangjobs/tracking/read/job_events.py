@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 async def queue_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
     """Return the Events with which Kueue says why it does not admit the Job, or none if they could not be read.
 
-    They are Events of the Workload of the Job. Its name begins with the name of the Job.
+    They are Events of the Workload of the Job, or of the JobSet of its roles. Its name contains the kind and the name.
     """
+    names = f"job-{ref.name}-", f"jobset-{ref.name}-"
     events = await _list_events(client, ref.namespace, "involvedObject.kind=Workload,reason=Pending")
-    return tuple(event for event in events if event.involved_object.name.startswith(f"job-{ref.name}-"))
+    return tuple(event for event in events if event.involved_object.name.startswith(names))
 
 
 async def refusal_events(client: Client, ref: GangRef, pods: AbstractSet[str]) -> tuple[EventView, ...]:
