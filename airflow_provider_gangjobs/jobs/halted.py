@@ -1,4 +1,4 @@
-"""Lets the Job of a halted gang end as failed, if the halt has left the Job suspended. The rules are `gang.state.halt`.
+"""Lets a suspended Job end as failed that was halted or has no time left. The rules are `gang.state.halt`.
 
 If Kueue manages the Job, Kueue and the Job controller act on the same change of the Job: Kueue suspends the Job again,
 because its Workload is inactive, and the Job controller lets the Job fail, because its deadline has passed. The Job
@@ -35,9 +35,9 @@ BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
 
 
 async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
-    """Let the Job of a halted gang end as failed, if the Job is suspended. Safe to repeat. Raises no `ClusterError`.
+    """Let a Job that was halted or has no time left end as failed, if it is suspended. Raises no `ClusterError`.
 
-    Of a gang with roles, this is the Job of the first role.
+    Of a gang with roles, this is the main Job. Safe to repeat.
 
     :param pauses_s: The pause before each look at the Job, in seconds. No pause continues after the deadline of the
         requests, see `cluster.deadline`.
@@ -58,13 +58,15 @@ async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Se
             await patch_uid(
                 client, JOBS, ref.name, ref.namespace, ref.uid, finish_patch(job, is_deactivated=is_deactivated)
             )
-            if not is_deactivated:  # nothing suspends the Job again, or the Job waits for its queue
+            # Nothing suspends the Job again, or the Job waits for its queue. The main Job of a JobSet names no queue,
+            # and Kueue suspends it again if Kueue is configured with `manageJobsWithoutQueueName`.
+            if not is_deactivated and not job.has_job_set:
                 return not job.is_queued_by_kueue
         except ClusterError as error:
             problem = str(error)
             if not (error.transient or error.may_have_applied or isinstance(error, Conflict)):
                 break
-    log.info("Gang %s is halted, and its Job has not failed yet: %s", ref, problem)
+    log.info("Gang %s is over, and its Job has not failed yet: %s", ref, problem)
     return False
 
 

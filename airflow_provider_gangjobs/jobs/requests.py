@@ -93,6 +93,16 @@ class JobRequests:
         if must_delete_job_set(gang):
             await self.retry(lambda: delete_job_set(self.client, self.ref))
 
+    async def finish_main_job(self, gang: Job) -> None:
+        """Let the main Job of a JobSet fail that `end_jobs` has ended, also if Kueue suspends it again.
+
+        Raises no `ClusterError`.
+
+        :param gang: The gang as it was just read. Nothing is done if its roles are no JobSet.
+        """
+        if gang.has_job_set:
+            await finish_halted(self.client, self.ref, clock=self._clock)
+
     async def set_ttl(self, job: Job | None) -> None:
         """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now.
 

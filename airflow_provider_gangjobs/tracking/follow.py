@@ -314,6 +314,7 @@ class _Follower:
         result = await final.run(job, pods)
         if verdict.kind is VerdictKind.FAILED and job is not None:
             await self.jobs.end_jobs(job)
+            await self.jobs.finish_main_job(job)
         if verdict.job_is_there:
             await self.jobs.set_ttl(job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)

@@ -1,7 +1,8 @@
-"""The Job of a gang that is halted in a queue of Kueue fails, also if Kueue is faster than the Job controller."""
+"""The Job of a gang that is to end in a queue of Kueue fails, also if Kueue is faster than the Job controller."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,11 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, ServerError
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.gang.state.halt import halt_patch
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S
+from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from airflow_provider_gangjobs.submission.ending import halt, halt_live
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.registry import PatchKind
@@ -87,6 +88,20 @@ async def test_halted_gang_fails_although_kueue_suspends_its_job_again(cluster, 
     assert await halt(api, ref, reason="stop", clock=cluster.time.clock())
     assert api.patches == [HALT, *[DEACTIVATE, START] * (faster + 1)]
     assert (state(cluster), cluster.bench.pods()) == (JobState.FAILED, [])
+
+
+@pytest.mark.parametrize("faster", [0, 1, len(PAUSES_S) - 2])
+async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(cluster, faster: int):
+    """Kueue does so if it is configured with `manageJobsWithoutQueueName`."""
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    roles = json.dumps([["leader", 1], ["worker", 1]])
+    change(cluster, ref.name, {"metadata": {"annotations": {ANNOTATION_ROLES: roles, ANNOTATION_QUEUE: "team"}}})
+    change(cluster, ref.name, end_patch() | {"spec": {**end_patch()["spec"], "suspend": True}})
+    api = ClusterWithKueue(cluster, faster)
+    assert await finish_halted(api, ref, clock=cluster.time.clock())
+    assert api.patches == [START] * (faster + 1)
+    assert read_job(cluster.jobs()[0]).has_end_condition
+    assert cluster.bench.pods() == []
 
 
 async def test_halt_gives_up_in_time_and_its_gang_does_not_run(cluster):

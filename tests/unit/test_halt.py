@@ -26,11 +26,14 @@ STEPS: dict[str, tuple[JobBuilder, FinishStep]] = {
     "complete": (halted(job().complete(2)), FinishStep.NOTHING),
     "being deleted": (halted(job().suspended(1).deleted(2)), FinishStep.NOTHING),
     "not halted": (job().suspended(1), FinishStep.NOTHING),
+    "no time left, and suspended again": (job().suspended(1).spec(activeDeadlineSeconds=0), FinishStep.END),
+    "no time left, and started": (job().spec(activeDeadlineSeconds=0), FinishStep.WAIT),
+    "no time left, and failed": (job().spec(activeDeadlineSeconds=0).failed(2), FinishStep.NOTHING),
 }
 
 
 @pytest.mark.parametrize(("built", "step"), STEPS.values(), ids=STEPS)
-def test_halted_job_is_ended_while_it_is_suspended(built: JobBuilder, step: FinishStep) -> None:
+def test_job_that_is_to_end_is_ended_while_it_is_suspended(built: JobBuilder, step: FinishStep) -> None:
     assert next_finish_step(built.read()) is step
 
 

@@ -75,10 +75,10 @@ def needs_finish(job: Job) -> bool:
 
 
 class FinishStep(StrEnum):
-    """What remains to be done until the Job of a halted gang has failed."""
+    """What remains to be done until a Job has failed that was halted, or that has no time left (`end_patch`)."""
 
     NOTHING = "nothing"
-    """The Job has ended, is being deleted, or was not halted."""
+    """The Job has ended, is being deleted, or is not to end."""
     WAIT = "wait"
     """The Job controller lets the Job fail, unless somebody suspends the Job before."""
     END = "end"
@@ -86,12 +86,13 @@ class FinishStep(StrEnum):
 
 
 def next_finish_step(job: Job) -> FinishStep:
-    """Return what remains to be done until a halted Job has failed.
+    """Return what remains to be done until a Job has failed that was halted, or that has no time left.
 
-    :param job: The Job as it was read. Of a gang with roles, the Job of the first role is judged.
+    :param job: The Job as it was read. Of a gang with roles, the main Job is judged.
     """
     main_job = Job(job.jobs[0]) if job.jobs else job
-    if not main_job.is_halted or main_job.has_end_condition or main_job.is_being_deleted:
+    is_to_end = main_job.is_halted or main_job.active_deadline_s == HALTED_DEADLINE_S
+    if not is_to_end or main_job.has_end_condition or main_job.is_being_deleted:
         return FinishStep.NOTHING
     return FinishStep.END if main_job.is_suspended else FinishStep.WAIT
 
