@@ -1,7 +1,7 @@
 """Reads the body of a watch, and fails when nothing arrives for too long.
 
 An API server sends each event of a watch in a TLS record of its own. `read_batches` leaves the events of a burst in the
-buffer of the kernel for a moment and reads them together. This saves a third of the CPU of a harvest
+buffer of the kernel for a moment and reads them together. This saves a quarter of the CPU of a harvest
 (docs/benchmarks.md). `read_chunks` is the plain way.
 """
 
