@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound, is_of_another_uid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.kube.views import Meta
 
 
 class PatchingClient(Protocol):
@@ -41,15 +42,7 @@ async def patch_uid(
         Conflict: Others changed the object at the same time.
         ClusterError: The request failed. The patch may have been applied.
     """
-    try:
-        await client.patch(resource, name, namespace, _with_metadata(body, uid=uid))
-    except NotFound:
-        return False
-    except (Conflict, Invalid) as error:
-        if is_of_another_uid(error):
-            return False
-        raise
-    return True
+    return await _is_applied(client.patch(resource, name, namespace, _with_metadata(body, uid=uid)))
 
 
 async def patch_version(
@@ -78,14 +71,9 @@ async def patch_unchanged(
         ClusterError: The request failed. The patch may have been applied.
     """
     try:
-        await patch_version(client, resource, metadata, body)
-    except (NotFound, Conflict):
+        return await _is_applied(patch_version(client, resource, metadata, body))
+    except Conflict:
         return False
-    except Invalid as error:
-        if is_of_another_uid(error):
-            return False
-        raise
-    return True
 
 
 async def delete_uid(client: DeletingClient, resource: Resource, name: str, namespace: str | None, uid: str) -> bool:
@@ -96,8 +84,23 @@ async def delete_uid(client: DeletingClient, resource: Resource, name: str, name
     Raises:
         ClusterError: The request failed. The object may be deleted.
     """
+    return await _is_applied(client.delete(resource, name, namespace, uid=uid))
+
+
+def version_of(metadata: Meta) -> dict[str, str]:
+    """Return the metadata that names an object in the version that was read, as `patch_version` needs them."""
+    return {
+        "name": metadata.name,
+        "namespace": metadata.namespace,
+        "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version,
+    }
+
+
+async def _is_applied(write: Awaitable[object]) -> bool:
+    """Send a write, and return false if its object is gone or another object has the name."""
     try:
-        await client.delete(resource, name, namespace, uid=uid)
+        await write
     except NotFound:
         return False
     except (Conflict, Invalid) as error:
@@ -111,4 +114,12 @@ def _with_metadata(body: Mapping[str, Any], **expected: str) -> dict[str, Any]:
     return {**body, "metadata": {**body.get("metadata", {}), **expected}}
 
 
-__all__ = ["DeletingClient", "PatchingClient", "delete_uid", "patch_uid", "patch_unchanged", "patch_version"]
+__all__ = [
+    "DeletingClient",
+    "PatchingClient",
+    "delete_uid",
+    "patch_uid",
+    "patch_unchanged",
+    "patch_version",
+    "version_of",
+]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.preconditions import patch_uid, patch_unchanged
+from airflow_provider_gangjobs.cluster.preconditions import patch_uid, patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job import Job
@@ -61,7 +61,7 @@ class JobRequests:
 
     async def patch_unchanged(self, job: Job, body: Mapping[str, Any]) -> bool:
         """Merge-patch the Job in exactly the version that was read. Return false if the Job has changed."""
-        version = {**self._identity(job), "resourceVersion": job.view.metadata.resource_version}
+        version = {**version_of(job.view.metadata), "uid": self.ref.uid}
         return await self.retry(lambda: patch_unchanged(self.client, JOBS, version, body))
 
     async def halt(self, job: Job, reason: str) -> bool:
@@ -118,9 +118,6 @@ class JobRequests:
 
     async def _patch(self, ref: GangRef, body: Mapping[str, Any]) -> bool:
         return await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, body)
-
-    def _identity(self, job: Job) -> dict[str, str]:
-        return {"name": job.ref.name, "namespace": job.ref.namespace, "uid": self.ref.uid}
 
 
 __all__ = ["JobRequests", "Retry"]

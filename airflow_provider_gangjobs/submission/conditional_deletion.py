@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.client import PropagationPolicy
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.preconditions import version_of
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import REMOVAL_MARK, end_patch, without_removal_mark
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -162,13 +163,7 @@ async def _prevent_success(requests: RetryingRequests, main_job: Object, gang: J
     metadata = main_job["metadata"]
     mark = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": REMOVAL_MARK}}
     marked = await requests.patch_job(metadata["name"], mark)
-    seen = live[0].metadata
-    version = {
-        "name": seen.name,
-        "namespace": seen.namespace,
-        "uid": seen.uid,
-        "resourceVersion": seen.resource_version,
-    }
+    version = version_of(live[0].metadata)
     with suppress(NotFound):  # somebody else has deleted the Job, so the gang cannot succeed either
         if gang.has_job_set:
             # The Job cannot be complete after this patch: its controller compares the version, too.
