@@ -100,12 +100,8 @@ def unnamed_queue_problem(stored: Job, *, has_job_set: bool) -> GangUnsupported 
     :param has_job_set: Whether the roles are one JobSet, which names its queue. Then nothing depends on `spec.suspend`
         of the main Job, because it has no pods.
     """
-    if stored.queue is not None:
-        return GangUnsupported(
-            f"the cluster gives each Job that names no queue to Kueue's queue {stored.queue}, and a gang with roles "
-            "has such Jobs",
-            f"Submit the gang in a namespace that has no LocalQueue of the name {stored.queue}",
-        )
+    if (problem := given_queue_problem(stored)) is not None:
+        return problem
     if stored.is_suspended and not has_job_set:
         return GangUnsupported(
             "the cluster suspends each Job that names no queue (manageJobsWithoutQueueName of Kueue), so it would stop "
@@ -113,6 +109,20 @@ def unnamed_queue_problem(stored: Job, *, has_job_set: bool) -> GangUnsupported 
             "Give queue_name, or name the queue in the connection: then the roles are one JobSet in the queue",
         )
     return None
+
+
+def given_queue_problem(stored: Job) -> GangUnsupported | None:
+    """Return why a gang with roles cannot run if the cluster has given its main Job the label of a queue, or `None`.
+
+    :param stored: The main Job as the server stores it, or would store it, if it is created without such a label.
+    """
+    if stored.queue is None:
+        return None
+    return GangUnsupported(
+        f"the cluster gives each Job that names no queue to Kueue's queue {stored.queue}, and a gang with roles "
+        "has such Jobs",
+        f"Submit the gang in a namespace that has no LocalQueue of the name {stored.queue}",
+    )
 
 
 def _text(condition: Mapping[str, Any]) -> str:

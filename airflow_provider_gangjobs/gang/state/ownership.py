@@ -122,7 +122,9 @@ def _decide_ended(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
             SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {job.on_finish}"
         )
     if next_finish_step(job) is FinishStep.END:
-        return SweepDecision(SweepAction.FINISH, f"the gang is halted, its Job is suspended, and {unowned}")
+        return SweepDecision(
+            SweepAction.FINISH, f"the gang is over, its Job is suspended and has not failed, and {unowned}"
+        )
     return _leave("the gang is over, and its time to live removes the Job")
 
 
