@@ -26,7 +26,7 @@ BRIDGES: Final = 200
 """How many control planes with a kubelet the machine can have at once."""
 POLL_S: Final = 0.05
 PRIVATE_FOLDERS: Final = """
-for folder in /run/containerd /run/netns /var/log/containers; do
+for folder in /run/containerd /run/netns /var/log/containers /var/lib/kubelet/device-plugins; do
   mkdir -p $folder && mount -t tmpfs tmpfs $folder || exit
 done
 exec sleep infinity
@@ -195,13 +195,20 @@ def _namespaces() -> Iterator[subprocess.Popen[bytes]]:
     init = subprocess.Popen(["unshare", *options, "sh", "-c", PRIVATE_FOLDERS], preexec_fn=die_with_parent)
     try:
         deadline = time.monotonic() + TIMEOUT_S
-        while not _path_of(init.pid).read_text():
-            assert time.monotonic() < deadline, "unshare has started no process"
+        while not _has_mounted_folders(init.pid):
+            assert init.poll() is None, "the private folders cannot be mounted"
+            assert time.monotonic() < deadline, "the private folders are not mounted in time"
             time.sleep(POLL_S)
         yield init
     finally:
         init.kill()
         init.wait(TIMEOUT_S)
+
+
+def _has_mounted_folders(unshare: int) -> bool:
+    """Return whether the child of this process has run its script up to the last command, which is `sleep`."""
+    children = _path_of(unshare).read_text().split()
+    return bool(children) and Path(f"/proc/{children[0]}/comm").read_text() == "sleep\n"
 
 
 @contextmanager
