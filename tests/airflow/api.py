@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from tests.airflow.polling import wait_for
@@ -48,9 +51,20 @@ class Api:
         """Wait until the DAG is parsed, unpause the DAG, and start a run."""
         wait_for(f"DAG {dag_id}", lambda: self.call("GET", f"/api/v2/dags/{dag_id}"))
         self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
-        wanted = {"logical_date": None, "conf": conf} | ({"dag_run_id": run_id} if run_id else {})
-        run = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", wanted)
-        return DagRun(self, dag_id, run["dag_run_id"])
+        run = DagRun(self, dag_id, run_id or f"test__{uuid.uuid4()}")
+        wanted = {"logical_date": None, "conf": conf, "dag_run_id": run.run_id}
+        wait_for(f"the creation of {run}", lambda: self._create_run(dag_id, wanted))
+        return run
+
+    def _create_run(self, dag_id: str, wanted: dict[str, Any]) -> bool:
+        """Create a run, and return whether it exists. On SQLite, Airflow answers 500 after a lock of one minute."""
+        try:
+            self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", wanted)
+        except urllib.error.HTTPError as error:
+            if error.code not in {HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR}:
+                raise AssertionError(f"the run is refused: {error} {error.read().decode()}") from error
+            return error.code == HTTPStatus.CONFLICT
+        return True
 
 
 @dataclass(frozen=True)
