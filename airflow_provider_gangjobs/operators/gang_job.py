@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralError,
     TaskDeferralTimeout,
 )
+from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
 from airflow_provider_gangjobs.hooks.task_state import is_running_try
 from airflow_provider_gangjobs.operators import previous
 from airflow_provider_gangjobs.operators.callback_paths import require_importable
@@ -212,7 +213,13 @@ class GangJobOperator(StoringTask):
             return self._complete(context, self._wait(context, gangs, submission))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Complete the task with the event of the trigger. Everything else is read from the cluster."""
+        """Complete the task with the event of the trigger. Everything else is read from the cluster.
+
+        A try that Airflow resumes with the event of an earlier try begins with `execute` (`hooks.event_of_try`).
+        """
+        if is_of_earlier_try(event, context["ti"]):
+            self.log.warning("The task was cleared while a worker completed it, so this try begins anew")
+            return self.execute(context)
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
         with self._session(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S):
@@ -226,7 +233,7 @@ class GangJobOperator(StoringTask):
         """
         from airflow_provider_gangjobs.triggers.previous_attempt_wait import WaitEnd
 
-        if event.get("status") == WaitEnd.TIMEOUT:
+        if event.get("status") == WaitEnd.TIMEOUT and not is_of_earlier_try(event, context["ti"]):
             raise previous.deadline_error(event)
         return self.execute(context)
 

@@ -13,6 +13,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
+from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
 from airflow_provider_gangjobs.operators import targets
 from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
 from airflow_provider_gangjobs.operators.parameters import is_templated
@@ -116,7 +117,12 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         self.defer(trigger=GangSelectionTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Return the value of the sensor, or raise the error of the gang that failed."""
+        """Return the value of the sensor, or raise the error of the gang that failed.
+
+        A try that Airflow resumes with the event of an earlier try begins with `execute` (`hooks.event_of_try`).
+        """
+        if is_of_earlier_try(event, context["ti"]):
+            return self.execute(context)
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
         from airflow_provider_gangjobs.gang.selection import Answer
 

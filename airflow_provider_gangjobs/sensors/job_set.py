@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.exceptions import (
     Problem,
 )
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
+from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
 from airflow_provider_gangjobs.kube.text import to_sentence
 from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
 
@@ -105,7 +106,12 @@ class JobSetSensor(BaseSensorOperator):
         self.defer(trigger=JobSetTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Return the value of the sensor, or raise the error of the JobSet."""
+        """Return the value of the sensor, or raise the error of the JobSet.
+
+        A try that Airflow resumes with the event of an earlier try begins with `execute` (`hooks.event_of_try`).
+        """
+        if is_of_earlier_try(event, context["ti"]):
+            return self.execute(context)
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
         return self._finish(GangEvent.from_payload(event))

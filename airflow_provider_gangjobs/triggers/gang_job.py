@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
@@ -62,7 +63,7 @@ class _GangTrigger(BaseTrigger):
         if is_in_triggerer:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
         self._has_yielded = True
-        yield TriggerEvent(mask_event(event).to_payload())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(with_task_instance(mask_event(event).to_payload(), self.task_instance))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""
@@ -119,7 +120,8 @@ class PreviousGangTrigger(_GangTrigger):
         await import_in_thread(*CLIENT, "airflow_provider_gangjobs.triggers.previous_attempt_wait")
         from airflow_provider_gangjobs.triggers.previous_attempt_wait import wait_for_previous_pods
 
-        yield TriggerEvent(await wait_for_previous_pods(self.args, self.log))  # type: ignore[no-untyped-call]
+        payload = await wait_for_previous_pods(self.args, self.log)
+        yield TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Do nothing: the earlier attempt is over, and the next one does not exist."""

@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, JobSetUnavailable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
@@ -79,7 +80,7 @@ class JobSetTrigger(BaseTrigger):
             event = await wait_for_job_set(self.args, self.log)
         if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
-        yield TriggerEvent(mask_event(event).to_payload())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(with_task_instance(mask_event(event).to_payload(), self.task_instance))  # type: ignore[no-untyped-call]
 
 
 async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:

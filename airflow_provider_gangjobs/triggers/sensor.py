@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
 from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
 from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs, wait_for_selected
@@ -42,7 +43,7 @@ class GangSelectionTrigger(BaseTrigger):
             payload = await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)
         if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+        yield TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
 
 
 __all__ = ["GangSelectionTrigger"]

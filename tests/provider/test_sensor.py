@@ -107,7 +107,7 @@ def run_sensor(connection: str, run: str = "r", airflow: Airflow | None = None, 
     known: dict[str, Any] = {"kubernetes_conn_id": connection, "poke_interval": 0.2, "timeout": 300, **parameters}
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", **known)
-    ti = SimpleNamespace(dag_id="d", run_id=run, task_id="wait", map_index=-1)
+    ti = SimpleNamespace(id="ti", dag_id="d", run_id=run, task_id="wait", map_index=-1)
     if airflow is not None:
         ti.get_task_states = airflow.get_task_states
     context: Any = {"ti": ti}
@@ -382,7 +382,7 @@ async def test_cluster_that_cannot_be_read_is_neither_success_nor_failure() -> N
 
     assert event.payload["status"] == "unknown"
     with pytest.raises(TrackingFailed, match="AirflowNotFoundException"):
-        sensor.execute_complete({}, event.payload)
+        sensor.execute_complete({"ti": None}, event.payload)
 
 
 @pytest.mark.parametrize(

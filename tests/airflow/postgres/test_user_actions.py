@@ -1,6 +1,6 @@
-"""A user marks or clears a deferred task while its gang is queued, assembling, or running.
+"""A user marks or clears a deferred task while its gang is queued, assembling, or running, or while it completes.
 
-All gangs are started at once.
+All gangs of deferred tasks are started at once.
 """
 
 from __future__ import annotations
@@ -49,4 +49,23 @@ def test_gang_ends_with_its_task_in_each_phase(
     held.wait_until_gone()
     history = deployment.cluster_history
     assert (history.deliveries(held.key()), history.live_at_once(held.key())) == (0, 1)
+    history.check()
+
+
+def test_task_that_is_cleared_while_a_worker_completes_it_begins_anew(deployment: AirflowDeployment) -> None:
+    """Airflow resumes the next try with the event of the first one."""
+    held = deployment.start("completes_late")
+    held.open()
+    wait_for("the completion", lambda: "the worker has the event" in held.log("attempt=1.log"))
+    held.run.clear("gang")
+    wait_for("the next try", lambda: "the worker has the event" in held.log("attempt=2.log"))
+
+    held.gate.with_name(f"{held.gate.name}.completes").touch()
+
+    assert held.run.wait() == "success"
+    assert "this try begins anew" in held.log("attempt=2.log")
+    history = deployment.cluster_history
+    assert len(history.jobs_created(held.key())) == 2, "reattach is never"
+    wait_for("the deletion of the second gang", lambda: len(history.jobs(held.key())) == 1)
+    assert (history.deliveries(held.key()), history.live_at_once(held.key())) == (1, 1)
     history.check()

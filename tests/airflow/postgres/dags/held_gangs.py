@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 RANKS = 2
 MANY = 30
@@ -51,6 +57,21 @@ with DAG("many", schedule=None):
 
 with DAG("queued", schedule=None):
     GangJobOperator(**COMMON, **held(0), keep_suspended=True)
+
+
+class CompletesLate(GangJobOperator):
+    """Begins to complete the task when a second file exists, beside the gate."""
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        print("the worker has the event", flush=True)
+        gate = context["dag_run"].conf["gate"]
+        while not Path(os.environ["GANGJOBS_TEST_GATES"], f"{gate}.completes").exists():
+            time.sleep(0.1)
+        return super().execute_complete(context, event)
+
+
+with DAG("completes_late", schedule=None):
+    CompletesLate(**COMMON, **held(0), reattach="never")
 
 with DAG("assembling", schedule=None):
     GangJobOperator(**{**COMMON, "resources": {"cpu": "1000"}}, **held(0))
