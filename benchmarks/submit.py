@@ -18,7 +18,6 @@ import msgspec
 import yaml
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS, podgroups, workloads
 from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_TASK
@@ -27,6 +26,7 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import select_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from benchmarks.api_server import api_server, run_all, tenant_of
 from benchmarks.harness import Report, arguments, median
@@ -154,7 +154,7 @@ async def compare(tenant: Tenant, gangs: int, rounds: int) -> tuple[dict[str, li
         Client(tenant.config) as client,
         aiohttp.ClientSession(tenant.plane.url, connector=connector, headers=headers) as session,
     ):
-        discovered = await discover(client)
+        discovered = await discover_for(client, SPEC, namespace=tenant.namespace)
         version = discovered.scheduling_versions[0]
         bare = Bare(session, tenant.namespace, version)
 

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job
-from airflow_provider_gangjobs.gang.queues.checks import given_queue_problem
+from airflow_provider_gangjobs.gang.queues.checks import given_queue_error
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
@@ -70,8 +70,8 @@ class CreateJob(Struct, frozen=True):
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
         progress.job = stored
         # The dry run has found no queue, but the LocalQueue may have been created since.
-        if job.has_roles and (problem := given_queue_problem(job)) is not None:
-            raise problem
+        if job.has_roles and (error := given_queue_error(job)) is not None:
+            raise error
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:

@@ -15,7 +15,8 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     held_reason,
     name_parameter,
     queue_problems,
-    unnamed_queue_problem,
+    unnamed_job_error,
+    unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
 from airflow_provider_gangjobs.gang.render.job import render_job
@@ -109,23 +110,29 @@ async def _has_priority(progress: Progress, version: str, priority: str | None) 
 
 
 def check_unnamed_queue_step() -> RepeatableStep:
-    """Return the step that calls `check_unnamed_queue` for a new gang with roles."""
-    return RepeatableStep(
-        "find out whether the cluster manages Jobs without a queue",
-        lambda progress: progress.spec.roles is not None and not progress.job,
-        check_unnamed_queue,
-    )
+    """Return the step that calls `check_unnamed_queue` for a new gang with a Job that names no queue.
+
+    The user starts a Job with `keep_suspended`, so the provider does not judge how the cluster manages this Job.
+    """
+
+    def is_needed(progress: Progress) -> bool:
+        has_unnamed = progress.shape.kueue_queue is None and not progress.spec.keep_suspended
+        may_be_managed = progress.serves_kueue is not False
+        return may_be_managed and (has_unnamed or progress.spec.roles is not None) and not progress.job
+
+    return RepeatableStep("find out whether the cluster manages Jobs without a queue", is_needed, check_unnamed_queue)
 
 
 async def check_unnamed_queue(progress: Progress) -> None:
     """POST the main Job as a dry run that is not suspended, and look at what the webhook of Kueue has changed.
 
     The webhook adds the label of a LocalQueue `default`, and suspends a Job without a queue if Kueue is configured with
-    `manageJobsWithoutQueueName`. No other request shows this configuration. Kueue would take the Jobs of the gang one
-    by one, or stop Jobs that the submission has started.
+    `manageJobsWithoutQueueName`. No other request shows this configuration. Kueue would take the Jobs of a gang with
+    roles one by one, or stop Jobs that the submission has started.
 
     Raises:
-        GangUnsupported: the cluster manages such Jobs.
+        InvalidGangSpec: the cluster suspends a Job that names no queue, and never starts the Job.
+        GangUnsupported: the gang has roles, and the cluster manages Jobs that name no queue.
     """
     body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
     body["spec"]["suspend"] = False
@@ -133,5 +140,7 @@ async def check_unnamed_queue(progress: Progress) -> None:
         stored = await progress.requests.dry_run_create(JOBS, body)
     except AlreadyExists:
         return  # created by a concurrent submitter, or a conflict: the next step shows which
-    if (problem := unnamed_queue_problem(read_job(stored), has_job_set=progress.has_job_set)) is not None:
-        raise problem
+    job, has_roles = read_job(stored), progress.spec.roles is not None
+    error = unnamed_roles_error(job, has_job_set=progress.has_job_set) if has_roles else unnamed_job_error(job)
+    if error is not None:
+        raise error

@@ -2,7 +2,8 @@
 
 A gang that names no scheduler needs no request beyond `cluster.discovery`, unless the cluster serves the Workload API
 only in versions that this release of the provider does not know. Then dry runs show whether such a version keeps the
-link of the pods and the policy of the group.
+link of the pods and the policy of the group. A gang that names no queue needs one request, which is sent at the same
+time: whether the cluster serves Kueue, which may manage Jobs without a queue, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.api_groups import read_api_group
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
+from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
+from airflow_provider_gangjobs.cluster.gather import gather_or_cancel
+from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect, wanted_versions
@@ -35,19 +39,40 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         ClusterError: no request could be sent.
     """
     config = client.config
-    default = config.gang_scheduler
+    found: DiscoveredResources
+    found, serves_kueue = await gather_or_cancel(
+        _discover_scheduler(client, spec, namespace), _serves_kueue(client, spec)
+    )
+    return replace(
+        found,
+        gang_scheduler=config.gang_scheduler,
+        queue_name=config.queue_name,
+        queue_priority=config.queue_priority,
+        serves_kueue=serves_kueue,
+    )
 
-    def with_defaults(found: DiscoveredResources) -> DiscoveredResources:
-        queue, priority = config.queue_name, config.queue_priority
-        return replace(found, gang_scheduler=default, queue_name=queue, queue_priority=priority)
 
-    known = with_defaults(DiscoveredResources(None, None, {}, is_complete=False))
+async def _serves_kueue(client: Client, spec: GangSpec) -> bool | None:
+    """Return whether Kueue may manage a Job that names no queue; `None` if this is unknown or does not matter."""
+    if spec.roles is None and (spec.queue_name or client.config.queue_name):
+        return None
+    try:
+        await client.get_raw(f"/apis/{KUEUE_GROUP}")
+    except NotFound:
+        return False
+    except (ApiError, ReplyLost):
+        return None
+    return True
+
+
+async def _discover_scheduler(client: Client, spec: GangSpec, namespace: str) -> DiscoveredResources:
+    known = DiscoveredResources(None, None, {}, is_complete=False)
     if spec.gang == GangPolicy.OFF:
         return known
-    scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), default)
+    scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), client.config.gang_scheduler)
     if scheduler is None:
         found = await discover(client, wanted=wanted_versions(spec.dialect), clock=client.clock)
-        return await _prove_newer_versions(client, with_defaults(found), namespace)
+        return await _prove_newer_versions(client, found, namespace)
     if scheduler.api_group is None:
         return known
     group = await read_api_group(client, scheduler.api_group)

@@ -302,7 +302,14 @@ class _SubmissionRun(Struct, frozen=True):
             policies=self.request.policies,
         )
         progress = Progress(
-            self.requests, self.spec, self.shape, attempt, decision, scheduler, dry_run=self.request.dry_run
+            self.requests,
+            self.spec,
+            self.shape,
+            attempt,
+            decision,
+            scheduler,
+            serves_kueue=self.discovered.serves_kueue,
+            dry_run=self.request.dry_run,
         )
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
             progress.fall_back(decision.detail)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
@@ -18,6 +17,7 @@ from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.record import OperationState
+from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.submission_faults import FAULTS, SPEC
 from tests.timeouts import TIMEOUT_S
@@ -43,7 +43,7 @@ async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submis
         api or gangs.client,
         SPEC,
         trigger_id=trigger_id,
-        discovered=await discover(gangs.client),
+        discovered=await discover_for(gangs.client, SPEC, namespace=gangs.namespace),
         namespace=gangs.namespace,
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.submission_cluster import KEY
@@ -28,7 +28,7 @@ CLAIM = "ti-1"
 async def submit_roles(plane: VirtualControlPlane, spec: GangSpec = LEADER_AND_WORKERS, **options: Any) -> GangRef:
     """Submit a gang with roles, as a task does."""
     options = {"key": KEY, "claim": CLAIM, "namespace": NAMESPACE} | options
-    discovered = await discover(plane.client)
+    discovered = await discover_for(plane.client, spec, namespace=NAMESPACE)
     return (await submit(plane.client, spec, discovered=discovered, clock=loop_clock(), **options)).ref
 
 

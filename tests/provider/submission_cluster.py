@@ -186,7 +186,8 @@ async def running_cluster(
     app = create_app(bench.registry, token=token)
     fake_time = FakeTime()
     async with serving(app) as address, Client(config(address.url, token), clock=fake_time.clock()) as client:
-        yield SubmissionCluster(bench, client, await discover(client), app.state.faults, fake_time)
+        discovered = replace(await discover(client), serves_kueue=False)
+        yield SubmissionCluster(bench, client, discovered, app.state.faults, fake_time)
 
 
 def config(url: str, token: str) -> ClusterConfig:

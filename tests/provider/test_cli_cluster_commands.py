@@ -11,12 +11,12 @@ import pytest
 
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
 
@@ -31,11 +31,12 @@ async def submit_incompletely(kubeconfig: str) -> str:
     config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})
     async with GangService.connect(config) as gangs:
         key = TaskKey("dag", uuid.uuid4().hex, "task")
-        discovered = await discover(gangs.client)
+        spec = GangSpec(image="a")
+        discovered = await discover_for(gangs.client, spec, namespace="default")
         with pytest.raises(ProcessDied):
             await submit(
                 CrashingClient(gangs.client, Crash(1, applied=True)),
-                GangSpec(image="a"),
+                spec,
                 key=key,
                 claim="x",
                 discovered=discovered,

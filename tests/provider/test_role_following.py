@@ -209,9 +209,9 @@ async def test_next_try_adopts_a_gang_whose_leader_has_ended(plane):
 
 @in_virtual_time
 async def test_record_of_a_submission_counts_all_roles(plane):
-    from airflow_provider_gangjobs.cluster.discovery import discover
+    from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 
-    discovered = await discover(plane.client)
+    discovered = await discover_for(plane.client, LEADER_AND_WORKERS, namespace=NAMESPACE)
     submission = await submit_operation(plane.client, LEADER_AND_WORKERS, trigger_id="mine", discovered=discovered)
     ref = submission.ref
     await plane.until(lambda: plane.running_ranks(ref.name) == 4)

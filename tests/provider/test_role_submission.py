@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.submission.cleanup import CleanupAction, tidy
 from airflow_provider_gangjobs.submission.operations import submit_operation
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
-from tests.crashes import Crash, CrashingClient, InterceptedClient, ProcessDied, crash_points
+from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.provider.role_gangs import LEADER_AND_WORKERS
 from tests.provider.submission_cluster import InterleavingClient, SubmissionCluster, running_cluster
 
@@ -49,42 +49,6 @@ async def test_the_roles_are_jobs_of_one_group():
         (service,) = cluster.objects(SERVICES)
         labels = [pod["metadata"]["labels"] for pod in cluster.objects(PODS)]
         assert all(service["spec"]["selector"].items() <= each.items() for each in labels)
-
-
-class ManagedJobs(InterceptedClient):
-    """A client of a cluster with a webhook that changes each Job that is created."""
-
-    def __init__(self, client, change) -> None:
-        super().__init__(client)
-        self.change = change
-
-    async def create(self, resource, body, *args, **kwargs):
-        body = self.change(body) if resource.plural == "jobs" else body
-        return await super().create(resource, body, *args, **kwargs)
-
-
-def suspended(body):
-    return {**body, "spec": {**body["spec"], "suspend": True}}
-
-
-def labelled(body):
-    labels = {**body["metadata"]["labels"], LABEL_KUEUE_QUEUE: "default"}
-    return {**body, "metadata": {**body["metadata"], "labels": labels}}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [(suspended, "manageJobsWithoutQueueName"), (labelled, "LocalQueue of the name default")],
-    ids=["suspends it", "gives it to a queue"],
-)
-async def test_roles_are_refused_where_the_cluster_manages_jobs_without_a_queue(change, reason):
-    async with running_cluster() as cluster:
-        client = ManagedJobs(cluster.client, change)
-        with pytest.raises(GangUnsupported) as refused:
-            await cluster.submit(LEADER_AND_WORKERS, api=client)
-        assert reason in f"{refused.value} {refused.value.remedy}"
-        assert client.requests == ["LIST jobs", "POST jobs"], "a dry run"
-        assert cluster.objects(JOBS) == []
 
 
 async def all_crashes(*, after_a_crash: bool) -> list[Crash]:

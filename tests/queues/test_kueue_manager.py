@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.exceptions import GangUnsupported
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
@@ -62,15 +62,33 @@ async def test_submission_repeats_its_requests_and_other_gangs_go_on(
     assert 1 <= len(told) <= 4, told  # one line for each request that is repeated
 
 
-async def test_gang_without_a_queue_says_so_where_every_job_needs_one(kueue: Kueue, tenant: Tenant) -> None:
+@pytest.mark.parametrize("gang", ["required", "off"])
+async def test_gang_without_a_queue_is_refused_where_every_job_needs_one(
+    kueue: Kueue, tenant: Tenant, gang: str
+) -> None:
     with managing_all_jobs(kueue):
         async with GangService.connect(tenant.config) as gangs:
-            submission = await submit_gang(gangs, gang_spec())
-            async with following(tenant, submission, Deadlines(queue_s=8)) as gang:
+            with pytest.raises(InvalidGangSpec, match="manageJobsWithoutQueueName"):
+                await submit_gang(gangs, gang_spec(gang=gang))
+    assert stored_writes(tenant) == []
+
+
+async def test_gang_without_a_queue_says_why_kueue_has_suspended_it(kueue: Kueue, tenant: Tenant) -> None:
+    """The configuration of Kueue is changed after the submission."""
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(code="import time; time.sleep(3000)"))
+        async with following(tenant, submission, Deadlines(queue_s=8)) as gang:
+            with managing_all_jobs(kueue):
                 await gang.line("it lets only Jobs of a queue run here")
                 event = await gang.event()
-            assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
-            await until(lambda: not pods_of(tenant))
+                assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
+                await until(lambda: not pods_of(tenant))
+
+
+def stored_writes(tenant: Tenant) -> list[str]:
+    """Return the URIs of the tenant's writes that are no dry runs."""
+    writes = [event["requestURI"] for event in tenant.audited() if event["verb"] not in {"get", "list"}]
+    return [uri for uri in writes if "dryRun=All" not in uri]
 
 
 @contextmanager
@@ -94,8 +112,7 @@ async def test_roles_without_a_queue_are_refused_where_every_job_needs_one(kueue
         async with GangService.connect(tenant.config) as gangs:
             with pytest.raises(GangUnsupported, match="manageJobsWithoutQueueName"):
                 await submit_gang(gangs, leader_and_workers())
-    writes = [event["requestURI"] for event in tenant.audited() if event["verb"] not in {"get", "list"}]
-    assert [uri for uri in writes if "dryRun=All" not in uri] == []
+    assert stored_writes(tenant) == []
 
 
 @WITH_JOB_SETS

@@ -18,7 +18,8 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     admission_checks,
     held_reason,
     queue_problems,
-    unnamed_queue_problem,
+    unnamed_job_error,
+    unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.queues.kueue import Kueue
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
@@ -52,6 +53,21 @@ def test_queue_of_a_stored_job(stored: Job, queue: Any, started: bool, complete:
     assert (found.is_started(stored), stored.is_submission_complete) == (started, complete)
 
 
+UNNAMED_JOBS = {
+    "nothing manages it": (job(suspend=False), ""),
+    "suspended": (job(), "queue_name: is not given, and the cluster suspends each Job that names no queue"),
+    "given to a queue": (job(label="default"), ""),
+    "given to a queue that has admitted it": (job(suspend=False, label="default"), ""),
+}
+
+
+@pytest.mark.parametrize(("stored", "reason"), UNNAMED_JOBS.values(), ids=UNNAMED_JOBS)
+def test_job_without_a_queue_runs_unless_the_cluster_suspends_it(stored: Job, reason: str) -> None:
+    error = unnamed_job_error(stored)
+    assert (error is not None) == bool(reason)
+    assert reason in str(error)
+
+
 UNNAMED = {
     "nothing manages it": (job(suspend=False), "", ""),
     "suspended": (job(), "manageJobsWithoutQueueName", ""),
@@ -62,7 +78,7 @@ UNNAMED = {
 @pytest.mark.parametrize(("stored", "jobs", "job_set"), UNNAMED.values(), ids=UNNAMED)
 def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(stored: Job, jobs: str, job_set: str) -> None:
     for has_job_set, reason in ((False, jobs), (True, job_set)):
-        problem = unnamed_queue_problem(stored, has_job_set=has_job_set)
+        problem = unnamed_roles_error(stored, has_job_set=has_job_set)
         assert (problem is not None) == bool(reason)
         assert reason in str(problem)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.exceptions import GangUnsupported, Problem
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 QUEUES_SHOWN_MAX: Final = 10
 RUNNING: Final = "None"
 """Value of `spec.stopPolicy` of a queue that is not held."""
+_SUSPENDS_UNNAMED: Final = "the cluster suspends each Job that names no queue (manageJobsWithoutQueueName of Kueue)"
+_NAME_A_QUEUE: Final = "Give queue_name, or name the queue in the connection"
 
 
 class QueueFacts(Struct, frozen=True):
@@ -90,7 +92,20 @@ def held_reason(name: str, facts: QueueFacts) -> str | None:
     return next((f"LocalQueue {name} is not active: {_text(item)}" for item in inactive), None)
 
 
-def unnamed_queue_problem(stored: Job, *, has_job_set: bool) -> GangUnsupported | None:
+def unnamed_job_error(stored: Job) -> InvalidGangSpec | None:
+    """Return why a Job that names no queue would never run, or `None` if the Job may run.
+
+    A Job that gets the label of the LocalQueue `default` is a Job of this queue, and runs when the queue admits it.
+
+    :param stored: The Job as the server would store it, if it is created without the label of a queue, and not
+        suspended.
+    """
+    if stored.queue is not None or not stored.is_suspended:
+        return None
+    return InvalidGangSpec((Problem("queue_name", f"is not given, and {_SUSPENDS_UNNAMED}", _NAME_A_QUEUE),))
+
+
+def unnamed_roles_error(stored: Job, *, has_job_set: bool) -> GangUnsupported | None:
     """Return why a gang with roles cannot run where the cluster itself manages Jobs that name no queue.
 
     The error is `None` if the gang can run.
@@ -100,18 +115,17 @@ def unnamed_queue_problem(stored: Job, *, has_job_set: bool) -> GangUnsupported 
     :param has_job_set: Whether the roles are one JobSet, which names its queue. Then nothing depends on `spec.suspend`
         of the main Job, because it has no pods.
     """
-    if (problem := given_queue_problem(stored)) is not None:
-        return problem
+    if (error := given_queue_error(stored)) is not None:
+        return error
     if stored.is_suspended and not has_job_set:
         return GangUnsupported(
-            "the cluster suspends each Job that names no queue (manageJobsWithoutQueueName of Kueue), so it would stop "
-            "the Jobs of the roles",
-            "Give queue_name, or name the queue in the connection: then the roles are one JobSet in the queue",
+            f"{_SUSPENDS_UNNAMED}, so it would stop the Jobs of the roles",
+            f"{_NAME_A_QUEUE}: then the roles are one JobSet in the queue",
         )
     return None
 
 
-def given_queue_problem(stored: Job) -> GangUnsupported | None:
+def given_queue_error(stored: Job) -> GangUnsupported | None:
     """Return why a gang with roles cannot run if the cluster has given its main Job the label of a queue, or `None`.
 
     :param stored: The main Job as the server stores it, or would store it, if it is created without such a label.

@@ -1,0 +1,103 @@
+"""A cluster may manage Jobs that name no queue: the submission finds out before anything is created."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.submission.submission import SubmissionState
+from gangjobs_sandbox.resources import JOBS
+from tests.crashes import InterceptedClient
+from tests.provider.role_gangs import LEADER_AND_WORKERS
+from tests.provider.submission_cluster import GANG_OF_4, running_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Body = dict[str, Any]
+
+
+class ManagedJobs(InterceptedClient):
+    """A client of a cluster with a webhook that changes each Job that is created."""
+
+    def __init__(self, client: Any, change: Callable[[Body], Body]) -> None:
+        super().__init__(client)
+        self.change = change
+
+    async def create(self, resource: Any, body: Body, *args: Any, **kwargs: Any) -> Any:
+        body = self.change(body) if resource.plural == "jobs" else body
+        return await super().create(resource, body, *args, **kwargs)
+
+
+def suspended(body: Body) -> Body:
+    return {**body, "spec": {**body["spec"], "suspend": True}}
+
+
+def labelled(body: Body) -> Body:
+    labels = {**body["metadata"]["labels"], LABEL_KUEUE_QUEUE: "default"}
+    return {**body, "metadata": {**body["metadata"], "labels": labels}}
+
+
+@pytest.mark.parametrize("serves_kueue", [True, None], ids=["Kueue is served", "unknown"])
+async def test_a_gang_is_refused_where_the_cluster_suspends_jobs_without_a_queue(serves_kueue):
+    async with running_cluster() as cluster:
+        cluster.discovered = replace(cluster.discovered, serves_kueue=serves_kueue)
+        client = ManagedJobs(cluster.client, suspended)
+        with pytest.raises(InvalidGangSpec, match="manageJobsWithoutQueueName") as refused:
+            await cluster.submit(GANG_OF_4, api=client)
+        assert "Give queue_name, or name the queue in the connection" in str(refused.value)
+        assert client.requests == ["LIST jobs", "POST jobs"], "a dry run"
+        assert cluster.objects(JOBS) == []
+
+
+async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
+    async with running_cluster() as cluster:
+        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
+        submission = await cluster.submit(GANG_OF_4, api=ManagedJobs(cluster.client, labelled))
+        assert (submission.queue, submission.state) == ("default", SubmissionState.SUSPENDED)
+
+
+async def test_a_gang_that_the_user_starts_is_not_judged():
+    async with running_cluster() as cluster:
+        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
+        spec = replace(GANG_OF_4, keep_suspended=True)
+        assert (
+            await cluster.submit(spec, api=ManagedJobs(cluster.client, suspended))
+        ).state is SubmissionState.SUSPENDED
+
+
+async def test_an_adopted_gang_is_not_judged_again():
+    async with running_cluster() as cluster:
+        first = await cluster.submit(GANG_OF_4)
+        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
+        client = ManagedJobs(cluster.client, suspended)
+        assert (await cluster.submit(GANG_OF_4, api=client, claim="ti-2")).ref == first.ref
+        assert "POST jobs" not in client.requests
+
+
+@pytest.mark.parametrize("spec", [GANG_OF_4, LEADER_AND_WORKERS], ids=["one Job", "roles"])
+async def test_no_dry_run_is_sent_where_kueue_is_not_served(spec):
+    async with running_cluster() as cluster:
+        client = InterceptedClient(cluster.client)
+        await cluster.submit(spec, api=client)
+        assert client.requests.count("POST jobs") == len(cluster.objects(JOBS))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(suspended, "manageJobsWithoutQueueName"), (labelled, "LocalQueue of the name default")],
+    ids=["suspends it", "gives it to a queue"],
+)
+async def test_roles_are_refused_where_the_cluster_manages_jobs_without_a_queue(change, reason):
+    async with running_cluster() as cluster:
+        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
+        client = ManagedJobs(cluster.client, change)
+        with pytest.raises(GangUnsupported) as refused:
+            await cluster.submit(LEADER_AND_WORKERS, api=client)
+        assert reason in f"{refused.value} {refused.value.remedy}"
+        assert client.requests == ["LIST jobs", "POST jobs"], "a dry run"
+        assert cluster.objects(JOBS) == []
