@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
 
 class ProcessDied(BaseException):
@@ -128,6 +128,29 @@ class CrashingClient(InterceptedClient):
     def _fails(self, number: int, crash: Crash) -> bool:
         """A process that has died sends no more requests."""
         return number == crash.at or (self._error is ProcessDied and number > crash.at)
+
+
+class CrashingAtFirst(CrashingClient):
+    """A client whose process stops at the first request of some kinds, whenever that is.
+
+    Attributes:
+        request: the request, such as `PATCH jobs`; empty until then.
+    """
+
+    def __init__(self, client: Client, kinds: Collection[str], *, applied: bool) -> None:
+        """
+        :param kinds: The kinds of requests, such as `PATCH jobs`.
+        :param applied: Whether the API server still applies the request.
+        """
+        super().__init__(client)
+        self.request = ""
+        self._kinds = kinds
+        self._applied = applied
+
+    async def send_through(self, number: int, request: str, send: Callable[[], Awaitable[Any]]) -> Any:
+        if self.crash is None and request in self._kinds:
+            self.crash, self.request = Crash(number, self._applied), request
+        return await super().send_through(number, request, send)
 
 
 @contextmanager

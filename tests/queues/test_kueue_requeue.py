@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import cycle, product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +13,14 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.requeue import REQUEUES_MAX
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import leader_and_workers
+from tests.crashes import CrashingAtFirst, dies
 from tests.queues.following import following, pods_of, until
 from tests.queues.tenants import kueue_tenant
+from tests.replies import accepted
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -46,6 +52,14 @@ def set_requeues(tenant: Tenant, submission: Submission, value: str) -> None:
             headers={"Content-Type": "application/merge-patch+json"},
         )
         assert reply.is_success, reply.text
+
+
+def requeues_of(tenant: Tenant, submission: Submission) -> str:
+    """Return the annotation of the Job."""
+    with tenant.plane.client() as admin:
+        reply = admin.get(f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{submission.ref.name}")
+    annotations: dict[str, str] = accepted(reply)["metadata"]["annotations"]
+    return annotations[ANNOTATION_REQUEUES]
 
 
 async def placed_in_part(tenant: Tenant, submission: Submission) -> None:
@@ -84,6 +98,49 @@ async def test_roles_of_which_two_of_three_pods_fit_are_queued_again_and_run_whe
 ) -> None:
     spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
     await returns_and_runs(kueue, tenant, quota_only, spec)
+
+
+async def returns_once_although_its_followers_die(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
+    """Let a gang of which two of three pods fit return to its queue, and let a follower die at each of its writes."""
+    async with GangService.connect(tenant.config) as gangs:
+        first = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu="2500m", gang="off", queue_name="team"), "first")
+        await until(lambda: len(pods_of(tenant, first)) == 2)
+        second = await submit_gang(gangs, spec, "second")
+        mark, workload = "PATCH jobs", "PATCH workloads"
+        writes: list[tuple[str, bool]] = []
+        for applied in cycle((False, True)):
+            process = CrashingAtFirst(gangs.client, {mark, workload}, applied=applied)
+            with dies(process):
+                async with asyncio.timeout(TIMEOUT_S):
+                    await follow(process, second.ref, deadlines=IN_TIME, report=lambda observation: None)
+            writes.append((process.request, applied))
+            if requeues_of(tenant, second) == "1":
+                break
+        # A write is repeated if the Job has changed since it was read.
+        assert len(writes) >= 8
+        assert set(writes) == set(product((mark, workload), (False, True)))
+        await gangs.delete(first.ref)
+        async with following(tenant, second) as lines:
+            await lines.line("running: 3/3")
+    assert requeues_of(tenant, second) == "1"
+    await until(lambda: kueue.used_cpu(queue) == "3900m")
+    assert tenant.forbidden_requests() == []
+
+
+@BARE
+async def test_gang_whose_followers_die_at_each_write_returns_once(
+    kueue: Kueue, tenant: Tenant, quota_only: str
+) -> None:
+    spec = gang_spec(3, code=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
+    await returns_once_although_its_followers_die(kueue, tenant, quota_only, spec)
+
+
+@WITH_JOB_SETS
+async def test_roles_whose_followers_die_at_each_write_return_once(
+    kueue: Kueue, tenant: Tenant, quota_only: str
+) -> None:
+    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
+    await returns_once_although_its_followers_die(kueue, tenant, quota_only, spec)
 
 
 async def ends_after_its_last_return(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
