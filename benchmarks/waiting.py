@@ -21,7 +21,6 @@ import time
 from contextlib import contextmanager
 from cProfile import Profile
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +64,11 @@ KINDS: dict[str, Callable[[str, str, str], BaseTrigger]] = {"ours": ours, "plain
 
 def read_plainly() -> None:
     """Let the informers of this event loop read each chunk of a watch as it arrives."""
-    from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.http.aiohttp_transport import AiohttpTransport
-    from airflow_provider_gangjobs.cluster.http.stream_reader import read_chunks
     from airflow_provider_gangjobs.cluster.informer.factory import InformerFactory
     from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
+    from benchmarks.plain_reads import informers_without_batches
 
-    transport = partial(AiohttpTransport, read_stream=read_chunks)
-    set_loop_local(InformerFactory, InformerFactory(connect=partial(Client, transport=transport)))
+    set_loop_local(InformerFactory, informers_without_batches())
 
 
 class Waits:
