@@ -2,8 +2,8 @@
 
 A gang that names no scheduler needs no request beyond `cluster.discovery`, unless the cluster serves the Workload API
 only in versions that this release of the provider does not know. Then dry runs show whether such a version keeps the
-link of the pods and the policy of the group. A gang that names no queue needs one request, which is sent at the same
-time: whether the cluster serves Kueue, which may manage Jobs without a queue, too.
+link of the pods and the policy of the group. A gang that names no queue needs one request more: whether the cluster
+serves Kueue, which may manage Jobs without a queue, too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.api_groups import read_api_group
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
-from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
-from airflow_provider_gangjobs.cluster.gather import gather_or_cancel
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
@@ -39,28 +38,28 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         ClusterError: no request could be sent.
     """
     config = client.config
-    found: DiscoveredResources
-    found, serves_kueue = await gather_or_cancel(
-        _discover_scheduler(client, spec, namespace), _serves_kueue(client, spec)
-    )
+    found = await _discover_scheduler(client, spec, namespace)
     return replace(
         found,
         gang_scheduler=config.gang_scheduler,
         queue_name=config.queue_name,
         queue_priority=config.queue_priority,
-        serves_kueue=serves_kueue,
+        serves_kueue=await _serves_kueue(client, spec),
     )
 
 
 async def _serves_kueue(client: Client, spec: GangSpec) -> bool | None:
-    """Return whether Kueue may manage a Job that names no queue; `None` if this is unknown or does not matter."""
+    """Return whether Kueue may manage a Job that names no queue; `None` if this is unknown or does not matter.
+
+    The request is not repeated: if the answer is unknown, the submission sends a dry run, as if Kueue were served.
+    """
     if spec.roles is None and (spec.queue_name or client.config.queue_name):
         return None
     try:
-        await client.get_raw(f"/apis/{KUEUE_GROUP}")
+        await client.get_raw(f"/apis/{KUEUE_GROUP}", retry_for_s=0.0)
     except NotFound:
         return False
-    except (ApiError, ReplyLost):
+    except ClusterError:
         return None
     return True
 

@@ -7,13 +7,14 @@ retries, because a person has to correct the cause.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -56,3 +57,14 @@ async def retry_until_answered(request: Callable[[], Awaitable[T]], *, clock: Cl
             if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
                 raise ClusterRefused(error) from error
             await clock.sleep(backoff.next(at_least_s=error.retry_after_s))
+
+
+async def gather_or_cancel(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all at once and return the results in order. If one fails, cancel the others and raise its error."""
+    tasks = [asyncio.create_task(request) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.gather import gather_or_cancel
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.server_clock import RESOLUTION_S
@@ -31,7 +30,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, says_w
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.requests import JobRequests
-from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, retry_until_answered
+from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult

@@ -41,7 +41,7 @@ async def test_roles_in_a_queue_cost_the_request_for_kueue(cluster):
     assert await sent(cluster, GangSpec(image="trainer:1", roles=roles, queue_name="team")) == 1
 
 
-@pytest.mark.parametrize("code", [403, 500])
+@pytest.mark.parametrize("code", [403, 429, 500])
 async def test_it_is_unknown_whether_kueue_is_served_if_the_request_fails(cluster, code):
     found = await discover_for(cluster.client, gang(), namespace=NAMESPACE)
     assert found.serves_kueue is False

@@ -99,7 +99,7 @@ async def run(ref: GangRef) -> None:
 async def first_event(ref: GangRef) -> Any:
     known = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "claim": ref.name}
     trigger = GangJobTrigger(kubernetes_conn_id="plane", installation="prod", **known)
-    trigger.task_instance = SimpleNamespace(dag_id="d", run_id="r", task_id=ref.name, map_index=-1)
+    trigger.task_instance = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id=ref.name, map_index=-1)
     async for event in trigger.run():
         return event.payload
     raise AssertionError("the trigger has ended without an event")
