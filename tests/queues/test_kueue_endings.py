@@ -1,7 +1,6 @@
 """The ways in which pods can end (docs/clusters.md), for gangs in queues of the real Kueue, with the same results.
 
-The scenarios are played all at once, each in a namespace, in a queue and on nodes of its own. Those that take a minute
-are left out. Then each has its test.
+The scenarios are played all at once, each in a namespace, in a queue and on nodes of its own. Then each has its test.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
-CHOSEN = [name for name, scenario in SCENARIOS.items() if not scenario.is_slow]
-
 
 @pytest.fixture(scope="module")
 def played(kueue: Kueue) -> Mapping[str, BaseException | None]:
@@ -35,11 +32,11 @@ def played(kueue: Kueue) -> Mapping[str, BaseException | None]:
             kueue.create_queue(tenant.namespace, cpu="20")
             yield tenant
 
-    return asyncio.run(play_all(kueue.plane, CHOSEN, tenant_of=tenant_of, queue_name="team"))
+    return asyncio.run(play_all(kueue.plane, list(SCENARIOS), tenant_of=tenant_of, queue_name="team"))
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_gang_in_a_queue_ends_as_documented(name: str, played: Mapping[str, BaseException | None]) -> None:
     if (wrong := played[name]) is not None:
         raise wrong

@@ -1,7 +1,6 @@
 """The ways in which pods can end (docs/clusters.md), for gangs that Volcano, coscheduling and YuniKorn place.
 
-The scenarios are played all at once, each in a namespace and on nodes of its own. Those that take a minute are left
-out. Then each has its test.
+The scenarios are played all at once, each in a namespace and on nodes of its own. Then each has its test.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 NO_ROOM = "the gang cannot be placed"
 UNLIKE_OTHERS = {"yunikorn": {NO_ROOM: replace(SCENARIOS[NO_ROOM], code="Deadline.assembling.scheduler")}}
 """YuniKorn says to no rank that there is no room for it."""
-CHOSEN = [name for name, scenario in SCENARIOS.items() if not scenario.is_slow]
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +31,14 @@ def played(cluster: Cluster) -> Mapping[str, BaseException | None]:
     """What went wrong with each scenario."""
     tenant_of = partial(scheduler_tenant, cluster.scheduler, cluster.plane)
     scenarios = SCENARIOS | UNLIKE_OTHERS.get(cluster.scheduler, {})
-    played = play_all(cluster.plane, CHOSEN, scenarios=scenarios, tenant_of=tenant_of, gang_scheduler=cluster.scheduler)
+    played = play_all(
+        cluster.plane, list(SCENARIOS), scenarios=scenarios, tenant_of=tenant_of, gang_scheduler=cluster.scheduler
+    )
     return asyncio.run(played)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_gang_of_a_scheduler_ends_as_documented(name: str, played: Mapping[str, BaseException | None]) -> None:
     if (wrong := played[name]) is not None:
         raise wrong
