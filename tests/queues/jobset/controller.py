@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    import httpx
+
     from tests.cluster.control_plane import ControlPlane
 
 API: Final = "/apis/jobset.x-k8s.io/v1alpha2"
@@ -89,11 +91,7 @@ class JobSetController:
                 document |= {"webhooks": kept, "metadata": {"name": f"jobset-{document['kind'].lower()[:8]}"}}
                 path = f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s"
                 accepted(client.post(path, json=document))
-            probe = _job_set("probe", replicatedJobs=[])
-            create = f"{API}/namespaces/default/jobsets?dryRun=All"
-            wait_until(
-                lambda: "network" in accepted(client.post(create, json=probe))["spec"], "the webhook sets defaults"
-            )
+            wait_until(lambda: _has_defaults(client), "the webhook sets defaults")
 
     def stop(self) -> None:
         """Stop the controller and wait until it is gone."""
@@ -129,6 +127,13 @@ class JobSetController:
         if self._process is None or self._process.poll() is not None:
             raise AssertionError(f"the controller ended: {(self.work / 'controller.log').read_text()[-3000:]}")
         return is_healthy(f"http://127.0.0.1:{self.health}/readyz")
+
+
+def _has_defaults(client: httpx.Client) -> bool:
+    """Return whether a new JobSet gets its defaults. The controller answers webhooks with 404 until it has all."""
+    url = f"{API}/namespaces/default/jobsets?dryRun=All"
+    reply = client.post(url, json=_job_set("probe", replicatedJobs=[]))
+    return reply.is_success and "network" in reply.json()["spec"]
 
 
 @contextlib.contextmanager
