@@ -23,7 +23,7 @@ from tests.cluster.tenant import Tenant
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest
 from tests.endings.scenario_runner import outcomes_by_rank, play
-from tests.endings.scenarios import SCENARIOS
+from tests.endings.scenarios import ROLE_SCENARIOS, SCENARIOS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -36,8 +36,14 @@ ALL_ON = "1.36"
 """The other releases leave out the scenarios that take a minute."""
 
 
+WITH_ROLES = ", with roles"
+"""The end of the name of a scenario that is played with a gang in which each rank has a role of its own."""
+ROLE_NAMES = [f"{name}{WITH_ROLES}" for name in ROLE_SCENARIOS]
+NAMES = [*SCENARIOS, *ROLE_NAMES]
+
+
 def chosen(release: str) -> list[str]:
-    return [name for name, scenario in SCENARIOS.items() if release == ALL_ON or not scenario.is_slow]
+    return [name for name in NAMES if release == ALL_ON or not SCENARIOS[name.removesuffix(WITH_ROLES)].is_slow]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +74,7 @@ async def play_all(
 ) -> dict[str, BaseException | None]:
     """Run the scenarios at the same time. Return the error of each scenario, or None.
 
+    :param names: Names of scenarios, some of which may end with `WITH_ROLES`.
     :param tenant_of: Makes the namespace of a scenario of this name. By default it has the rights of `rbac.yaml`.
     :param defaults: Parameters of the gangs, where the scenario does not set them.
     """
@@ -77,13 +84,14 @@ async def play_all(
         tenants = {name: stack.enter_context(tenant_of(name)) for name in names}
 
         async def one(name: str) -> None:
-            scenario, tenant = scenarios[name], tenants[name]
+            scenario, tenant = scenarios[name.removesuffix(WITH_ROLES)], tenants[name]
             gang = GangUnderTest.begun(
                 kubelets.admin,
                 tenant.config,
                 tenant.namespace,
                 kubelets,
                 nodes=scenario.nodes,
+                has_roles=name.endswith(WITH_ROLES),
                 **defaults | dict(scenario.spec),
             )
             async with gang as begun:
@@ -95,7 +103,7 @@ async def play_all(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(
     name: str, plane: ControlPlane, played: Mapping[str, BaseException | None]
 ) -> None:

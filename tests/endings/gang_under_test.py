@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.http.options import PropagationPolicy
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG, LABEL_GANG_ROLE
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
@@ -71,9 +71,13 @@ class GangUnderTest:
         *,
         clock: Clock | None = None,
         nodes: Sequence[int] = (1, 1),
+        has_roles: bool = False,
         **spec: Any,
     ) -> AsyncIterator[GangUnderTest]:
-        """Submit a gang of two ranks of one CPU, for nodes with these CPUs. The nodes are removed at the end."""
+        """Submit a gang of two ranks of one CPU, for nodes with these CPUs. The nodes are removed at the end.
+
+        :param has_roles: Whether each rank has a role of its own: `leader` is rank 0, and `worker` is rank 1.
+        """
         gang = cls(admin, config, namespace, kubelets, clock or Clock())
         for number, cpu in enumerate(nodes):
             name = f"{gang.id}-{number}"
@@ -81,25 +85,27 @@ class GangUnderTest:
             await kubelets.join(name, cpu=cpu, labels={NODE_LABEL: gang.id})
         try:
             async with recording(admin, namespace, now=gang.clock.monotonic) as gang._recorder:
-                await gang._submit(spec)
+                await gang._submit(spec, has_roles=has_roles)
                 yield gang
         finally:
             for name in gang.nodes:
                 kubelets.alive.discard(name)
                 await admin.delete(NODES, name)
 
-    async def _submit(self, changes: dict[str, Any]) -> None:
-        defaults: dict[str, Any] = {
+    async def _submit(self, changes: dict[str, Any], *, has_roles: bool) -> None:
+        pod: dict[str, Any] = {
             "image": "trainer:1",
             "command": ["train"],
-            "workers": 2,
             "resources": {"cpu": "1"},
             "node_selector": {NODE_LABEL: self.id},
-            "namespace": self.namespace,
         }
+        changes = dict(changes)
+        if has_roles:
+            pod |= {name: changes.pop(name) for name in ("tolerations",) if name in changes}
+        ranks = {"roles": {"leader": pod, "worker": pod}} if has_roles else {"workers": 2, **pod}
+        spec = GangSpec(**{"namespace": self.namespace, **ranks, **changes})
         async with GangService.connect(self.config) as gangs:
-            key = TaskKey("dag", self.id, "task", -1)
-            submission = await gangs.submit(GangSpec(**defaults | changes), key=key, claim="somebody")
+            submission = await gangs.submit(spec, key=TaskKey("dag", self.id, "task", -1), claim="somebody")
         self.ref = submission.ref
 
     async def follow(self, **options: Any) -> GangEvent:
@@ -246,7 +252,9 @@ class _Evictions(Resource):
 
 
 def _rank(pod: Obj) -> int:
-    return int(pod["metadata"]["annotations"][ANNOTATION_COMPLETION_INDEX])
+    metadata = pod["metadata"]
+    first = int(metadata["labels"].get(LABEL_GANG_ROLE) == "worker")
+    return first + int(metadata["annotations"][ANNOTATION_COMPLETION_INDEX])
 
 
 def _urgent(priority_class: str, node: str) -> Obj:

@@ -52,7 +52,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
     if event.status is not Status.DELETED:
         check_harvest(record, uids, name)
         assert _recorded(record.ledger(name)) == outcomes_by_rank(event)
-    if any(map(_stays, record.last(JOBS, gang=name))):
+    if any(_stays(job) for job in record.last(JOBS, gang=name) if job["metadata"]["name"] == name):
         async with GangService.connect(gang.config) as gangs:
             assert {outcome.uid for outcome in await gangs.outcomes(gang.ref)} == uids
 

@@ -313,3 +313,11 @@ SCENARIOS: dict[str, Scenario] = {
         spec=job_spec(successPolicy={"rules": [{"succeededIndexes": "0"}]}),
     ),
 }
+
+ROLE_SCENARIOS = {
+    name: scenario
+    for name, scenario in SCENARIOS.items()
+    if "manifest" not in scenario.spec and "suspends" not in name and "orphaned" not in name
+}
+"""The scenarios that a gang with roles has, too. Such a gang has no manifest, and so no policies of its Job. A person
+who suspends its main Job, or deletes the main Job and orphans its pods, changes one of several Jobs only."""
