@@ -37,6 +37,11 @@ WIDE = gang_spec(3, code=SLEEP, cpu="2600m", gang="preferred", queue_name="team"
 """Fits the sum of two nodes of 4 CPUs, and only two of its pods fit on the nodes."""
 
 
+FITS_LATER = gang_spec(3, code=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
+"""Beside a gang of 2 pods of 2500m, two of its pods fit on the nodes. Alone, all fit."""
+ROLES_FIT_LATER = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
+
+
 @pytest.fixture
 def quota_only(kueue: Kueue, tenant: Tenant) -> str:
     """The ClusterQueue of the queue `team`, with more quota than the nodes have CPUs."""
@@ -67,12 +72,17 @@ async def placed_in_part(tenant: Tenant, submission: Submission) -> None:
     await until(lambda: sum("nodeName" in pod["spec"] for pod in pods_of(tenant, submission)) == 2)
 
 
+async def submit_behind_another(gangs: GangService, tenant: Tenant, spec: GangSpec) -> tuple[Submission, Submission]:
+    """Submit a gang that takes a part of each node, and then the gang of `spec`. Return both."""
+    first = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu="2500m", gang="off", queue_name="team"), "first")
+    await until(lambda: len(pods_of(tenant, first)) == 2)
+    return first, await submit_gang(gangs, spec, "second")
+
+
 async def returns_and_runs(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
     """Submit a gang of which two of three pods fit, let it return to its queue once, and run when there is room."""
     async with GangService.connect(tenant.config) as gangs:
-        first = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu="2500m", gang="off", queue_name="team"), "first")
-        await until(lambda: len(pods_of(tenant, first)) == 2)
-        second = await submit_gang(gangs, spec, "second")
+        first, second = await submit_behind_another(gangs, tenant, spec)
         assert second.decision.startswith("basic:")
         async with following(tenant, second, IN_TIME) as lines:
             await lines.line("Returned to Kueue queue team (1 of at most 3 times)")
@@ -88,24 +98,20 @@ async def returns_and_runs(kueue: Kueue, tenant: Tenant, queue: str, spec: GangS
 async def test_gang_of_which_two_of_three_pods_fit_is_queued_again_and_runs_when_there_is_room(
     kueue: Kueue, tenant: Tenant, quota_only: str
 ) -> None:
-    spec = gang_spec(3, code=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
-    await returns_and_runs(kueue, tenant, quota_only, spec)
+    await returns_and_runs(kueue, tenant, quota_only, FITS_LATER)
 
 
 @WITH_JOB_SETS
 async def test_roles_of_which_two_of_three_pods_fit_are_queued_again_and_run_when_there_is_room(
     kueue: Kueue, tenant: Tenant, quota_only: str
 ) -> None:
-    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
-    await returns_and_runs(kueue, tenant, quota_only, spec)
+    await returns_and_runs(kueue, tenant, quota_only, ROLES_FIT_LATER)
 
 
 async def returns_once_although_its_followers_die(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
     """Let a gang of which two of three pods fit return to its queue, and let a follower die at each of its writes."""
     async with GangService.connect(tenant.config) as gangs:
-        first = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu="2500m", gang="off", queue_name="team"), "first")
-        await until(lambda: len(pods_of(tenant, first)) == 2)
-        second = await submit_gang(gangs, spec, "second")
+        first, second = await submit_behind_another(gangs, tenant, spec)
         mark, workload = "PATCH jobs", "PATCH workloads"
         writes: list[tuple[str, bool]] = []
         for applied in cycle((False, True)):
@@ -131,16 +137,14 @@ async def returns_once_although_its_followers_die(kueue: Kueue, tenant: Tenant, 
 async def test_gang_whose_followers_die_at_each_write_returns_once(
     kueue: Kueue, tenant: Tenant, quota_only: str
 ) -> None:
-    spec = gang_spec(3, code=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
-    await returns_once_although_its_followers_die(kueue, tenant, quota_only, spec)
+    await returns_once_although_its_followers_die(kueue, tenant, quota_only, FITS_LATER)
 
 
 @WITH_JOB_SETS
 async def test_roles_whose_followers_die_at_each_write_return_once(
     kueue: Kueue, tenant: Tenant, quota_only: str
 ) -> None:
-    spec = leader_and_workers(leader=SLEEP, worker=SLEEP, cpu="1300m", gang="preferred", queue_name="team")
-    await returns_once_although_its_followers_die(kueue, tenant, quota_only, spec)
+    await returns_once_although_its_followers_die(kueue, tenant, quota_only, ROLES_FIT_LATER)
 
 
 async def ends_after_its_last_return(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
