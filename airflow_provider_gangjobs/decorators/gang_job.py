@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
+from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.decorators import arguments, runner
 from airflow_provider_gangjobs.decorators.function import extract_source, without_gang
 from airflow_provider_gangjobs.decorators.runner import Gang
-from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import FILES_PATH
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
@@ -114,7 +115,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         spec = super()._spec()
         function_files = self._function_files()
         _check_arguments_size(spec.files, function_files)
-        return replace(spec, files={**spec.files, **function_files})
+        return replace_struct(spec, files={**spec.files, **function_files})
 
     def _function_files(self) -> dict[str, str]:
         """Return the files by which a rank calls the function."""
@@ -128,6 +129,8 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         }
 
     def _complete(self, context: Context, event: GangEvent) -> Any:
+        from airflow_provider_gangjobs.exceptions import AppFailed
+
         try:
             return super()._complete(context, event)
         except AppFailed as error:

@@ -27,38 +27,43 @@
 Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
 `retryable` is false if another try with the same parameters must fail in the same way.
 
-Users import the exceptions from this package. Its modules are an implementation detail.
+Users import the exceptions from this package. Its modules are an implementation detail. The package imports a module
+when somebody asks for one of its exceptions, because a DAG file that only uses the operator needs few of them.
 """
 
 from __future__ import annotations
 
-from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
-from airflow_provider_gangjobs.exceptions.gang_end import (
-    AppFailed,
-    DeadlineExceeded,
-    Disrupted,
-    GangFailed,
-    ImagePullFailed,
-    JobDeleted,
-    JobReplaced,
-    Preempted,
-    Unschedulable,
-)
-from airflow_provider_gangjobs.exceptions.job_sets import JobSetDeleted, JobSetFailed, JobSetUnavailable
-from airflow_provider_gangjobs.exceptions.results import (
-    LedgerUnavailable,
-    OutcomesMissing,
-    ResultsTooLarge,
-    ResultTooLarge,
-    TrackingFailed,
-)
-from airflow_provider_gangjobs.exceptions.submission import (
-    GangUnsupported,
-    InvalidGangSpec,
-    PreviousAttemptRunning,
-    SubmissionConflict,
-    SubmissionFailed,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
+    from airflow_provider_gangjobs.exceptions.gang_end import (
+        AppFailed,
+        DeadlineExceeded,
+        Disrupted,
+        GangFailed,
+        ImagePullFailed,
+        JobDeleted,
+        JobReplaced,
+        Preempted,
+        Unschedulable,
+    )
+    from airflow_provider_gangjobs.exceptions.job_sets import JobSetDeleted, JobSetFailed, JobSetUnavailable
+    from airflow_provider_gangjobs.exceptions.results import (
+        LedgerUnavailable,
+        OutcomesMissing,
+        ResultsTooLarge,
+        ResultTooLarge,
+        TrackingFailed,
+    )
+    from airflow_provider_gangjobs.exceptions.submission import (
+        GangUnsupported,
+        InvalidGangSpec,
+        PreviousAttemptRunning,
+        SubmissionConflict,
+        SubmissionFailed,
+    )
 
 __all__ = [
     "AppFailed",
@@ -87,7 +92,35 @@ __all__ = [
     "Unschedulable",
 ]
 
-# The module of a class is part of serialized retry policies, of tracebacks and of pickles. Users import the classes
-# from this package, so this package is the module of each class.
-for _name in __all__:
-    globals()[_name].__module__ = __name__
+_EXCEPTIONS: Final = {
+    "base": ("GangJobError", "Problem"),
+    "gang_end": (
+        "GangEndError",
+        "AppFailed",
+        "DeadlineExceeded",
+        "Disrupted",
+        "GangFailed",
+        "ImagePullFailed",
+        "JobDeleted",
+        "JobReplaced",
+        "Preempted",
+        "Unschedulable",
+    ),
+    "job_sets": ("JobSetDeleted", "JobSetFailed", "JobSetUnavailable"),
+    "results": ("LedgerUnavailable", "OutcomesMissing", "ResultsTooLarge", "ResultTooLarge", "TrackingFailed"),
+    "submission": (
+        "GangUnsupported",
+        "InvalidGangSpec",
+        "PreviousAttemptRunning",
+        "SubmissionConflict",
+        "SubmissionFailed",
+    ),
+}
+_MODULES: Final = {name: module for module, names in _EXCEPTIONS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 from airflow_provider_gangjobs.kube.text import cut_end, to_sentence
 
+_PACKAGE: Final = __name__.rpartition(".")[0]
 RANKS_SHOWN_MAX = 8
 EVIDENCE_CHARACTERS_MAX = 1000
 
 
 class Problem(Struct, frozen=True):
     """One problem of a request: the path of a parameter or field, what is wrong, and the remedy."""
+
+    __module__ = _PACKAGE
 
     path: str
     what: str
@@ -44,6 +47,15 @@ def _build(kind: type[GangJobError], fields: dict[str, Any]) -> GangJobError:
 @dataclass(eq=False, repr=False)
 class GangJobError(Exception):
     """The base class of this provider's exceptions. Subclasses have fields and build the message from the fields."""
+
+    __module__ = _PACKAGE
+
+    # The module of a class is part of serialized retry policies, of tracebacks and of pickles. Users import the classes
+    # from the package, so the package is the module of each class of this provider.
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.startswith(f"{_PACKAGE}."):
+            cls.__module__ = _PACKAGE
 
     @property
     def retryable(self) -> bool:

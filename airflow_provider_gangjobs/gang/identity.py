@@ -10,11 +10,11 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Policies
@@ -64,8 +64,7 @@ class SubmissionKey(Protocol):
         """Value of `ANNOTATION_TRIGGER_ID`."""
 
 
-@dataclass(frozen=True)
-class TaskKey:
+class TaskKey(Struct, frozen=True, dict=True):
     """One task of one DAG run of one Airflow installation, for all its tries.
 
     Two installations that share a namespace may run equal DAGs, runs and tasks. The id of the installation tells the
@@ -163,8 +162,7 @@ class OperationKey(Struct, frozen=True):
         return self.id
 
 
-@dataclass(frozen=True, order=True)
-class GangRef:
+class GangRef(Struct, frozen=True, order=True):
     """Reference to one Job in one cluster. The UID distinguishes the Job from a later Job with the same name."""
 
     namespace: str

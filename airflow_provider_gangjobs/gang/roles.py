@@ -11,10 +11,10 @@ a Job without pods, which owns the JobSet.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import JOB_NAME_MAX
 

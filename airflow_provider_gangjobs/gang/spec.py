@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
 
@@ -96,8 +98,7 @@ class WaitUntil(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True)
-class Policies:
+class Policies(Struct, frozen=True):
     """What happens to a gang after its task. The Job has the policies, for the process that ends the gang later."""
 
     on_kill: OnKill
@@ -105,15 +106,13 @@ class Policies:
     wait_until: WaitUntil = WaitUntil.ENDED
 
 
-@dataclass(frozen=True)
-class Rendezvous:
+class Rendezvous(Struct, frozen=True):
     """How ranks find each other: a headless Service, and the address of rank 0 in MASTER_ADDR and MASTER_PORT."""
 
     port: int = 29500
 
 
-@dataclass(frozen=True, kw_only=True)
-class GangSpec:
+class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     """The description of one gang. Times are in seconds. A parameter that is `None` leaves the manifest's value in
     place.
 
@@ -203,13 +202,13 @@ class GangSpec:
         # A template or a variable may give None, which means the same as leaving the parameter out.
         for name in ("files", "labels", "annotations", "uploads"):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, () if name == "uploads" else {})
+                force_setattr(self, name, () if name == "uploads" else {})
         for name in MODELS:
-            object.__setattr__(self, name, convert_parameter(name, getattr(self, name)))
+            force_setattr(self, name, convert_parameter(name, getattr(self, name)))
         if isinstance(self.roles, Mapping):
-            object.__setattr__(self, "roles", {name: _convert_role(role) for name, role in self.roles.items()})
+            force_setattr(self, "roles", {name: _convert_role(role) for name, role in self.roles.items()})
         if self.gang_scheduler == "auto":
-            object.__setattr__(self, "gang_scheduler", None)
+            force_setattr(self, "gang_scheduler", None)
 
     @property
     def mounts_files(self) -> bool:
@@ -238,7 +237,9 @@ class GangSpec:
 
     @cached_property
     def _given_parameters(self) -> dict[str, Any]:
-        values = {f.name: (getattr(self, f.name), _default_of(f)) for f in fields(self) if f.name not in _NOT_IN_HASH}
+        default = GangSpec()
+        names = (name for name in self.__struct_fields__ if name not in _NOT_IN_HASH)
+        values = {name: (getattr(self, name), getattr(default, name)) for name in names}
         values["files"] = (
             {name: text for name, text in self.files.items() if not _is_of_provider(name)},
             {},
@@ -265,10 +266,6 @@ def _convert_role(role: Any) -> Any:
     if not isinstance(role, Mapping):
         return role
     return {name: convert_parameter(name, value) if name in MODELS else value for name, value in role.items()}
-
-
-def _default_of(parameter: Field[Any]) -> Any:
-    return parameter.default if parameter.default_factory is MISSING else parameter.default_factory()
 
 
 def _plain(value: Any) -> Any:

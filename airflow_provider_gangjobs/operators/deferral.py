@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.exceptions import DeadlineExceeded
 from airflow_provider_gangjobs.hooks.configuration import conf
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
@@ -99,6 +99,8 @@ def worker_wait_limit_s(
 
 def execution_timeout_error(key: TaskKey, execution_timeout: timedelta | None) -> DeadlineExceeded:
     """Return the error of a task whose `execution_timeout` has passed, if the phase of its gang is not known."""
+    from airflow_provider_gangjobs.exceptions import DeadlineExceeded
+
     return DeadlineExceeded(
         ref=f"of task {key.dag_id}.{key.task_id}",
         phase="under way",

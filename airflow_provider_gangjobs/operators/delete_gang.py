@@ -5,8 +5,9 @@ Importing this module imports no client library.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
+from msgspec.structs import asdict
 from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning

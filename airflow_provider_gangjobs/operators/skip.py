@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.exceptions import GangFailed
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ def skip_on_exit_codes(codes: Collection[int], outcomes: Iterable[Outcome]) -> I
     Raises:
         AirflowSkipException: the block raised `GangFailed`, and the exit codes permit to skip the task.
     """
+    from airflow_provider_gangjobs.exceptions import GangFailed
+
     try:
         yield
     except GangFailed as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, get_parsing_context
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 # The attribute of the operator by field of GangSpec. `resources` of BaseOperator means something else.
 _SPEC_PARAMETERS: Final = {
-    field.name: "rank_resources" if field.name == "resources" else field.name for field in fields(GangSpec)
+    name: "rank_resources" if name == "resources" else name for name in GangSpec.__struct_fields__
 }
 
 _DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout")

@@ -5,8 +5,9 @@ Parsing a DAG file imports this module, so the module imports the triggers only 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.gang.log_options import streamed_ranks
 from airflow_provider_gangjobs.gang.spec import Logs, OnKill, WaitUntil

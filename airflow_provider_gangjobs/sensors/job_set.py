@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from msgspec.structs import asdict as struct_to_dict
 
 from airflow_provider_gangjobs.exceptions import (
     GangJobError,
@@ -102,7 +103,9 @@ class JobSetSensor(BaseSensorOperator):
 
         limit = sensor_timeout(self.timeout, self.execution_timeout)
         hook, _, ref = self._target()
-        args = JobSetArgs(kubernetes_conn_id=self.kubernetes_conn_id, must_exist=bool(hook.exists), **asdict(ref))
+        args = JobSetArgs(
+            kubernetes_conn_id=self.kubernetes_conn_id, must_exist=bool(hook.exists), **struct_to_dict(ref)
+        )
         self.defer(trigger=JobSetTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -146,7 +149,7 @@ class JobSetSensor(BaseSensorOperator):
 
         has_ended = event.status is not Status.ERROR
         if event.status is Status.SUCCEEDED or (has_ended and self.until == "ended"):
-            return {**asdict(event.ref), "status": event.status.value}
+            return {**struct_to_dict(event.ref), "status": event.status.value}
         error = _error_of(event)
         if self.soft_fail and has_ended:
             self.log.warning("The sensor is skipped, because soft_fail is set: %s", error)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import secrets
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -187,7 +186,7 @@ async def submit_by(
 ) -> Submission:
     """Submit a gang as `submit` does, for any key and any rule of adoption. The spec must be valid."""
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
-    spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
+    spec = replace_struct(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority

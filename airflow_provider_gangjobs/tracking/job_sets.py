@@ -5,8 +5,9 @@ A shared informer for each namespace shows the JobSets. Their Jobs and pods are 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.api_groups import read_api_group
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound

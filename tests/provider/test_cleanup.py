@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE

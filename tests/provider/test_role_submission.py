@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
@@ -127,7 +128,7 @@ async def test_half_submitted_gang_of_other_parameters_is_replaced():
         cluster.run_controllers_during_sleep()
         await die(cluster, Crash(4, applied=True), "ti-1")
         roles = {**LEADER_AND_WORKERS.roles, "leader": {"image": "lead:2", "resources": {"cpu": "1"}}}
-        submission = await cluster.submit(replace(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
+        submission = await cluster.submit(replace_struct(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
         check_one_gang(cluster, submission)
 
 
@@ -137,7 +138,7 @@ async def test_other_parameters_of_a_role_are_a_conflict():
         cluster.bench.run(30)
         roles = {**LEADER_AND_WORKERS.roles, "leader": {"image": "lead:2"}}
         with pytest.raises(SubmissionConflict, match="roles"):
-            await cluster.submit(replace(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
+            await cluster.submit(replace_struct(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
 
 
 @pytest.mark.parametrize("at", ["create podgroups", "patch jobs"])
@@ -179,7 +180,7 @@ async def test_required_gang_is_refused_where_the_cluster_has_no_gangs():
 
 async def test_preferred_gang_runs_without_a_group_where_the_cluster_has_no_gangs():
     async with running_cluster("none") as cluster:
-        submission = await cluster.submit(replace(LEADER_AND_WORKERS, gang="preferred"))
+        submission = await cluster.submit(replace_struct(LEADER_AND_WORKERS, gang="preferred"))
         cluster.bench.run(30)
         assert submission.notes
         assert len(cluster.bench.bound()) == 4
@@ -190,7 +191,7 @@ async def test_roles_in_a_queue_are_refused_where_there_is_no_kueue():
         with pytest.raises(
             GangUnsupported, match=r"one JobSet, which only Kueue places; .* does not serve a known version"
         ):
-            await cluster.submit(replace(LEADER_AND_WORKERS, queue_name="team"))
+            await cluster.submit(replace_struct(LEADER_AND_WORKERS, queue_name="team"))
         assert cluster.objects(JOBS) == []
 
 
@@ -236,7 +237,7 @@ async def test_another_submitter_in_between_makes_no_second_gang(at, claim):
 
 async def test_adoption_extends_the_time_limit_of_all_roles():
     async with running_cluster() as cluster:
-        spec = replace(LEADER_AND_WORKERS, execution_timeout_s=100)
+        spec = replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100)
         await cluster.submit(spec)
         before = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
         await cluster.submit(spec, claim="ti-2")

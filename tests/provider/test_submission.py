@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.exceptions import (
     GangUnsupported,
@@ -85,8 +86,8 @@ async def test_a_retry_adopts_and_takes_the_claim(cluster):
 
 @pytest.mark.parametrize(("second_s", "expected"), [(900, 1500 + 700), (None, None)])
 async def test_a_retry_has_its_whole_time_limit(cluster, second_s, expected):
-    await cluster.submit(replace(GANG_OF_4, execution_timeout_s=100), claim="ti-1")
-    await cluster.submit(replace(GANG_OF_4, execution_timeout_s=second_s), claim="ti-2")
+    await cluster.submit(replace_struct(GANG_OF_4, execution_timeout_s=100), claim="ti-1")
+    await cluster.submit(replace_struct(GANG_OF_4, execution_timeout_s=second_s), claim="ti-2")
     (job,) = cluster.jobs()
     assert job["spec"].get("activeDeadlineSeconds") == expected
     assert ("gangjobs.airflow/time-limit" in job["metadata"]["annotations"]) == (second_s is not None)
@@ -347,7 +348,7 @@ async def test_unknown_capabilities_are_a_retryable_error(cluster):
 
 
 async def test_native_gang_without_a_controller_falls_back_if_preferred(cluster):
-    submission = await cluster.submit(replace(NATIVE, gang="preferred"))
+    submission = await cluster.submit(replace_struct(NATIVE, gang="preferred"))
     assert "WorkloadWithJob is off" in submission.notes[0]
     cluster.check_one_live_gang(submission)
 

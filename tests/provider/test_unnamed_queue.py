@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
@@ -64,7 +65,7 @@ async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
 async def test_a_gang_that_the_user_starts_is_not_judged():
     async with running_cluster() as cluster:
         cluster.discovered = replace(cluster.discovered, serves_kueue=True)
-        spec = replace(GANG_OF_4, keep_suspended=True)
+        spec = replace_struct(GANG_OF_4, keep_suspended=True)
         assert (
             await cluster.submit(spec, api=ManagedJobs(cluster.client, suspended))
         ).state is SubmissionState.SUSPENDED

@@ -7,11 +7,12 @@ import inspect
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator, BaseSensorOperator
 from kubernetes.client import models as k8s
+from msgspec import Struct
 
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.gang import labels
@@ -25,9 +26,6 @@ from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from gangjobs_sandbox.cluster import SandboxConfig
 from tests.guarantees.checkers import Guarantee
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -64,7 +62,7 @@ SAMPLES = [
 BASE = set(inspect.signature(BaseOperator.__init__).parameters) | set(
     inspect.signature(BaseSensorOperator.__init__).parameters
 )
-NAMED: dict[str, Callable[..., Any]] = {
+NAMED: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         GangJobOperator,
@@ -80,10 +78,11 @@ NAMED: dict[str, Callable[..., Any]] = {
 }
 
 
-def accepted_by(kind: Callable[..., Any]) -> set[str]:
+def accepted_by(kind: type[Any]) -> set[str]:
     """The parameters by which a class can be called."""
-    kinds = getattr(kind, "__mro__", ())
-    own = {name for each in kinds for name in inspect.signature(each.__init__).parameters}
+    if issubclass(kind, Struct):
+        return set(kind.__struct_fields__)
+    own = {name for each in kind.__mro__ for name in inspect.signature(each.__init__).parameters}
     return own | BASE if issubclass(kind, BaseOperator) else own  # type: ignore[arg-type]
 
 
@@ -168,11 +167,7 @@ def parameters(kind: type) -> set[str]:
     return set(inspect.signature(kind.__init__).parameters)
 
 
-ERRORS = [
-    name
-    for name, kind in vars(exceptions).items()
-    if isinstance(kind, type) and issubclass(kind, exceptions.GangJobError) and kind.__module__ == exceptions.__name__
-]
+ERRORS = [name for name in exceptions.__all__ if issubclass(getattr(exceptions, name), exceptions.GangJobError)]
 
 
 @pytest.mark.parametrize(

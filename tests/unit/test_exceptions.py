@@ -235,6 +235,27 @@ def test_every_public_error_is_in_the_tree():
     assert all(error.__name__ in (exceptions.__doc__ or "") for error in public)
 
 
+def test_module_of_every_error_is_the_package_that_users_import():
+    errors = [GangJobError]
+    for error in errors:
+        errors += error.__subclasses__()
+    ours = [error for error in errors if error.__module__.startswith("airflow_provider_gangjobs")]
+    assert set(exceptions.__all__) - {"Problem"} <= {error.__name__ for error in ours}
+    assert all(getattr(exceptions, error.__name__) is error for error in ours)
+    assert {error.__module__ for error in ours} == {exceptions.__name__}
+
+
+def test_error_of_a_user_keeps_its_own_module():
+    class OutOfCredits(AppFailed):
+        pass
+
+    assert OutOfCredits.__module__ == __name__
+
+
+def test_package_names_no_error_that_does_not_exist():
+    assert not hasattr(exceptions, "AppSucceeded")
+
+
 def test_number_of_shown_ranks_is_limited():
     assert str(GangFailed("ml/a", "X", tuple(range(20)))).endswith("0, 1, 2, 3, 4, 5, 6, 7 and 12 more.")
 

@@ -1,11 +1,11 @@
 """Names of gangs: the same on every machine, and never too long."""
 
 import string
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import (
     DIGEST_LENGTH,

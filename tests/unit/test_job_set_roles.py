@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.queues import queue_of_job
@@ -81,7 +82,7 @@ def test_job_set_is_suspended_and_has_the_priority_and_not_yet_the_queue():
 
 
 def test_each_role_is_one_job_whose_pods_name_the_record():
-    replicated = job_set(GangSpec(**{**SPEC.__dict__, "labels": {"kueue.x-k8s.io/queue-name": "team"}}))["spec"]
+    replicated = job_set(replace(SPEC, labels={"kueue.x-k8s.io/queue-name": "team"}))["spec"]
     jobs = replicated["replicatedJobs"]
     assert [(job["name"], job["replicas"], job["template"]["spec"]["completions"]) for job in jobs] == [
         ("leader", 1, 1),

@@ -1,8 +1,7 @@
 """The hash of a spec says whether two submissions are the same gang."""
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
 
@@ -14,7 +13,7 @@ def test_hash_is_the_same_on_every_machine():
 
 
 def test_order_of_keys_does_not_matter():
-    assert dataclasses.replace(BASE, env={"B": "2", "A": "1"}).hash == BASE.hash
+    assert replace(BASE, env={"B": "2", "A": "1"}).hash == BASE.hash
 
 
 def test_lists_and_tuples_are_alike():
@@ -22,7 +21,7 @@ def test_lists_and_tuples_are_alike():
 
 
 def test_a_default_that_is_written_out_changes_nothing():
-    assert dataclasses.replace(BASE, gang="required", labels={}).hash == BASE.hash
+    assert replace(BASE, gang="required", labels={}).hash == BASE.hash
 
 
 @pytest.mark.parametrize(
@@ -39,19 +38,19 @@ def test_a_default_that_is_written_out_changes_nothing():
     ids=lambda change: next(iter(change)),
 )
 def test_parameter_that_defines_the_gang_changes_the_hash(change):
-    other = dataclasses.replace(BASE, **change)
+    other = replace(BASE, **change)
     assert other.hash != BASE.hash
     differing = {name for name, digest in other.field_digests.items() if BASE.field_digests.get(name) != digest}
     assert differing == set(change)
 
 
 def test_files_of_the_provider_are_not_part_of_the_hash():
-    ours = dataclasses.replace(BASE, files={"gangjobs.run.py": "of this release"})
+    ours = replace(BASE, files={"gangjobs.run.py": "of this release"})
     assert (ours.hash, ours.field_digests) == (BASE.hash, BASE.field_digests)
 
 
 def test_namespace_and_time_limits_are_not_part_of_the_hash():
-    assert dataclasses.replace(BASE, namespace="ml", run_timeout_s=5, assemble_timeout_s=7).hash == BASE.hash
+    assert replace(BASE, namespace="ml", run_timeout_s=5, assemble_timeout_s=7).hash == BASE.hash
 
 
 def test_digests_name_only_the_given_parameters():

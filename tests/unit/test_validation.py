@@ -224,6 +224,6 @@ def test_choices_that_are_not_in_the_spec_are_checked(name):
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted(GangSpec.__dataclass_fields__)), ANYTHING, max_size=6))
+@given(st.dictionaries(st.sampled_from(sorted(GangSpec.__struct_fields__)), ANYTHING, max_size=6))
 def test_validation_of_any_parameters_raises_nothing(parameters):
     assert isinstance(validate(GangSpec(**parameters)), tuple)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
@@ -29,7 +28,7 @@ ROLES_MIN: Final = 2
 ROLES_MAX: Final = 8
 """Each role is a Job, which costs two requests, and pods of one gang have few kinds."""
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_GANG_PARAMETERS: Final = frozenset(field.name for field in fields(GangSpec)) - {*ROLE_PARAMETERS, "roles"}
+_GANG_PARAMETERS: Final = frozenset(GangSpec.__struct_fields__) - {*ROLE_PARAMETERS, "roles"}
 _REFUSED: Final = {
     "manifest": "describes one Job only",
     "min_workers": "does not say which roles may start with fewer ranks",

@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
@@ -113,7 +112,8 @@ def _not_json(source: UserManifest) -> Iterator[Problem]:
             yield source.not_text_problem(path, value)
 
 
-_OPTIONAL: Final = {f.name for f in fields(GangSpec) if f.default is None}
+_DEFAULT: Final = GangSpec()
+_OPTIONAL: Final = {name for name in GangSpec.__struct_fields__ if getattr(_DEFAULT, name) is None}
 
 
 def _text(path: str, value: Any) -> Iterator[Problem]:

@@ -7,9 +7,10 @@ Each problem has a path, a description and a remedy. To add a rule, add a functi
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
