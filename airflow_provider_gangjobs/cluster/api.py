@@ -24,6 +24,9 @@ class Api(Protocol):
             NotFound: the object does not exist.
         """
 
+    async def get_raw(self, path: str, *, retry_for_s: float | None = None) -> Object:
+        """Return the JSON document at `path`, such as a discovery document."""
+
     async def list(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
     ) -> Objects:

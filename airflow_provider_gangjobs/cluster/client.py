@@ -110,10 +110,16 @@ class Client:
         Raises:
             NotFound: the object does not exist. After any other error, the caller does not know whether it exists.
         """
-        return await self.get_raw(resource.path(namespace, name))
+        return await self._get_json(resource.path(namespace, name))
 
     async def get_raw(self, path: str, *, retry_for_s: float | None = None) -> Json:
-        """Return the JSON document at `path`, such as `/version` or a discovery document."""
+        """Return the JSON document at `path`, such as `/version` or a discovery document.
+
+        :param retry_for_s: How long a request is retried that failed, in seconds. The default is that of the client.
+        """
+        return await self._get_json(path, retry_for_s=retry_for_s)
+
+    async def _get_json(self, path: str, *, retry_for_s: float | None = None) -> Json:
         request = Request("GET", path)
         body = await self._retrying.read("get", request, timeout_s=REQUEST_TIMEOUT_S, retry_for_s=retry_for_s)
         return decode_object(request, body)

@@ -55,8 +55,6 @@ class DiscoveredResources:
     """The Kueue queue of gangs that name none, from the connection."""
     queue_priority: str | None = None
     """The WorkloadPriorityClass of gangs in a queue that name none, from the connection."""
-    serves_kueue: bool | None = None
-    """Whether the cluster serves the API group of Kueue; `None` if this is unknown or was not asked."""
     proven_versions: tuple[str, ...] = ()
     """Versions of scheduling.k8s.io that the provider does not know, and for which dry runs keep link and group."""
     refused_versions: Mapping[str, str] = field(default_factory=dict)

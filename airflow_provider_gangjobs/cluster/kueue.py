@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.client import Client
 
 VERSIONS: Final = ("v1beta2", "v1beta1")
@@ -107,6 +108,20 @@ async def patch_workload(client: KueueClient, found: FoundWorkload, body: Mappin
         return False
 
 
+async def served_versions(client: Api, *, retry_for_s: float | None = None) -> frozenset[str] | None:
+    """Return the versions of Kueue's API that the cluster serves; none if Kueue is not installed, `None` if unknown.
+
+    :param retry_for_s: How long the client retries the request, in seconds. The default is that of the client.
+    """
+    try:
+        group = await client.get_raw(f"/apis/{KUEUE_GROUP}", retry_for_s=retry_for_s)
+    except NotFound:
+        return frozenset()
+    except ClusterError:
+        return None
+    return frozenset(str(item.get("version")) for item in group.get("versions") or ())
+
+
 async def watched_workloads(client: Client) -> Resource | None:
     """Return the resource of Kueue's Workloads in the best version that the cluster serves.
 
@@ -139,9 +154,5 @@ class _VersionCache:
 
 
 async def _served_workloads(client: Client) -> Resource | None:
-    try:
-        group = await client.get_raw(f"/apis/{KUEUE_GROUP}")
-    except ClusterError:
-        return None
-    served = {str(item.get("version")) for item in group.get("versions") or ()}
+    served = await served_versions(client) or ()
     return next((kueue_workloads(version) for version in VERSIONS if version in served), None)

@@ -40,8 +40,6 @@ class Progress:
     """The UIDs of the Jobs of the JobSet, by role."""
     workload_uid: str = ""
     adopted: bool = False
-    serves_kueue: bool | None = None
-    """Whether the cluster serves the API group of Kueue. None if this is unknown or does not matter."""
     dry_run: bool = False
     """Whether the server validates the Job in a dry run before anything is created."""
     notes: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, Forbidden, NotFound
-from airflow_provider_gangjobs.cluster.kueue import VERSIONS
+from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.resources import JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.queues.checks import (
@@ -117,8 +117,7 @@ def check_unnamed_queue_step() -> RepeatableStep:
 
     def is_needed(progress: Progress) -> bool:
         has_unnamed = progress.shape.kueue_queue is None and not progress.spec.keep_suspended
-        may_be_managed = progress.serves_kueue is not False
-        return may_be_managed and (has_unnamed or progress.spec.roles is not None) and not progress.job
+        return (has_unnamed or progress.spec.roles is not None) and not progress.job
 
     return RepeatableStep("find out whether the cluster manages Jobs without a queue", is_needed, check_unnamed_queue)
 
@@ -128,12 +127,15 @@ async def check_unnamed_queue(progress: Progress) -> None:
 
     The webhook adds the label of a LocalQueue `default`, and suspends a Job without a queue if Kueue is configured with
     `manageJobsWithoutQueueName`. No other request shows this configuration. Kueue would take the Jobs of a gang with
-    roles one by one, or stop Jobs that the submission has started.
+    roles one by one, or stop Jobs that the submission has started. Nothing is sent to a cluster that is known not to
+    serve Kueue.
 
     Raises:
         InvalidGangSpec: the cluster suspends a Job that names no queue, and never starts the Job.
         GangUnsupported: the gang has roles, and the cluster manages Jobs that name no queue.
     """
+    if await progress.requests.send(partial(served_versions, retry_for_s=0.0)) == frozenset():
+        return
     body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
     body["spec"]["suspend"] = False
     try:

@@ -76,6 +76,14 @@ class RetryingRequests:
         self.sent += 1
         return await self.client.list(resource, self.namespace, label_selector=selector)
 
+    async def send(self, request: Callable[[Api], Awaitable[T]]) -> T:
+        """Return the answer of one request, which is not retried.
+
+        :param request: Sends the request with the client of the submission.
+        """
+        self.sent += 1
+        return await request(self.client)
+
     async def find_once(self, resource: Resource, name: str) -> Object | None:
         """Return the object as `find` does. An object that this submission has read before is not read again."""
         if (resource, name) not in self._found:

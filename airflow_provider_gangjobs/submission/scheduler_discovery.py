@@ -2,8 +2,7 @@
 
 A gang that names no scheduler needs no request beyond `cluster.discovery`, unless the cluster serves the Workload API
 only in versions that this release of the provider does not know. Then dry runs show whether such a version keeps the
-link of the pods and the policy of the group. A gang that names no queue needs one request more: whether the cluster
-serves Kueue, which may manage Jobs without a queue, too.
+link of the pods and the policy of the group.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.api_groups import read_api_group
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect, wanted_versions
@@ -44,24 +41,7 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         gang_scheduler=config.gang_scheduler,
         queue_name=config.queue_name,
         queue_priority=config.queue_priority,
-        serves_kueue=await _serves_kueue(client, spec),
     )
-
-
-async def _serves_kueue(client: Client, spec: GangSpec) -> bool | None:
-    """Return whether Kueue may manage a Job that names no queue; `None` if this is unknown or does not matter.
-
-    The request is not repeated: if the answer is unknown, the submission sends a dry run, as if Kueue were served.
-    """
-    if spec.roles is None and (spec.queue_name or client.config.queue_name):
-        return None
-    try:
-        await client.get_raw(f"/apis/{KUEUE_GROUP}", retry_for_s=0.0)
-    except NotFound:
-        return False
-    except ClusterError:
-        return None
-    return True
 
 
 async def _discover_scheduler(client: Client, spec: GangSpec, namespace: str) -> DiscoveredResources:

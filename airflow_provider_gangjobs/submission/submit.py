@@ -307,7 +307,6 @@ class _SubmissionRun(Struct, frozen=True):
             attempt,
             decision,
             scheduler,
-            serves_kueue=self.discovered.serves_kueue,
             dry_run=self.request.dry_run,
         )
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:

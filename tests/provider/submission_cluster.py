@@ -6,7 +6,7 @@ import random
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.client import Client
@@ -174,6 +174,10 @@ class SubmissionCluster:
             assert len(self.objects(PODGROUPS)) == int(self.bench.registry.release.has_pod_groups)
 
 
+FIND_KUEUE: Final = "GET /apis/kueue.x-k8s.io"
+"""The request of a submission that asks whether the cluster serves Kueue, as `InterceptedClient` records it."""
+
+
 @asynccontextmanager
 async def running_cluster(
     release: str = "1.37", *, nodes: int = 2, workload_with_job: bool = False
@@ -186,7 +190,7 @@ async def running_cluster(
     app = create_app(bench.registry, token=token)
     fake_time = FakeTime()
     async with serving(app) as address, Client(config(address.url, token), clock=fake_time.clock()) as client:
-        discovered = replace(await discover(client), serves_kueue=False)
+        discovered = await discover(client)
         yield SubmissionCluster(bench, client, discovered, app.state.faults, fake_time)
 
 

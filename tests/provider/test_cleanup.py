@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submission import Submission
 
 HOUR = timedelta(hours=1)
-FIRST_ACT = 1  # request 0 lists the Jobs
-ALL_BUT_THE_LAST = 5  # list, Job, Service, ConfigMap, Workload, PodGroup
-QUEUE_CHECK = 2  # the LocalQueues in each version of Kueue, before the Job of a gang in a queue
+FIRST_ACT = 2  # request 0 lists the Jobs, and request 1 finds out whether Kueue is served
+ALL_BUT_THE_LAST = 6  # list, Kueue, Job, Service, ConfigMap, Workload, PodGroup
+QUEUE_CHECK = 1  # a gang in a queue lists the LocalQueues in each of two versions, and does not ask for Kueue
 
 
 async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec = GANG_OF_4) -> Submission:

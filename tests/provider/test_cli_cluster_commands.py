@@ -35,7 +35,7 @@ async def submit_incompletely(kubeconfig: str) -> str:
         discovered = await discover_for(gangs.client, spec, namespace="default")
         with pytest.raises(ProcessDied):
             await submit(
-                CrashingClient(gangs.client, Crash(1, applied=True)),
+                CrashingClient(gangs.client, Crash(2, applied=True)),
                 spec,
                 key=key,
                 claim="x",

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.submission.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import CrashingClient
-from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
+from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 KEY = TaskKey("dag", "run", "task")
@@ -72,7 +72,7 @@ async def preflighted(cluster, spec, api=None):
 async def test_dry_run_takes_one_more_request(cluster):
     process = CrashingClient(cluster.client)
     submission = await preflighted(cluster, GANG_OF_4, process)
-    assert process.requests[:3] == ["LIST jobs", "POST jobs", "POST jobs"]
+    assert process.requests[:4] == ["LIST jobs", FIND_KUEUE, "POST jobs", "POST jobs"]
     cluster.check_one_live_gang(submission)
     assert (await preflighted(cluster, GANG_OF_4)).requests == 1
 
@@ -91,7 +91,7 @@ async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created(
         process = CrashingClient(cluster.client)
         with pytest.raises(GangUnsupported, match="dropped"):
             await preflighted(cluster, GANG_OF_4, process)
-        assert process.requests == ["LIST jobs", "POST jobs"]
+        assert process.requests == ["LIST jobs", FIND_KUEUE, "POST jobs"]
         assert cluster.jobs() == []
 
 

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.tracking.release import release_pods
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
-from tests.provider.submission_cluster import GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
+from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_other_ids_are_other_gangs():
 async def test_an_id_takes_no_more_requests_than_a_task(cluster):
     process = CrashingClient(cluster.client)
     await submit(cluster, GangSpec(image="trainer:1", workers=4, rendezvous=False), api=process)
-    assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
+    assert process.requests == ["LIST jobs", FIND_KUEUE, "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
 
 
 async def test_other_parameters_under_one_id_are_refused_and_named(cluster):

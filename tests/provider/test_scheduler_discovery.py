@@ -10,7 +10,6 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.newer_versions import why_unusable
 from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
-from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, NAMESPACE, running_cluster
 
 
@@ -27,32 +26,13 @@ async def sent(cluster, spec):
 
 
 @pytest.mark.parametrize("named", [{}, {"gang_scheduler": "native"}, {"scheduler_name": "mine"}])
-async def test_a_gang_that_names_no_other_scheduler_costs_the_request_for_kueue(cluster, named):
-    assert await sent(cluster, gang(**named)) == 1
-
-
-async def test_a_gang_that_names_its_queue_costs_no_request(cluster):
-    assert await sent(cluster, gang(queue_name="team")) == 0
-
-
-async def test_roles_in_a_queue_cost_the_request_for_kueue(cluster):
-    """The main Job names no queue."""
-    roles = {"leader": {"workers": 1}, "worker": {"workers": 1}}
-    assert await sent(cluster, GangSpec(image="trainer:1", roles=roles, queue_name="team")) == 1
-
-
-@pytest.mark.parametrize("code", [403, 429, 500])
-async def test_it_is_unknown_whether_kueue_is_served_if_the_request_fails(cluster, code):
-    found = await discover_for(cluster.client, gang(), namespace=NAMESPACE)
-    assert found.serves_kueue is False
-    cluster.faults.add(Fault(FaultKind.STATUS, code=code, path="/apis/kueue.x-k8s.io", times=None))
-    found = await discover_for(cluster.client, gang(), namespace=NAMESPACE)
-    assert found.serves_kueue is None
+async def test_a_gang_that_names_no_other_scheduler_costs_no_request(cluster, named):
+    assert await sent(cluster, gang(**named)) == 0
 
 
 async def test_only_the_api_group_of_the_named_scheduler_is_read(cluster):
-    assert await sent(cluster, gang(gang_scheduler="volcano", queue_name="team")) == 1
-    assert await sent(cluster, gang(gang_scheduler="yunikorn", queue_name="team")) == 0
+    assert await sent(cluster, gang(gang_scheduler="volcano")) == 1
+    assert await sent(cluster, gang(gang_scheduler="yunikorn")) == 0
 
 
 async def test_a_scheduler_that_is_not_installed_is_refused_and_nothing_is_created(cluster):

@@ -23,7 +23,7 @@ from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
-from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
+from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
@@ -42,12 +42,12 @@ async def test_gang_is_placed_as_one(release):
 
 
 @pytest.mark.parametrize(("release", "podgroups"), [("1.35", 0), ("1.36", 1), ("1.37", 1)])
-async def test_a_bare_gang_takes_the_list_and_four_requests(release, podgroups):
+async def test_a_bare_gang_takes_two_reads_and_at_most_four_writes(release, podgroups):
     async with running_cluster(release) as cluster:
         process = CrashingClient(cluster.client)
         submission = await cluster.submit(BARE, api=process)
         group = ["POST podgroups"] * podgroups
-        assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", *group, "PATCH jobs"]
+        assert process.requests == ["LIST jobs", FIND_KUEUE, "POST jobs", "POST workloads", *group, "PATCH jobs"]
         assert submission.requests == len(process.requests)
         assert cluster.time.now == 0
 
@@ -56,7 +56,7 @@ async def test_writes_of_the_job_controller_cause_no_further_request(cluster):
     """The Job controller writes the status of a suspended Job at once, so the version of the Job has changed."""
     process = CrashingClient(cluster.client, after_request=cluster.bench.run)
     submission = await cluster.submit(BARE, api=process)
-    assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
+    assert process.requests[2:] == ["POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
     assert cluster.time.now == 0
     cluster.check_one_live_gang(submission)
 
@@ -64,7 +64,7 @@ async def test_writes_of_the_job_controller_cause_no_further_request(cluster):
 async def test_rendezvous_and_files_take_one_request_each(cluster):
     process = CrashingClient(cluster.client)
     await cluster.submit(api=process)
-    assert process.requests[1:4] == ["POST jobs", "POST services", "POST configmaps"]
+    assert process.requests[2:5] == ["POST jobs", "POST services", "POST configmaps"]
 
 
 async def test_repeating_the_submission_changes_nothing(cluster):

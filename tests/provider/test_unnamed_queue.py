@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace as replace_struct
+from msgspec.structs import replace
 
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.submission import SubmissionState
+from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import InterceptedClient
 from tests.provider.role_gangs import LEADER_AND_WORKERS
-from tests.provider.submission_cluster import GANG_OF_4, running_cluster
+from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, running_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Body = dict[str, Any]
+KUEUE = "/apis/kueue.x-k8s.io"
 
 
 class ManagedJobs(InterceptedClient):
-    """A client of a cluster with a webhook that changes each Job that is created."""
+    """A client of a cluster with Kueue, whose webhook changes each Job that is created."""
 
     def __init__(self, client: Any, change: Callable[[Body], Body]) -> None:
         super().__init__(client)
         self.change = change
+
+    async def get_raw(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        with suppress(NotFound):
+            return await super().get_raw(path, *args, **kwargs)
+        return {"versions": [{"version": "v1beta2"}]}
 
     async def create(self, resource: Any, body: Body, *args: Any, **kwargs: Any) -> Any:
         body = self.change(body) if resource.plural == "jobs" else body
@@ -43,41 +51,52 @@ def labelled(body: Body) -> Body:
     return {**body, "metadata": {**body["metadata"], "labels": labels}}
 
 
-@pytest.mark.parametrize("serves_kueue", [True, None], ids=["Kueue is served", "unknown"])
-async def test_a_gang_is_refused_where_the_cluster_suspends_jobs_without_a_queue(serves_kueue):
+async def test_a_gang_is_refused_where_the_cluster_suspends_jobs_without_a_queue():
     async with running_cluster() as cluster:
-        cluster.discovered = replace(cluster.discovered, serves_kueue=serves_kueue)
         client = ManagedJobs(cluster.client, suspended)
         with pytest.raises(InvalidGangSpec, match="manageJobsWithoutQueueName") as refused:
             await cluster.submit(GANG_OF_4, api=client)
         assert "Give queue_name, or name the queue in the connection" in str(refused.value)
-        assert client.requests == ["LIST jobs", "POST jobs"], "a dry run"
+        assert client.requests == ["LIST jobs", FIND_KUEUE, "POST jobs"], "a dry run"
         assert cluster.objects(JOBS) == []
+
+
+@pytest.mark.parametrize("code", [403, 429, 500])
+async def test_the_dry_run_is_sent_where_it_is_unknown_whether_kueue_is_served(code):
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=code, path=KUEUE, times=None))
+        client = InterceptedClient(cluster.client)
+        await cluster.submit(GANG_OF_4, api=client)
+        assert client.requests.count("POST jobs") == 2, "a dry run, and the Job"
+
+
+async def test_a_gang_whose_label_names_its_queue_is_not_judged():
+    async with running_cluster() as cluster:
+        client = ManagedJobs(cluster.client, suspended)
+        await cluster.submit(replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"}), api=client)
+        assert FIND_KUEUE not in client.requests
 
 
 async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
     async with running_cluster() as cluster:
-        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
         submission = await cluster.submit(GANG_OF_4, api=ManagedJobs(cluster.client, labelled))
         assert (submission.queue, submission.state) == ("default", SubmissionState.SUSPENDED)
 
 
 async def test_a_gang_that_the_user_starts_is_not_judged():
     async with running_cluster() as cluster:
-        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
-        spec = replace_struct(GANG_OF_4, keep_suspended=True)
-        assert (
-            await cluster.submit(spec, api=ManagedJobs(cluster.client, suspended))
-        ).state is SubmissionState.SUSPENDED
+        client = ManagedJobs(cluster.client, suspended)
+        submission = await cluster.submit(replace(GANG_OF_4, keep_suspended=True), api=client)
+        assert submission.state is SubmissionState.SUSPENDED
+        assert FIND_KUEUE not in client.requests
 
 
 async def test_an_adopted_gang_is_not_judged_again():
     async with running_cluster() as cluster:
         first = await cluster.submit(GANG_OF_4)
-        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
         client = ManagedJobs(cluster.client, suspended)
         assert (await cluster.submit(GANG_OF_4, api=client, claim="ti-2")).ref == first.ref
-        assert "POST jobs" not in client.requests
+        assert not {"POST jobs", FIND_KUEUE} & set(client.requests)
 
 
 @pytest.mark.parametrize("spec", [GANG_OF_4, LEADER_AND_WORKERS], ids=["one Job", "roles"])
@@ -95,10 +114,9 @@ async def test_no_dry_run_is_sent_where_kueue_is_not_served(spec):
 )
 async def test_roles_are_refused_where_the_cluster_manages_jobs_without_a_queue(change, reason):
     async with running_cluster() as cluster:
-        cluster.discovered = replace(cluster.discovered, serves_kueue=True)
         client = ManagedJobs(cluster.client, change)
         with pytest.raises(GangUnsupported) as refused:
             await cluster.submit(LEADER_AND_WORKERS, api=client)
         assert reason in f"{refused.value} {refused.value.remedy}"
-        assert client.requests == ["LIST jobs", "POST jobs"], "a dry run"
+        assert client.requests == ["LIST jobs", FIND_KUEUE, "POST jobs"], "a dry run"
         assert cluster.objects(JOBS) == []
