@@ -53,12 +53,16 @@ test-queues: $(SYNCED) ## Run all tests with the real Kueue, Volcano and cosched
 test-airflow: $(SYNCED) ## Run all tests with real Airflow: on SQLite, on PostgreSQL with killed processes, and its pages
 	@$(BIN)/python -m tests.tiers postgres airflow ui
 
-clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each)
-	@$(PYTHON) tests/cluster/controlplane/build.py
+clusters: $(SYNCED) ## Build the control planes, the Kueue and JobSet controllers and the gang schedulers that are missing (an hour)
+	@$(BIN)/python -m tests.cluster.controlplane.build 1.33 1.34 1.35 1.36 1.37
+	@$(BIN)/python -m tests.queues.kueue.build
+	@$(BIN)/python -m tests.queues.jobset.build
+	@$(BIN)/python -m tests.queues.schedulers.build
 
 BENCHMARKS := parse task_process wait notice harvest submit many_pods logs sandbox scale_model
 
-bench: $(SYNCED) clusters ## Compare the cost of the provider and of its peer on a real API server, in quick runs (some minutes)
+bench: $(SYNCED) ## Compare the cost of the provider and of its peer on a real API server, in quick runs (some minutes)
+	@$(BIN)/python -m tests.cluster.controlplane.build 1.36 1.37
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick --out /dev/null || exit 1; done
 
 check: $(SYNCED) ## Check format, lint, types (also of the tests) and layers

@@ -7,7 +7,7 @@ has a node. `provider, gang` is the same Job as a gang of the Workload API.
 *Wait*: as many gangs wait in one queue as wait for room without a queue. A process follows each group as a triggerer
 does.
 
-`make clusters` builds the control plane, and `make test-queues` the manager of Kueue.
+`make clusters` builds the control plane and the manager of Kueue.
 """
 
 from __future__ import annotations
