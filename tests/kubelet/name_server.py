@@ -1,8 +1,9 @@
 """A name server for the pods of headless Services, which a cluster has as an add-on and a bare control plane has not.
 
 It answers what CoreDNS answers for a pod with `hostname` and `subdomain`: the address of the pod has the name
-`<hostname>.<subdomain>.<namespace>.svc.<domain>`. The server reads the pods for each question, so a name is known as
-soon as its pod has an address.
+`<hostname>.<subdomain>.<namespace>.svc.<domain>`. The server reads the pods until it has found a name, so a name is
+known as soon as its pod has an address, and a later question is answered without the API server: MPICH asks once, and
+waits forever if no answer comes within the ten seconds of the resolver.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import socket
 import struct
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tests.replies import accepted
@@ -41,6 +42,8 @@ class NameServer:
 
     target: Target
     address: str
+    _addresses: dict[str, str] = field(default_factory=dict)
+    """The addresses that were found, by name. A pod keeps its address."""
 
     @classmethod
     @contextmanager
@@ -69,10 +72,12 @@ class NameServer:
                 if not question:
                     return
                 name, kind, end = _read_question(question)
-                answer = _answer(question[:end], self._address_of(api, name), kind)
+                if name not in self._addresses and (found := self._find(api, name)):
+                    self._addresses[name] = found
+                answer = _answer(question[:end], self._addresses.get(name), kind)
                 listening.sendto(answer, sender)
 
-    def _address_of(self, api: Any, name: str) -> str | None:
+    def _find(self, api: Any, name: str) -> str | None:
         host, _, rest = name.removesuffix(f".svc.{DOMAIN}").partition(".")
         subdomain, _, namespace = rest.partition(".")
         if not name.endswith(f".svc.{DOMAIN}") or not namespace or "." in namespace:
