@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
@@ -141,27 +142,30 @@ class _Event(msgspec.Struct):
 
 
 async def _wait_until_bound(admin: Client, namespace: str, run: str, pods: int, opened: asyncio.Event) -> float:
-    """Return the time at which the watch has shown as many pods with a node."""
+    """Return the time at which a watch has shown as many pods with a node.
+
+    The API server may end a watch at any time. The next watch begins with all pods that exist.
+    """
     decoder, pod_decoder, bound = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod), set()
-    watch = admin.watch(
-        PODS,
-        namespace,
-        resource_version="0",
-        label_selector=f"{LABEL_RUN}={run}",
-        timeout_s=WITHIN_S,
-        on_open=opened.set,
-    )
-    async with aclosing(watch):
-        async for lines in watch:
-            for event in decoder.decode_lines(lines):
-                if event.type not in {"ADDED", "MODIFIED"}:
-                    continue
-                pod = pod_decoder.decode(event.object)
-                if pod.spec.node_name:
-                    bound.add(pod.metadata.uid)
-                if len(bound) >= pods:
-                    return time.perf_counter()
-    raise RuntimeError(f"only {len(bound)} of {pods} pods have a node")
+    while True:
+        watch = admin.watch(
+            PODS,
+            namespace,
+            resource_version="0",
+            label_selector=f"{LABEL_RUN}={run}",
+            timeout_s=WITHIN_S,
+            on_open=opened.set,
+        )
+        async with aclosing(watch):
+            async for lines in watch:
+                for event in decoder.decode_lines(lines):
+                    if event.type not in {"ADDED", "MODIFIED"}:
+                        continue
+                    pod = pod_decoder.decode(event.object)
+                    if pod.spec.node_name:
+                        bound.add(pod.metadata.uid)
+                    if len(bound) >= pods:
+                        return time.perf_counter()
 
 
 async def _by_hand(admin: Client, namespace: str, run: str, pods: int, queue: str | None) -> None:
@@ -207,9 +211,10 @@ async def _remove(admin: Client, namespace: str, run: str) -> None:
 
 async def _release(admin: Client, namespace: str, pod: Json) -> None:
     name = pod["metadata"]["name"]
-    if pod["metadata"].get("finalizers"):
-        await admin.patch(PODS, name, namespace, {"metadata": {"finalizers": None}})
-    await admin.delete(PODS, name, namespace, grace_period_s=0)
+    with suppress(NotFound):  # the garbage collector deletes the pods, too
+        if pod["metadata"].get("finalizers"):
+            await admin.patch(PODS, name, namespace, {"metadata": {"finalizers": None}})
+        await admin.delete(PODS, name, namespace, grace_period_s=0)
 
 
 # -- gangs that wait -----------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_gang_in_a_queue_ends_as_documented(name: str, played: Played) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.clusters("job_set_kueue")
+@pytest.mark.parametrize("running_cluster", ["roles-1.37-kueue-0.19"], indirect=True)
 @pytest.mark.parametrize("name", NAMES_WITH_ROLES)
 def test_gang_with_roles_in_a_queue_ends_as_documented(name: str, played_with_roles: Played) -> None:
     if (wrong := played_with_roles[name]) is not None:
