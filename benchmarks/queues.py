@@ -22,6 +22,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
@@ -57,6 +58,8 @@ NODES: Final = 4
 POD_LASTS_S: Final = 3.0
 WITHIN_S: Final = 300.0
 START_LIMIT_S: Final = 300
+QUIET_S: Final = 10.0
+"""How long Kueue changes no Workload before the cost of waiting is measured."""
 
 
 def main() -> None:
@@ -225,6 +228,8 @@ def _measure_wait(kueue: Kueue, tenant: Tenant, queue: str | None, gangs: int, s
     if queue is not None:
         kueue.create_queue(tenant.namespace, name=queue, cpu="1m")
     uids = asyncio.run(_write_waiting(tenant, queue, gangs))
+    if queue is not None:
+        asyncio.run(_wait_until_judged(tenant, gangs))
     with waiting_process(tenant, "ours", uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
         server = cpu_s(tenant.plane)
         result = line_of(output)
@@ -257,6 +262,23 @@ async def _write_waiting(tenant: Tenant, queue: str | None, count: int) -> dict[
 
         await run_all([lambda number=number: write(f"gang-{number}") for number in range(count)])  # type: ignore[misc]
     return uids
+
+
+async def _wait_until_judged(tenant: Tenant, count: int) -> None:
+    """Wait until Kueue has said of each Workload that the quota does not suffice, and changes no Workload any more."""
+    async with Client(admin_config(tenant.plane, tenant.namespace)) as admin, asyncio.timeout(START_LIMIT_S):
+        workloads = await watched_workloads(admin)
+        assert workloads is not None
+        before: list[str] = []
+        while True:
+            found = await admin.list(workloads, tenant.namespace)
+            judged = [one for one in found if one.get("status", {}).get("conditions")]
+            versions = sorted(one["metadata"]["resourceVersion"] for one in found)
+            if len(judged) == count and versions == before:
+                return
+            log_progress(f"Kueue has judged {len(judged):,} of {count:,} gangs")
+            before = versions
+            await asyncio.sleep(QUIET_S)
 
 
 if __name__ == "__main__":
