@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from msgspec.structs import replace as replace_struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
@@ -69,7 +69,7 @@ def locate(record: TaskRecord) -> GangLocator | None:
     end = _parse_end(record.end)
     return GangLocator(
         # The worker that has deferred the task knows the installation, also if the API server's configuration differs.
-        key=replace_struct(record.key, installation=args.installation) if args and args.installation else record.key,
+        key=replace(record.key, installation=args.installation) if args and args.installation else record.key,
         ref=ref,
         kubernetes_conn_id=args.kubernetes_conn_id if args else _text(record.rendered, "kubernetes_conn_id"),
         must_exist=args.must_exist if args else False,

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace as replace_struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -186,7 +186,7 @@ async def submit_by(
 ) -> Submission:
     """Submit a gang as `submit` does, for any key and any rule of adoption. The spec must be valid."""
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
-    spec = replace_struct(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
+    spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
@@ -289,7 +289,7 @@ class _SubmissionRun(Struct, frozen=True):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
         decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where, queue=queue)
         if isinstance(scheduler, YuniKorn):
-            scheduler = replace_struct(scheduler, nonce=secrets.token_hex(8))
+            scheduler = replace(scheduler, nonce=secrets.token_hex(8))
         attempt = build_attempt(
             self.request.key,
             namespace=self.requests.namespace,

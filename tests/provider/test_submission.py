@@ -56,7 +56,8 @@ async def test_writes_of_the_job_controller_cause_no_further_request(cluster):
     """The Job controller writes the status of a suspended Job at once, so the version of the Job has changed."""
     process = CrashingClient(cluster.client, after_request=cluster.bench.run)
     submission = await cluster.submit(BARE, api=process)
-    assert process.requests[2:] == ["POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
+    writes = ["POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
+    assert process.requests == ["LIST jobs", FIND_KUEUE, *writes]
     assert cluster.time.now == 0
     cluster.check_one_live_gang(submission)
 
