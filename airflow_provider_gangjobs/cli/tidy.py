@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cl
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.cleanup import CleanupReport
+    from airflow_provider_gangjobs.submission.half_submitted import CleanupReport
     from airflow_provider_gangjobs.sweeping.actions import SweptGang
 
 __all__ = ["configure", "run"]
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[CleanupReport, list[SweptGang]]:
     from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.sweeping.once import sweep_once
+    from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 
     namespace = selected_namespace(options)
     tidied = await gangs.tidy(

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone
 from airflow_provider_gangjobs.cluster.http.choose_transport import TransportFactory, for_watches
-from airflow_provider_gangjobs.cluster.http.lines import whole_lines
+from airflow_provider_gangjobs.cluster.http.line_splitter import whole_lines
 from airflow_provider_gangjobs.cluster.http.missing_log import check_not_message, refuse_message
 from airflow_provider_gangjobs.cluster.http.options import (
     ClientStatistics,

@@ -20,8 +20,8 @@ from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
 
 VERSIONS: Final = ("v1beta2", "v1beta1")
 """The versions of the API that are known, in order of preference."""
@@ -108,7 +108,7 @@ async def patch_workload(client: KueueClient, found: FoundWorkload, body: Mappin
         return False
 
 
-async def served_versions(client: Api, *, retry_for_s: float | None = None) -> frozenset[str] | None:
+async def served_versions(client: ClientProtocol, *, retry_for_s: float | None = None) -> frozenset[str] | None:
     """Return the versions of Kueue's API that the cluster serves; none if Kueue is not installed, `None` if unknown.
 
     :param retry_for_s: How long the client retries the request, in seconds. The default is that of the client.

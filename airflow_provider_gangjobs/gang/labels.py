@@ -78,7 +78,7 @@ ANNOTATION_QUEUED: Final = metadata_keys.ANNOTATION_QUEUED
 
 ANNOTATION_REQUEUES: Final = metadata_keys.ANNOTATION_REQUEUES
 """How often the gang was returned to its queue because not all ranks ran in time, in the format of
-`gang.requeues.Requeues`. On the Job of a gang with `gang="preferred"`."""
+`gang.requeue_annotation.Requeues`. On the Job of a gang with `gang="preferred"`."""
 ANNOTATION_ROLES: Final = metadata_keys.ANNOTATION_ROLES
 """The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the main Job of the
 gang. Absent if the gang has one Job only."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
+from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 
 HASH_LENGTH: Final = 16
 FIELD_HASH_LENGTH: Final = 8
@@ -119,7 +119,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override the manifest, and apply to
     its first container. `pod_overrides` is then merged into the pod template by a strategic merge.
 
-    Models of the official Python client, such as `V1Volume`, are converted into dicts (`gang.models`).
+    Models of the official Python client, such as `V1Volume`, are converted into dicts (`gang.client_models`).
     """
 
     image: str | None = None

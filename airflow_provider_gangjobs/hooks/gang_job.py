@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.tracking.follow import Until
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class GangJobHook(BaseHook):
         self,
         ref: GangRef,
         *,
-        until: Until = "ended",
+        until: FollowUntil = "ended",
         deadlines: Deadlines | None = None,
         report: Callable[[Observation], None] = lambda _: None,
         config: ClusterConfig | None = None,

@@ -11,9 +11,9 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.preconditions import patch_uid
+from airflow_provider_gangjobs.cluster.request_deadline import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.jobs.read import get_main_job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -34,13 +34,15 @@ BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
 """The pauses where a process is about to be killed."""
 
 
-async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
+async def finish_halted(
+    client: ClientProtocol, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S
+) -> bool:
     """Let a Job that was halted or has no time left end as failed, if it is suspended. Raises no `ClusterError`.
 
     Of a gang with roles, this is the main Job. Safe to repeat.
 
     :param pauses_s: The pause before each look at the Job, in seconds. No pause continues after the deadline of the
-        requests, see `cluster.deadline`.
+        requests, see `cluster.request_deadline`.
     :return: False if the Job may stay suspended.
     """
     problem = "its queue has suspended the Job again, or the Job controller has not answered yet"
@@ -70,7 +72,7 @@ async def finish_halted(client: Api, ref: GangRef, *, clock: Clock, pauses_s: Se
     return False
 
 
-async def delete_job_set(client: Api, ref: GangRef) -> None:
+async def delete_job_set(client: ClientProtocol, ref: GangRef) -> None:
     """Delete the JobSet of a gang with roles, with its Jobs and pods. Safe to repeat.
 
     The JobSet and its Jobs stay until their pods are gone.
@@ -92,7 +94,7 @@ async def delete_job_set(client: Api, ref: GangRef) -> None:
             )
 
 
-async def _deactivate_workload(client: Api, ref: GangRef) -> bool:
+async def _deactivate_workload(client: ClientProtocol, ref: GangRef) -> bool:
     # Few tasks have a queue, and each process that resumes a task would pay for the import.
     from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 

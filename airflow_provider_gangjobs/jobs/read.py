@@ -13,11 +13,11 @@ from airflow_provider_gangjobs.gang.state.roles import read_gang
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
-async def get_job(client: Api, ref: GangRef) -> Job | None:
+async def get_job(client: ClientProtocol, ref: GangRef) -> Job | None:
     """Return the Job that has the gang's name now, combined with the other Jobs of its gang; `None` if there is none.
 
     A gang of one Job costs one request. If the gang has roles, its Jobs are listed, too.
@@ -37,7 +37,7 @@ async def get_job(client: Api, ref: GangRef) -> Job | None:
     return read_gang(main_job, listed) if main_job is not None else None
 
 
-async def get_main_job(client: Api, ref: GangRef) -> Job | None:
+async def get_main_job(client: ClientProtocol, ref: GangRef) -> Job | None:
     """Return the Job with exactly this uid; `None` if it is gone. The other Jobs of a gang with roles are not read.
 
     Raises:
@@ -51,7 +51,7 @@ async def get_main_job(client: Api, ref: GangRef) -> Job | None:
 
 
 async def list_role_jobs(
-    client: Api, namespace: str | None, main_jobs: Sequence[Mapping[str, Any]]
+    client: ClientProtocol, namespace: str | None, main_jobs: Sequence[Mapping[str, Any]]
 ) -> Sequence[Mapping[str, Any]]:
     """Return the Jobs of the other roles of some gangs. A request is sent only if one of the gangs has roles.
 

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.jobs.read import get_job
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Retry(Protocol):
-    """A rule for retries, such as `tracking.cluster_requests.retry_until_answered`."""
+    """A rule for retries, such as `tracking.retry_until_answered.retry_until_answered`."""
 
     async def __call__(self, request: Callable[[], Awaitable[T]], /) -> T:
         """Repeat a request that is safe to repeat. Return its answer, or raise its last error."""
@@ -45,7 +45,7 @@ class JobRequests:
 
     __slots__ = ("_clock", "client", "ref", "retry")
 
-    def __init__(self, client: Api, ref: GangRef, *, retry: Retry, clock: Clock) -> None:
+    def __init__(self, client: ClientProtocol, ref: GangRef, *, retry: Retry, clock: Clock) -> None:
         self.client = client
         self.ref = ref
         self.retry = retry

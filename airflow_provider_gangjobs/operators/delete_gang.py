@@ -12,21 +12,21 @@ from msgspec.structs import asdict
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
-from airflow_provider_gangjobs.operators import parameters, targets
+from airflow_provider_gangjobs.operators import parameter_checks, target_gangs
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow.sdk import Context
 
-    from airflow_provider_gangjobs.gang.selection import GangSelection
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
     from airflow_provider_gangjobs.service import GangService
 
 PODS_GONE_WITHIN_S: Final = 600.0
 PAUSE_S: Final = 2.0
 
 
-class GangJobDeleteOperator(targets.GangTargets):
+class GangJobDeleteOperator(target_gangs.GangTargets):
     """Delete gangs, whoever has submitted them: their Jobs, with the recorded outcomes, and their pods.
 
     Exactly one of `gangs`, `submission_ids` and `external_task_id` says which gangs. All attempts of a task or of a
@@ -65,11 +65,11 @@ class GangJobDeleteOperator(targets.GangTargets):
     ) -> None:
         super().__init__(**kwargs)
         self.ignore_missing = ignore_missing
-        self.pods_gone_within_s = parameters.to_seconds(pods_gone_within)
+        self.pods_gone_within_s = parameter_checks.to_seconds(pods_gone_within)
         kinds = ("gangs", "submission_ids", "external_task_id")
-        targets.require_one_kind(**{name: getattr(self, name) for name in kinds})
-        targets.require_readable(self)
-        if problems := parameters.duration_problems(pods_gone_within=self.pods_gone_within_s):
+        target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
+        target_gangs.require_readable(self)
+        if problems := parameter_checks.duration_problems(pods_gone_within=self.pods_gone_within_s):
             raise InvalidGangSpec(tuple(problems))
 
     def execute(self, context: Context) -> list[dict[str, str]]:
@@ -84,7 +84,7 @@ class GangJobDeleteOperator(targets.GangTargets):
 
         hook = GangJobHook(self.kubernetes_conn_id)
         config = hook.config()
-        selection = targets.read_selection(self, context["ti"], default_namespace=config.namespace)
+        selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace)
         may_be_missing = self.ignore_missing or context["ti"].try_number > 1
 
         async def act(service: GangService) -> list[GangRef]:

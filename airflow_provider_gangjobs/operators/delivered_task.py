@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_gangjobs.tracking.follow import Until
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 
 class Delivery(Protocol):
@@ -70,7 +70,7 @@ class DeliveredTask(GangTaskParameters):
         return Policies(self.kill_policy, self.on_finish if ends_with_gang else OnFinish.KEEP, self.wait_until)
 
     @property
-    def _until(self) -> Until:
+    def _until(self) -> FollowUntil:
         return "running" if self.wait_until is WaitUntil.RUNNING else "ended"
 
 

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
 )
 from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
 from airflow_provider_gangjobs.hooks.task_state import is_running_try
-from airflow_provider_gangjobs.operators import previous
+from airflow_provider_gangjobs.operators import previous_attempt
 from airflow_provider_gangjobs.operators.callback_paths import require_importable
 from airflow_provider_gangjobs.operators.deferral import (
     execution_timeout_error,
@@ -235,7 +235,7 @@ class GangJobOperator(StoringTask):
         from airflow_provider_gangjobs.triggers.previous_attempt_wait import WaitEnd
 
         if event.get("status") == WaitEnd.TIMEOUT and not is_of_earlier_try(event, context["ti"]):
-            raise previous.deadline_error(event)
+            raise previous_attempt.deadline_error(event)
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -298,14 +298,14 @@ class GangJobOperator(StoringTask):
         Raises:
             DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
         """
-        ref = previous.ref_of(running)
+        ref = previous_attempt.ref_of(running)
         if self.deferrable:
             args = replace(trigger_args(self, gangs, ref), claim="")
             self._defer(args, context["ti"].start_date, for_previous=True)
         waited_s = time.monotonic() - self._began_at
         if self.assemble_timeout_s is not None and waited_s >= self.assemble_timeout_s:
             what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
-            raise previous.deadline_error(what)
+            raise previous_attempt.deadline_error(what)
 
     def _submit_by(
         self, gangs: TaskGangs, submit: Callable[[GangService, GangSpec], Awaitable[Submission]]
@@ -347,7 +347,7 @@ class GangJobOperator(StoringTask):
         The method either defers the task again, or follows the gang in this worker, or returns the event as it is.
         """
         from airflow_provider_gangjobs.gang.outcome.event import Status
-        from airflow_provider_gangjobs.operators.tracking_errors import RecoveryAction, recovery_action
+        from airflow_provider_gangjobs.operators.trigger_failure import RecoveryAction, recovery_action
 
         gangs = self._opened_gangs
         if event.status is not Status.ERROR:
@@ -445,7 +445,7 @@ class GangJobOperator(StoringTask):
         return value
 
     def _open_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
-        from airflow_provider_gangjobs.gang.render.manifest import requested_namespace
+        from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
         from airflow_provider_gangjobs.hooks.installation import installation_id
         from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 

@@ -66,7 +66,7 @@ def store_if_large(content: bytes, environ: Mapping[str, str]) -> bytes:
         raise StorageError(
             f"The result has {len(content)} bytes, and {RESULT_BYTES_MAX} fit: set result_storage of the task"
         )
-    address = folder.rstrip("/") + "/" + object_name(environ)
+    address = folder.rstrip("/") + "/" + result_object_name(environ)
     _write(address, content)
     return json.dumps({ADDRESS: address, SIZE: len(content)}, ensure_ascii=False).encode("utf-8")
 
@@ -89,7 +89,7 @@ def check_storage(environ: Mapping[str, str]) -> None:
         raise StorageError(f"The folder {path} cannot be written by user {os.getuid()}")
 
 
-def object_name(environ: Mapping[str, str]) -> str:
+def result_object_name(environ: Mapping[str, str]) -> str:
     """Return the name of the object of this rank. Each attempt has objects of its own."""
     index = environ.get("JOB_COMPLETION_INDEX")
     name = f"rank-{int(index):05}" if index else "pod-" + environ.get("HOSTNAME", "unknown")

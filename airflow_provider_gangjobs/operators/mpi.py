@@ -14,7 +14,7 @@ from typing import Any, Final
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import FILES_PATH
 from airflow_provider_gangjobs.kube import names
-from airflow_provider_gangjobs.operators.parameters import is_templated, parse_whole_number
+from airflow_provider_gangjobs.operators.parameter_checks import is_templated, parse_whole_number
 from airflow_provider_gangjobs.operators.spec_items import add_env, append_item
 
 SCRIPT_FILE: Final = "gangjobs_mpi.sh"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators import gangjobs_result

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
-from airflow_provider_gangjobs.gang.models import describe_value
 from airflow_provider_gangjobs.gang.pod_job import job_of_pod
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach
 from airflow_provider_gangjobs.operators import mpi
-from airflow_provider_gangjobs.operators.parameters import is_templated
+from airflow_provider_gangjobs.operators.parameter_checks import is_templated
 from airflow_provider_gangjobs.operators.spec_items import add_env, append_item
 
 LAUNCHES: Final = ("mpi", "plain", "shards", "torchrun")

@@ -74,7 +74,7 @@ class StartGuard:
         Raises:
             SubmissionFailed: Airflow has ended the try, or does not say before the start whether the try runs.
         """
-        from airflow_provider_gangjobs.submission.context import UnconfirmedStart
+        from airflow_provider_gangjobs.submission.progress import UnconfirmedStart
 
         while True:
             try:

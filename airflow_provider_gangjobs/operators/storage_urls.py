@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.operators.parameters import is_templated
+from airflow_provider_gangjobs.operators.parameter_checks import is_templated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.session import GangSession
-from airflow_provider_gangjobs.operators.previous import WORKER_WAIT_S
+from airflow_provider_gangjobs.operators.previous_attempt import WORKER_WAIT_S
 from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator, get_parsing_context
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.log_options import LOG_LIMIT_BYTES, LogOptions, log_problems
-from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
     RESULTS_LIMIT_BYTES,
     GangPolicy,
@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
 )
-from airflow_provider_gangjobs.operators import callback_paths, hand_over, parameters, shorthands
+from airflow_provider_gangjobs.operators import callback_paths, hand_over, parameter_checks, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 from airflow_provider_gangjobs.operators.kubernetes_names import renamed_parameters
 from airflow_provider_gangjobs.operators.mpi import mpi_problems
@@ -223,12 +223,12 @@ class GangTaskParameters(BaseOperator):
         self.security_context = security_context
         self.working_dir = working_dir
         self.scheduler_name = scheduler_name
-        self.termination_grace_s = parameters.to_whole_seconds(termination_grace)
-        self.ttl_after_finished_s = parameters.to_whole_seconds(ttl_after_finished)
+        self.termination_grace_s = parameter_checks.to_whole_seconds(termination_grace)
+        self.ttl_after_finished_s = parameter_checks.to_whole_seconds(ttl_after_finished)
         self.keep_suspended = keep_suspended
-        self.queue_timeout_s = parameters.to_seconds(queue_timeout)
-        self.assemble_timeout_s = parameters.to_seconds(assemble_timeout)
-        self.run_timeout_s = parameters.to_seconds(run_timeout)
+        self.queue_timeout_s = parameter_checks.to_seconds(queue_timeout)
+        self.assemble_timeout_s = parameter_checks.to_seconds(assemble_timeout)
+        self.run_timeout_s = parameter_checks.to_seconds(run_timeout)
         self.max_disruptions = max_disruptions
         self.callbacks = callback_paths.to_paths(callbacks)
         self.launch = launch
@@ -267,16 +267,16 @@ class GangTaskParameters(BaseOperator):
 
     def resolve_template_files(self) -> None:
         """Read the manifest if it is a path, so that Airflow renders its text as a template."""
-        if parameters.is_manifest_file(self.manifest):
+        if parameter_checks.is_manifest_file(self.manifest):
             self.manifest = self._read(str(self.manifest)).decode()
-        if parameters.is_manifest_file(self.pod_template_file):
+        if parameter_checks.is_manifest_file(self.pod_template_file):
             self.pod_template_file = self._read(str(self.pod_template_file)).decode()
         self.prepare_template()
 
     def _read_files_of_mapped_task(self, context: Context) -> None:
         """Read and render the template files. For a mapped task, Airflow renders only their paths."""
         names = ("manifest", "pod_template_file")
-        paths = [name for name in names if parameters.is_manifest_file(getattr(self, name))]
+        paths = [name for name in names if parameter_checks.is_manifest_file(getattr(self, name))]
         if paths:
             self.resolve_template_files()
         for name in paths:
@@ -318,11 +318,11 @@ class GangTaskParameters(BaseOperator):
 
     def _spec(self) -> GangSpec:
         """Return the spec that the rendered parameters describe."""
-        return parameters.build_spec(self._spec_parameters(), self._read)
+        return parameter_checks.build_spec(self._spec_parameters(), self._read)
 
     def _spec_parameters(self) -> dict[str, Any]:
         given = {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
-        if parameters.is_manifest_file(self.pod_template_file):  # the file is read when the task runs
+        if parameter_checks.is_manifest_file(self.pod_template_file):  # the file is read when the task runs
             return given | {"manifest": self.pod_template_file}
         return shorthands.expand(
             given,
@@ -336,7 +336,7 @@ class GangTaskParameters(BaseOperator):
 
     def _read(self, path: str) -> bytes:
         dag = self.dag
-        return parameters.read_file(path, parameters.search_folders(dag.folder, dag.template_searchpath))
+        return parameter_checks.read_file(path, parameter_checks.search_folders(dag.folder, dag.template_searchpath))
 
     def _is_in_task_process(self) -> bool:
         """Return whether the process of a task creates the operator: from its DAG file, or from a mapped task."""
@@ -355,7 +355,7 @@ class GangTaskParameters(BaseOperator):
         """
         if template := shorthands.template_problems(self.pod_template_file, self.manifest):
             raise InvalidGangSpec(template)
-        problems = parameters.find_problems(
+        problems = parameter_checks.find_problems(
             None if self._is_in_task_process() else self._spec_parameters(),
             choices=choices,
             durations={name: getattr(self, f"{name}_s") for name in _DURATIONS},

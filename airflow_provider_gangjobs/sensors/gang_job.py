@@ -14,9 +14,9 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, 
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
 from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
-from airflow_provider_gangjobs.operators import targets
+from airflow_provider_gangjobs.operators import target_gangs
 from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
-from airflow_provider_gangjobs.operators.parameters import is_templated
+from airflow_provider_gangjobs.operators.parameter_checks import is_templated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.awaited_gangs import NewestGangs, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.selection import NewestGangs, SelectedGang
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
     from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
 
@@ -36,7 +36,7 @@ RECORD_WITHIN_S: Final = 300.0
 """How long a poke waits until the outcomes of a gang that has ended are recorded."""
 
 
-class GangJobSensor(targets.GangTargets, BaseSensorOperator):
+class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     """Wait for gangs that somebody else has submitted: another task, another DAG, or a program with a hook.
 
     Exactly one of `gangs`, `submission_ids`, `external_task_id` and `selector` says which gangs. A gang may be
@@ -77,7 +77,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         deferred. With `soft_fail`, the sensor is skipped if a gang fails or the time is over.
     """
 
-    template_fields: Sequence[str] = (*targets.GangTargets.template_fields, "selector")
+    template_fields: Sequence[str] = (*target_gangs.GangTargets.template_fields, "selector")
 
     def __init__(
         self,
@@ -123,8 +123,8 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         """
         if is_of_earlier_try(event, context["ti"]):
             return self.execute(context)
+        from airflow_provider_gangjobs.gang.awaited_gangs import Answer
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-        from airflow_provider_gangjobs.gang.selection import Answer
 
         events = [GangEvent.from_payload(gang) for gang in event["gangs"]]
         hook, config = self._connect()
@@ -138,7 +138,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
             ClusterError: the API server refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.gang.selection import Answer, NewestGangs, WaitFor, decide_wait
+        from airflow_provider_gangjobs.gang.awaited_gangs import Answer, NewestGangs, WaitFor, decide_wait
 
         hook, config = self._connect()
         args = self._args(context, hook, config)
@@ -166,8 +166,8 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
 
     def _answer(self, config: ClusterConfig, args: SelectionArgs, gang: SelectedGang) -> Any:
         """Return what is known about a gang. If it has ended, its outcomes are recorded first."""
+        from airflow_provider_gangjobs.gang.awaited_gangs import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-        from airflow_provider_gangjobs.gang.selection import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
         from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
 
@@ -187,7 +187,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
 
     def _answer_of_task(self, answer: Any, args: SelectionArgs, key: str, ti: Any) -> Any:
         """Return what is known about a gang. The failure of a task's gang counts when the task has ended."""
-        from airflow_provider_gangjobs.gang.selection import Answer
+        from airflow_provider_gangjobs.gang.awaited_gangs import Answer
         from airflow_provider_gangjobs.hooks.task_state import read_state
         from airflow_provider_gangjobs.triggers.sensor_wait import answer_of_failure
 
@@ -202,8 +202,8 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
     ) -> Any:
+        from airflow_provider_gangjobs.gang.awaited_gangs import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.outcome.event import Status
-        from airflow_provider_gangjobs.gang.selection import Answer, Until, answer_of
         from airflow_provider_gangjobs.operators.errors import error_from_event
         from airflow_provider_gangjobs.sensors.results import read_results
 
@@ -226,8 +226,8 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         if self.selector is not None:
             return False
         if self.external_task_id is not None:
-            return self.external_map_index is None or targets.is_one(self.external_map_index)
-        return targets.is_one(self.gangs if self.gangs is not None else self.submission_ids)
+            return self.external_map_index is None or target_gangs.is_one(self.external_map_index)
+        return target_gangs.is_one(self.gangs if self.gangs is not None else self.submission_ids)
 
     def _connect(self) -> tuple[GangJobHook, ClusterConfig]:
         from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -244,7 +244,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
 
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
-        selection = targets.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
+        selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
         return SelectionArgs(
             kubernetes_conn_id=self.kubernetes_conn_id,
             namespace=selection.namespace,
@@ -261,7 +261,7 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
     def _external_tasks(self, ti: Any) -> list[dict[str, Any]] | None:
         if self.external_task_id is None:
             return None
-        return [dict(task.to_mapping()) for task in targets.external_tasks(self, ti, installation="")]
+        return [dict(task.to_mapping()) for task in target_gangs.external_tasks(self, ti, installation="")]
 
     def _check(self, results: Results | str) -> None:
         """Check the parameters when the DAG file is parsed, as far as their templates allow.
@@ -273,8 +273,8 @@ class GangJobSensor(targets.GangTargets, BaseSensorOperator):
         from airflow_provider_gangjobs.kube.selector import parse
 
         kinds = ("gangs", "submission_ids", "external_task_id", "selector")
-        targets.require_one_kind(**{name: getattr(self, name) for name in kinds})
-        targets.require_readable(self)
+        target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
+        target_gangs.require_readable(self)
         problems = [
             Problem(name, f"is {value!r}", f"Give one of {', '.join(known)}")
             for name, value, known in (("until", self.until, UNTIL), ("wait_for", self.wait_for, WAIT_FOR))

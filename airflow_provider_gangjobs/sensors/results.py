@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.results import task_result
+from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.operators.completion import missing_outcomes
 

@@ -110,7 +110,7 @@ class EndingService(SubmissionService, frozen=True):
         :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
         """
         from airflow_provider_gangjobs.submission.ending import end_live_gangs
-        from airflow_provider_gangjobs.tracking.release import drain_pods
+        from airflow_provider_gangjobs.tracking.release_unrecorded import drain_pods
 
         ended = await end_live_gangs(
             self.client, key, claim, namespace=namespace or self.namespace, delete=delete, reason=reason
@@ -150,7 +150,7 @@ class EndingService(SubmissionService, frozen=True):
         :param release_held: Also release the pods of a gang that had ended.
         """
         from airflow_provider_gangjobs.submission.ending import may_get_pods
-        from airflow_provider_gangjobs.tracking.release import drain_pods
+        from airflow_provider_gangjobs.tracking.release_unrecorded import drain_pods
 
         job = removal.job if removal.removed is not None else None
         if job is None or not (job.never_ran or (job.is_ended and not release_held)):
@@ -159,7 +159,7 @@ class EndingService(SubmissionService, frozen=True):
 
     async def release_pods(self, ref: GangRef) -> None:
         """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""
-        from airflow_provider_gangjobs.tracking.release import release_pods
+        from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
 
         await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
@@ -170,7 +170,7 @@ class EndingService(SubmissionService, frozen=True):
 
         Returns false if pods may still be held.
         """
-        from airflow_provider_gangjobs.tracking.release import drain_pods
+        from airflow_provider_gangjobs.tracking.release_unrecorded import drain_pods
 
         return await drain_pods(self.client, ref, roles=roles)
 
@@ -179,7 +179,7 @@ class EndingService(SubmissionService, frozen=True):
 
         If the Job is gone or is being deleted, the gang's pods are released.
         """
-        from airflow_provider_gangjobs.tracking.release import release_and_count_running
+        from airflow_provider_gangjobs.tracking.release_unrecorded import release_and_count_running
 
         return await release_and_count_running(self.client, ref)
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.tracking.follow import Until
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 
 async def follow(
     config: ClusterConfig,
     ref: GangRef,
     *,
-    until: Until = "ended",
+    until: FollowUntil = "ended",
     deadlines: Deadlines | None = None,
     report: Callable[[Observation], None] = lambda _: None,
 ) -> GangEvent:
@@ -34,7 +34,7 @@ async def follow(
     :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
     :param report: Called with each new observation of the gang.
     """
-    from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
+    from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
 
     await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.follow")
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.log_options import LogOptions
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.submission.adopt import LostAttempt
+    from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.ending import LiveGang
     from airflow_provider_gangjobs.submission.submission import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
+    from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
-    from airflow_provider_gangjobs.tracking.read.logs import RankLog
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class GangService(EndingService, frozen=True):
             PreviousAttemptRunning: pods of an earlier attempt still run. Nothing was created.
             ValueError: not exactly one of `trigger_id` and `key` is given.
         """
-        from airflow_provider_gangjobs.submission.previous import PreviousGangs
+        from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs
 
         dry_run = Validate(validate) is Validate.SERVER
         if (trigger_id is None) == (key is None):
@@ -229,7 +229,7 @@ class GangService(EndingService, frozen=True):
         return submission
 
     def _deadline(self, seconds: float) -> AbstractContextManager[None]:
-        from airflow_provider_gangjobs.cluster.deadline import request_deadline
+        from airflow_provider_gangjobs.cluster.request_deadline import request_deadline
 
         return request_deadline(self.client.clock.monotonic() + seconds)
 
@@ -260,7 +260,7 @@ class GangService(EndingService, frozen=True):
         :param policy: Which ranks: `rank0+failed`, `all` or `none`.
         :param outcomes: The recorded outcomes, which show the failed ranks.
         """
-        from airflow_provider_gangjobs.tracking.read.logs import read_logs
+        from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 
         return await read_logs(self.client, ref, Logs(policy), outcomes=outcomes)
 

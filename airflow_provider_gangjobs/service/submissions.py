@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.selection import GangSelection, SelectedGang
-    from airflow_provider_gangjobs.submission.cleanup import CleanupReport
+    from airflow_provider_gangjobs.submission.half_submitted import CleanupReport
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.uploads import Upload
-    from airflow_provider_gangjobs.tracking.release import ReleaseReport
+    from airflow_provider_gangjobs.tracking.release_unrecorded import ReleaseReport
 
 DEFAULT_NAMESPACE: Final = "default"
 SUBMISSIONS_PER_PAGE: Final = 100
@@ -121,8 +121,8 @@ class SubmissionService(Struct, frozen=True):
         Raises:
             SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
         """
-        from airflow_provider_gangjobs.submission.deletion import delete_submission
-        from airflow_provider_gangjobs.tracking.release import release_pods
+        from airflow_provider_gangjobs.submission.delete_submission import delete_submission
+        from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
 
         async def release(ref: GangRef) -> None:
             await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
@@ -150,7 +150,7 @@ class SubmissionService(Struct, frozen=True):
         :param older_than: Leave gangs alone whose Job was created more recently than this.
         :param dry_run: Only report what would be done.
         """
-        from airflow_provider_gangjobs.submission.cleanup import tidy
+        from airflow_provider_gangjobs.submission.half_submitted import tidy
 
         where = None if everywhere else namespace or self.namespace
         now = self.client.server_clock.now
@@ -161,7 +161,7 @@ class SubmissionService(Struct, frozen=True):
 
         For uninstalling. Outcomes that are not recorded yet are lost. Safe to repeat.
         """
-        from airflow_provider_gangjobs.tracking.release import release_pods
+        from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
 
         return await release_pods(self.client, namespace=namespace, gang=gang)
 

@@ -19,13 +19,13 @@ from airflow_provider_gangjobs.gang.labels import (
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.jobs.read import get_main_job
 from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer
-from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.render.time_limit import TimeLimit
@@ -52,7 +52,7 @@ async def take_claim(
     """
     # A process that resumes a task does not take claims, and would pay for the imports.
     from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption
-    from airflow_provider_gangjobs.submission.context import RestartSubmission
+    from airflow_provider_gangjobs.submission.progress import RestartSubmission
     from airflow_provider_gangjobs.submission.role_jobs import extend_time_limits
 
     if read_job(stored).holds_claim(claim_id):
@@ -96,7 +96,7 @@ def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies:
     return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
 
 
-async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
+async def holds_claim(client: ClientProtocol, ref: GangRef, claim_id: str) -> bool:
     """Return whether `claim_id` is responsible for the gang. Returns false if the Job is gone.
 
     Raises:
@@ -106,7 +106,7 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
     return job is not None and job.holds_claim(claim_id)
 
 
-async def is_gone(client: Api, ref: GangRef) -> bool:
+async def is_gone(client: ClientProtocol, ref: GangRef) -> bool:
     """Return whether no Job of this uid exists.
 
     Raises:
@@ -115,21 +115,23 @@ async def is_gone(client: Api, ref: GangRef) -> bool:
     return await get_main_job(client, ref) is None
 
 
-async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:
+async def mark_delivered(client: ClientProtocol, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:
     """Mark the outcome as delivered, so that the next submission is a new attempt. Returns false if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
     return await RetryingRequests(client, ref.namespace, clock=clock).jobs(ref).patch(mark)
 
 
 async def mark_delivered_by(
-    client: Api, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
 ) -> Object | None:
     """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
     mark = {annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
     return await patch_claimed(client, ref, claim_id, mark, clock=clock)
 
 
-async def hand_over(client: Api, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None) -> bool:
+async def hand_over(
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
+) -> bool:
     """Give up the claim of a gang that runs on after its task has succeeded, if `claim_id` holds the claim.
 
     Nothing that happens to the task instance ends the gang after that. If the gang has ended, the next submission of
@@ -146,7 +148,7 @@ async def hand_over(client: Api, ref: GangRef, claim_id: str, *, at: datetime, c
 
 
 async def patch_claimed(
-    client: Api, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
+    client: ClientProtocol, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
 ) -> Object | None:
     """Set values of the Job if `claim_id` is responsible for the gang when the server applies the patch.
 

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.preconditions import version_of
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import REMOVAL_MARK, end_patch, without_removal_mark
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX
+from airflow_provider_gangjobs.submission.retrying_requests import TRIES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.requests import RetryingRequests
+    from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 
 
 class Removal(Struct, frozen=True):

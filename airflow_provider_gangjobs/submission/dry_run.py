@@ -1,4 +1,4 @@
-"""Preflight: the checks before anything is created, so that a refusal leaves no object behind."""
+"""The dry run: the checks before anything is created, so that a refusal leaves no object behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.submission.steps import RepeatableStep
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
     from airflow_provider_gangjobs.gang.roles import RoleRanks
-    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.progress import Progress
 
 
 def require_uploads_step() -> RepeatableStep:

@@ -22,13 +22,13 @@ from airflow_provider_gangjobs.kube.json_pointer import pointers_of
 from airflow_provider_gangjobs.submission.claim import patch_claimed
 from airflow_provider_gangjobs.submission.conditional_deletion import Removal, remove_job_if
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import end_roles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.kube.objects import Object
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 async def halt(
-    client: Api,
+    client: ClientProtocol,
     ref: GangRef,
     *,
     reason: str,
@@ -94,7 +94,9 @@ async def _end_roles(requests: RetryingRequests, job: Job) -> None:
         await end_roles(requests, job.ref)
 
 
-async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None) -> bool:
+async def halt_live(
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None
+) -> bool:
     """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     stored = await requests.find(JOBS, ref.name)
@@ -109,7 +111,7 @@ async def _finish_halted(requests: RetryingRequests, job: Job, pauses_s: Sequenc
         await finish_halted(requests.client, job.ref, clock=requests.clock, pauses_s=pauses_s)
 
 
-async def remove(client: Api, ref: GangRef, *, clock: Clock | None = None) -> Removal:
+async def remove(client: ClientProtocol, ref: GangRef, *, clock: Clock | None = None) -> Removal:
     """Delete the Job of exactly this uid, and all that it owns. Returns what was deleted."""
     return await remove_job_if(RetryingRequests(client, ref.namespace, clock=clock), ref, lambda job: True)
 
@@ -140,7 +142,7 @@ def kill_result(job: Job, claim_id: str) -> KillResult:
 
 
 async def kill(
-    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> KillResult:
     """Delete the gang if it is live and `claim_id` is responsible for it, by the rule of `kill_result`.
 
@@ -155,7 +157,7 @@ async def kill(
 
 
 async def remove_live(
-    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> Removal:
     """Delete the gang as `kill` does. Returns what was deleted. The caller releases the pods of the gang."""
     requests = RetryingRequests(client, ref.namespace, clock=clock)
@@ -170,7 +172,7 @@ def result_of(removal: Removal, claim_id: str) -> KillResult:
 
 
 async def delete_claimed(
-    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> bool:
     """Delete the Job, ended or not, if `claim_id` is responsible for the gang.
 
@@ -185,7 +187,7 @@ async def delete_claimed(
 
 
 async def remove_claimed(
-    client: Api,
+    client: ClientProtocol,
     ref: GangRef,
     claim_id: str,
     *,
@@ -209,7 +211,9 @@ def may_get_pods(job: Job) -> bool:
     return not job.is_ended and (not job.is_suspended or job.has_roles)
 
 
-async def delete_if(client: Api, ref: GangRef, judge: Callable[[Job], bool], *, clock: Clock | None = None) -> bool:
+async def delete_if(
+    client: ClientProtocol, ref: GangRef, judge: Callable[[Job], bool], *, clock: Clock | None = None
+) -> bool:
     """Delete the Job of this uid in exactly the version for which `judge` holds. Returns whether it was deleted.
 
     Raises:
@@ -218,7 +222,7 @@ async def delete_if(client: Api, ref: GangRef, judge: Callable[[Job], bool], *, 
     return (await remove_job_if(RetryingRequests(client, ref.namespace, clock=clock), ref, judge)).deleted
 
 
-async def is_live(client: Api, ref: GangRef) -> bool:
+async def is_live(client: ClientProtocol, ref: GangRef) -> bool:
     """Return whether the Job of exactly this uid exists and has not ended.
 
     Raises:
@@ -239,7 +243,7 @@ class LiveGang(Struct, frozen=True):
     """How many attempts in a row before this one were lost to disruptions."""
 
 
-async def live_attempts(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
+async def live_attempts(client: ClientProtocol, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
     """Return the task's live gangs that `claim_id` is responsible for, with the numbers of their attempts."""
     jobs = await _live_jobs(client, key, claim_id, namespace)
     return [LiveGang(job.ref, job.attempt_number, job.disruptions) for _, job in jobs]
@@ -256,7 +260,7 @@ class EndedGang(Struct, frozen=True):
 
 
 async def end_live_gangs(
-    client: Api, key: TaskKey, claim_id: str, *, namespace: str, delete: bool, reason: str
+    client: ClientProtocol, key: TaskKey, claim_id: str, *, namespace: str, delete: bool, reason: str
 ) -> list[EndedGang]:
     """Delete or halt the task's live gangs that `claim_id` is responsible for. Returns these gangs.
 
@@ -275,7 +279,7 @@ async def end_live_gangs(
     return ended
 
 
-async def _live_jobs(client: Api, key: TaskKey, claim_id: str, namespace: str) -> list[tuple[Object, Job]]:
+async def _live_jobs(client: ClientProtocol, key: TaskKey, claim_id: str, namespace: str) -> list[tuple[Object, Job]]:
     found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
     requests = RetryingRequests(client, namespace)
     jobs = [(stored, await requests.read_gang(stored)) for stored in found]

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.progress import Progress
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.progress import Progress
 
 CONTROLLER_TIMEOUT_S: Final = 60.0
 """A JobSet controller without other work creates the Jobs of a JobSet within a second."""

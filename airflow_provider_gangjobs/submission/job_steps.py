@@ -19,9 +19,9 @@ from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import jobs_to_end
 from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer, pointers_of
-from airflow_provider_gangjobs.submission.adopt import differing_fields
-from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
+from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.submission.progress import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.role_jobs import start_role
 
 if TYPE_CHECKING:

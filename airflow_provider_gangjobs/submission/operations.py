@@ -19,24 +19,24 @@ from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, submission_selec
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
-from airflow_provider_gangjobs.submission.adopt import decide_operation_action
+from airflow_provider_gangjobs.submission.adopt_or_submit import decide_operation_action
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
-from airflow_provider_gangjobs.submission.requests import Objects, RetryingRequests
+from airflow_provider_gangjobs.submission.retrying_requests import Objects, RetryingRequests
 from airflow_provider_gangjobs.submission.submit import SubmissionRequest, submit_by
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.submission.previous import PreviousGangs
+    from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs
     from airflow_provider_gangjobs.submission.submission import Submission
 
 TRIGGER_ID_CHARACTERS_MAX: Final = 512
 
 
 async def submit_operation(
-    client: Api,
+    client: ClientProtocol,
     spec: GangSpec,
     *,
     trigger_id: str,
@@ -94,7 +94,7 @@ async def jobs_of(requests: RetryingRequests, trigger_id: str) -> Objects:
     return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
 
 
-async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRecord | None:
+async def find(client: ClientProtocol, trigger_id: str, *, namespace: str) -> SubmissionRecord | None:
     """Return the record of the newest attempt of a submission, or None if there is no such submission.
 
     Raises:
@@ -115,7 +115,7 @@ class SubmissionPage:
 
 
 async def page(
-    client: Api,
+    client: ClientProtocol,
     *,
     namespace: str | None,
     selector: str | None = None,

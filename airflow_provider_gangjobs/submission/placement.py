@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler, Guarantee
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.progress import Progress
 
 CONTROLLER_TIMEOUT_S: Final = 15.0
 """The Job controller creates its objects within a second, or never if its feature gate is disabled."""

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.progress import Progress
 
 NOT_INSTALLED: Final = "is given, and the cluster does not serve kueue.x-k8s.io"
 
@@ -35,16 +35,16 @@ STEP: Final = "check the queue"
 
 
 def check_queue_step() -> RepeatableStep:
-    """Return the step that calls `check_queue` for a new Job whose queue a parameter or the connection names."""
+    """Return the step that checks the queue of a new Job if a parameter or the connection names the queue."""
 
     def is_needed(progress: Progress) -> bool:
         is_named = progress.spec.queue_name is not None or "queue_name" in progress.shape.connection_defaults
         return is_named and not progress.job
 
-    return RepeatableStep(STEP, is_needed, check_queue)
+    return RepeatableStep(STEP, is_needed, check_queue_in_cluster)
 
 
-async def check_queue(progress: Progress) -> None:
+async def check_queue_in_cluster(progress: Progress) -> None:
     """Read the LocalQueues of the namespace, and the priority class if there is one.
 
     Raises:

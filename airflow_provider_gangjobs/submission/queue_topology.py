@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.schedulers.kueue_topology import flavor_name
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.requests import RetryingRequests
+    from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 
 
 async def read_topology_guarantee(requests: RetryingRequests, queue: str) -> Guarantee:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.submission.adopt import LostAttempt
+    from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
     from airflow_provider_gangjobs.submission.submission import Submission
 
 
@@ -39,7 +39,7 @@ def resubmit_while_disrupted(
 
 def lost_attempt(event: GangEvent, *, max_disruptions: int) -> LostAttempt:
     """Return what the attempt that follows a failed one has to know: its number and how many were lost in a row."""
-    from airflow_provider_gangjobs.submission.adopt import LostAttempt
+    from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
 
     disruption = disruption_of(event, allowed=max_disruptions)
     return LostAttempt(event.attempt or 0, disruption.carried_over if disruption else 0)

@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, must_delete_
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.context import Progress
-    from airflow_provider_gangjobs.submission.requests import RetryingRequests
+    from airflow_provider_gangjobs.submission.progress import Progress
+    from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 
 
 async def extend_time_limits(requests: RetryingRequests, gang: Job, limit_s: int | None) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.api_groups import read_api_group
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
-from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect, wanted_versions
 from airflow_provider_gangjobs.gang.schedulers.selection import select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
-from airflow_provider_gangjobs.submission.newer_versions import why_unusable
+from airflow_provider_gangjobs.submission.newer_workload_versions import why_unusable
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client

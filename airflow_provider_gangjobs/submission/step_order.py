@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.submission.queue_check import check_queue_step, c
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.progress import Progress
     from airflow_provider_gangjobs.submission.steps import RepeatableStep, Step
 
 

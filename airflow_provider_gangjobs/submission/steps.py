@@ -21,14 +21,14 @@ from airflow_provider_gangjobs.cluster.errors import (
     NotFound,
     is_webhook_unavailable,
 )
-from airflow_provider_gangjobs.submission.context import UnconfirmedStart
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX
+from airflow_provider_gangjobs.submission.progress import UnconfirmedStart
+from airflow_provider_gangjobs.submission.retrying_requests import TRIES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.progress import Progress
 
 log = logging.getLogger(__name__)
 

@@ -30,10 +30,10 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
@@ -42,7 +42,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
-from airflow_provider_gangjobs.submission.adopt import (
+from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     LostAttempt,
     Refuse,
@@ -54,14 +54,14 @@ from airflow_provider_gangjobs.submission.adopt import (
 )
 from airflow_provider_gangjobs.submission.claim import take_claim
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
-from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.ending import halt_job
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.job_steps import conflict
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
-from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
+from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs, wait_for_previous
+from airflow_provider_gangjobs.submission.progress import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
-from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import (
     end_roles_of_halted_gang,
     finish_halts,
@@ -73,7 +73,7 @@ from airflow_provider_gangjobs.submission.submission import Submission, state_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.kube.objects import Object
@@ -87,7 +87,7 @@ ROUNDS_MAX: Final = 8
 
 
 async def submit(
-    client: Api,
+    client: ClientProtocol,
     spec: GangSpec,
     *,
     key: TaskKey,
@@ -175,7 +175,7 @@ class SubmissionRequest(Struct, frozen=True):
 
 
 async def submit_by(
-    client: Api,
+    client: ClientProtocol,
     spec: GangSpec,
     request: SubmissionRequest,
     *,

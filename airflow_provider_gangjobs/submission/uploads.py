@@ -16,12 +16,12 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, Submi
 from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.volumes import problems_with_files
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX, RetryingRequests
+from airflow_provider_gangjobs.submission.retrying_requests import TRIES_MAX, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.kube.objects import Object
 
@@ -37,7 +37,9 @@ class Upload:
     uploaded_at: datetime
 
 
-async def upload(client: Api, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None) -> str:
+async def upload(
+    client: ClientProtocol, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None
+) -> str:
     """Store the files, unless they are stored. Returns their content id. Safe to repeat and to run concurrently.
 
     Raises:
@@ -76,13 +78,13 @@ async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -
     raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", "The upload is deleted again and again")
 
 
-async def uploads(client: Api, *, namespace: str) -> list[Upload]:
+async def uploads(client: ClientProtocol, *, namespace: str) -> list[Upload]:
     """Return all uploads of a namespace, sorted by content id. The server also sends the content of the files."""
     stored = await RetryingRequests(client, namespace).list(CONFIGMAPS, f"{LABEL_ROLE}={Role.UPLOAD}")
     return sorted(map(_to_upload, stored), key=lambda one: one.content_id)
 
 
-async def delete_upload(client: Api, content_id: str, *, namespace: str, clock: Clock | None = None) -> bool:
+async def delete_upload(client: ClientProtocol, content_id: str, *, namespace: str, clock: Clock | None = None) -> bool:
     """Delete an upload, even if gangs use it. Returns false if the upload was gone. Safe to repeat.
 
     Raises:

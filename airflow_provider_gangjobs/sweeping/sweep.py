@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
 )
 from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
-from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_gang
+from airflow_provider_gangjobs.sweeping.namespace_view import NamespaceView, held_by_gang
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

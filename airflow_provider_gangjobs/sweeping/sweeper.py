@@ -15,9 +15,9 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.sweeping.leases import Leases
+from airflow_provider_gangjobs.sweeping.namespace_view import InformerView
 from airflow_provider_gangjobs.sweeping.statistics import SweepCounter, sweep_totals
 from airflow_provider_gangjobs.sweeping.sweep import Sweep, log_swept
-from airflow_provider_gangjobs.sweeping.views import InformerView
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, says_w
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.requests import JobRequests
-from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
@@ -39,6 +38,11 @@ from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from airflow_provider_gangjobs.tracking.requeue import Requeue
+from airflow_provider_gangjobs.tracking.retry_until_answered import (
+    ClusterRefused,
+    gather_or_cancel,
+    retry_until_answered,
+)
 from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence
 
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.gang_observer import ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
-Until = Literal["running", "ended"]
+FollowUntil = Literal["running", "ended"]
 
 SYNC_WITHIN_S: Final = 30.0
 """When an informer has not synced for this long, the follower sends the same request to learn why."""
@@ -80,7 +84,7 @@ async def follow(
     ref: GangRef,
     *,
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - a frozen value
-    until: Until = "ended",
+    until: FollowUntil = "ended",
     report: Callable[[Observation], None],
     now: Callable[[], datetime] | None = None,
     clock: Clock | None = None,
@@ -138,7 +142,7 @@ class _Follower:
         ref: GangRef,
         watch: GangWatch,
         deadlines: Deadlines,
-        until: Until,
+        until: FollowUntil,
         reporter: PhaseReporter,
         now: Callable[[], datetime],
         clock: Clock,

@@ -21,8 +21,8 @@ from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.kube.metadata_keys import LABEL_JOB_SET
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
-from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, retry_until_answered
-from airflow_provider_gangjobs.tracking.shared_watch import SharedWatch
+from airflow_provider_gangjobs.tracking.informer_watch import InformerWatch
+from airflow_provider_gangjobs.tracking.retry_until_answered import ClusterRefused, retry_until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ async def follow_job_set(client: Client, ref: GangRef, report: Callable[[str], N
         raise JobSetUnavailable(str(ref), str(error), is_served=False) from error
 
 
-class _JobSetWatch(SharedWatch[JobSetView]):
+class _JobSetWatch(InformerWatch[JobSetView]):
     """One wait on the shared informer."""
 
     def __init__(self, client: Client, ref: GangRef, report: Callable[[str], None]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.kueue import deactivate_workload, find_workload, patch_workload
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_REQUEUES
-from airflow_provider_gangjobs.gang.requeues import Requeues
+from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
 from airflow_provider_gangjobs.gang.state.requeue import (
     RequeueStep,
     begin_requeue,

@@ -14,14 +14,14 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.kube.views import JobView
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
-from airflow_provider_gangjobs.tracking.shared_watch import SharedWatch
+from airflow_provider_gangjobs.tracking.informer_watch import InformerWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.gang.selection import GangSelection, SelectedGang
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
 
 
 def task_of(seen: JobView) -> str | None:
@@ -34,7 +34,7 @@ def every(_: JobView) -> str | None:
     return ""
 
 
-class SelectionWatch(SharedWatch[JobView]):
+class SelectionWatch(InformerWatch[JobView]):
     """What an informer shows of the selected gangs. `close` must be called at the end."""
 
     def __init__(self, client: Client, selection: GangSelection, notification: Notification) -> None:

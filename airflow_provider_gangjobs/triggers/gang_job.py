@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.triggers.args import TriggerArgs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from airflow_provider_gangjobs.tracking.follow import Until
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 NEEDED_TO_RUN: Final = tuple(
     f"airflow_provider_gangjobs.triggers.{name}" for name in ("gang_job_wait", "metrics", "resume_delay", "sweeping")
@@ -35,7 +35,7 @@ class _GangTrigger(BaseTrigger):
     :param args: The fields of `TriggerArgs`, as keyword arguments.
     """
 
-    until: ClassVar[Until]
+    until: ClassVar[FollowUntil]
 
     def __init__(self, **args: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.server_clock import ServerClock
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.tracking.follow import Until
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 EXECUTION_TIMEOUT = "Deadline.execution"
@@ -72,7 +72,7 @@ ERROR_PAUSE_CAP_S: Final = 600.0
 
 async def wait_for_event(
     args: TriggerArgs,
-    until: Until,
+    until: FollowUntil,
     log: Logger,
     *,
     config: ClusterConfig | None = None,
@@ -97,14 +97,14 @@ async def wait_for_event(
 
 
 def wait_for_event_in_worker(
-    args: TriggerArgs, log: Logger, *, config: ClusterConfig, limit_s: float | None, until: Until = "ended"
+    args: TriggerArgs, log: Logger, *, config: ClusterConfig, limit_s: float | None, until: FollowUntil = "ended"
 ) -> GangEvent:
     """Block until the gang runs or has ended, on a new event loop, and return the event. See `wait_for_event`."""
     return run(_wait_on_own_loop(args, log, config, limit_s, until))
 
 
 async def _wait_on_own_loop(
-    args: TriggerArgs, log: Logger, config: ClusterConfig, limit_s: float | None, until: Until
+    args: TriggerArgs, log: Logger, config: ClusterConfig, limit_s: float | None, until: FollowUntil
 ) -> GangEvent:
     from airflow_provider_gangjobs.cluster.informer import informers
 
@@ -150,7 +150,7 @@ class _GangWait:
         "callbacks",
     )
 
-    def __init__(self, args: TriggerArgs, until: Until, log: Logger, config: ClusterConfig | None) -> None:
+    def __init__(self, args: TriggerArgs, until: FollowUntil, log: Logger, config: ClusterConfig | None) -> None:
         self._args = args
         self._until = until
         self._log = log

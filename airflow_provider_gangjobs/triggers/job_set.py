@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.exceptions import GangJobError, JobSetUnavailable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event

@@ -128,7 +128,7 @@ class _PreviousWait:
         self._log.info("The pods of gang %s, the previous attempt, have ended", self._args.ref)
 
     async def _count(self) -> int:
-        from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
+        from airflow_provider_gangjobs.tracking.retry_until_answered import retry_until_answered
 
         config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:

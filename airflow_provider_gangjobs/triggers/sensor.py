@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.cluster.imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
 from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
 from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable

@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace as replace_event
 
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.selection import (
+from airflow_provider_gangjobs.gang.awaited_gangs import (
     Answer,
     GangSelection,
     NewestGangs,
@@ -26,6 +24,8 @@ from airflow_provider_gangjobs.gang.selection import (
     answer_of,
     decide_wait,
 )
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.hooks.task_state import failure_counts
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
     from airflow_provider_gangjobs.tracking.selection_watch import SelectionWatch
 
 ASK_AGAIN_S: Final = 15.0
@@ -66,8 +67,8 @@ class SelectionArgs:
     :param digests: Values of the task label, for each task or trigger id.
     :param selector: Label selector of the Jobs.
     :param at_least: How many gangs the label selector selects at least.
-    :param until: A value of `gang.selection.Until`.
-    :param wait_for: A value of `gang.selection.WaitFor`.
+    :param until: A value of `gang.awaited_gangs.Until`.
+    :param wait_for: A value of `gang.awaited_gangs.WaitFor`.
     :param must_exist: Whether the connection must exist in Airflow.
     :param tasks: The task of each item of `digests`, as `TaskKey.to_mapping` returns it. The failure of a gang counts
         when its task has ended.
@@ -254,7 +255,7 @@ class _SelectionWait:
         if key in self._followed:
             self._followed[key][1].cancel()
         self.events.pop(key, None)
-        until: Literal["running", "ended"] = "running" if self._until is Until.RUNNING else "ended"
+        until: FollowUntil = "running" if self._until is Until.RUNNING else "ended"
         args = self._args.of_gang(ref, errors=self._errors[key])
         task = asyncio.create_task(wait_for_event(args, until, self._log, config=self._config), name=f"wait for {ref}")
         task.add_done_callback(lambda _: self._notification.notify())

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.ending import KillResult
 from airflow_provider_gangjobs.sweeping.leases import Leases
-from airflow_provider_gangjobs.sweeping.once import sweep_once
+from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
 

@@ -29,7 +29,7 @@ from tests.sandbox.builders import NAMESPACE, Bench
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.submission.submission import Submission
 
@@ -99,7 +99,7 @@ class SubmissionCluster:
         key: TaskKey = KEY,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         policies: Policies | None = None,
-        api: Api | None = None,
+        api: ClientProtocol | None = None,
     ) -> Submission:
         return await submit(
             api or self.client,

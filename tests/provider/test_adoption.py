@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.adopt import (
+from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     LostAttempt,
     Refuse,

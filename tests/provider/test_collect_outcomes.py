@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
-from airflow_provider_gangjobs.gang.outcome.results import MissingOutcomes
+from airflow_provider_gangjobs.gang.outcome.task_result import MissingOutcomes
 from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes, collect_outcomes
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.crashes import CrashingClient

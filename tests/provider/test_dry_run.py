@@ -57,7 +57,7 @@ async def test_capability_that_may_not_be_read_is_unknown(cluster):
     assert "403" in found.gates[0].evidence
 
 
-async def preflighted(cluster, spec, api=None):
+async def submit_after_dry_run(cluster, spec, api=None):
     return await submit(
         api or cluster.client,
         spec,
@@ -71,16 +71,16 @@ async def preflighted(cluster, spec, api=None):
 
 async def test_dry_run_takes_one_more_request(cluster):
     process = CrashingClient(cluster.client)
-    submission = await preflighted(cluster, GANG_OF_4, process)
+    submission = await submit_after_dry_run(cluster, GANG_OF_4, process)
     assert process.requests[:4] == ["LIST jobs", FIND_KUEUE, "POST jobs", "POST jobs"]
     cluster.check_one_live_gang(submission)
-    assert (await preflighted(cluster, GANG_OF_4)).requests == 1
+    assert (await submit_after_dry_run(cluster, GANG_OF_4)).requests == 1
 
 
 async def test_field_that_the_server_refuses_is_named_and_nothing_is_created(cluster):
     refused = GangSpec(image="a", workers=2, pod_overrides={"spec": {"dnsPolicy": "Sometimes"}})
     with pytest.raises(InvalidGangSpec, match="dnsPolicy") as caught:
-        await preflighted(cluster, refused)
+        await submit_after_dry_run(cluster, refused)
     assert "spec.template.spec.dnsPolicy" in {problem.path for problem in caught.value.problems}
     assert cluster.jobs() == []
 
@@ -90,7 +90,7 @@ async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created(
         cluster.ignore_scheduling_fields()
         process = CrashingClient(cluster.client)
         with pytest.raises(GangUnsupported, match="dropped"):
-            await preflighted(cluster, GANG_OF_4, process)
+            await submit_after_dry_run(cluster, GANG_OF_4, process)
         assert process.requests == ["LIST jobs", FIND_KUEUE, "POST jobs"]
         assert cluster.jobs() == []
 
@@ -98,7 +98,7 @@ async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created(
 async def test_a_preferred_gang_falls_back_before_it_is_created():
     async with running_cluster("none") as cluster:
         cluster.ignore_scheduling_fields()
-        submission = await preflighted(cluster, GangSpec(image="a", workers=4, gang="preferred"))
+        submission = await submit_after_dry_run(cluster, GangSpec(image="a", workers=4, gang="preferred"))
         assert submission.decision.startswith("basic:the server dropped")
         assert len(submission.notes) == 1
         cluster.check_one_live_gang(submission)
@@ -107,12 +107,12 @@ async def test_a_preferred_gang_falls_back_before_it_is_created():
 async def test_missing_permission_is_reported_with_its_step(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
     with pytest.raises(SubmissionFailed, match="validate the Job by a dry run"):
-        await preflighted(cluster, GANG_OF_4)
+        await submit_after_dry_run(cluster, GANG_OF_4)
 
 
 async def test_a_failed_dry_run_is_repeated(cluster):
     cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="POST", query="dryRun"))
-    cluster.check_one_live_gang(await preflighted(cluster, GANG_OF_4))
+    cluster.check_one_live_gang(await submit_after_dry_run(cluster, GANG_OF_4))
 
 
 async def test_submission_of_an_id_can_have_a_dry_run(cluster):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.http.log_parts import LogParser, LogPosition
+from airflow_provider_gangjobs.cluster.http.log_parser import LogParser, LogPosition
 from airflow_provider_gangjobs.gang.log_options import LogOptions, log_problems, streamed_ranks
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, copy_logs

@@ -12,11 +12,11 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.claim import mark_delivered
-from airflow_provider_gangjobs.submission.deletion import delete_submission
+from airflow_provider_gangjobs.submission.delete_submission import delete_submission
 from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
 from airflow_provider_gangjobs.submission.submission import SubmissionState
-from airflow_provider_gangjobs.tracking.release import release_pods
+from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient

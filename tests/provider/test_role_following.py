@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.results import task_result
+from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase

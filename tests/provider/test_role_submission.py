@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_struct
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.cleanup import CleanupAction, tidy
+from airflow_provider_gangjobs.submission.half_submitted import CleanupAction, tidy
 from airflow_provider_gangjobs.submission.operations import submit_operation
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import mark_delivered_by
-from airflow_provider_gangjobs.submission.deletion import delete_submission
+from airflow_provider_gangjobs.submission.delete_submission import delete_submission
 from airflow_provider_gangjobs.submission.ending import KillResult, delete_claimed, halt, kill
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind

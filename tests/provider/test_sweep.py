@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE,
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import mark_delivered_by
 from airflow_provider_gangjobs.submission.ending import kill
+from airflow_provider_gangjobs.sweeping.namespace_view import ListedView
 from airflow_provider_gangjobs.sweeping.sweep import Sweep
-from airflow_provider_gangjobs.sweeping.views import ListedView
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.examples import examples

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest, Forbidden
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.tracking.read.logs import (
+from airflow_provider_gangjobs.tracking.logs.last_lines import (
     LIMIT_BYTES,
     RANKS_MAX,
     RankLog,

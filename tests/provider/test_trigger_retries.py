@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
+from airflow_provider_gangjobs.tracking.retry_until_answered import REFUSED_FOR_S
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.gang_job_wait import (

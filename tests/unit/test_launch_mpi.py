@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_gangjobs.decorators.gang_job import GangJobDecoratedOperator
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.render.job import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.requeues import Requeues, parse_requeues
+from airflow_provider_gangjobs.gang.requeue_annotation import Requeues, parse_requeues
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.requeue import (

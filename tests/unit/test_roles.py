@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.results import CompletedRanks, task_result
+from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role, render_service
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, main_job_name_max, parse_roles, roles_of

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.operators.start_guard import CONFIRMED_FOR_S, StartGuard
-from airflow_provider_gangjobs.submission.context import UnconfirmedStart
+from airflow_provider_gangjobs.submission.progress import UnconfirmedStart
 
 LOG = logging.getLogger(__name__)
 LATE_S = CONFIRMED_FOR_S + 1

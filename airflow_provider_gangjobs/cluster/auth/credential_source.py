@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidC
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.cluster.auth.fields import Section
+    from airflow_provider_gangjobs.cluster.auth.kubeconfig_fields import Section
 
 LOAD_TIMEOUT_S = 60.0
 """An exec plugin that requests a token from a cloud takes seconds. A plugin that waits for a person must not block a

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.auth.redaction import redacted, secrets_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.cluster.auth.fields import Section
+    from airflow_provider_gangjobs.cluster.auth.kubeconfig_fields import Section
 
 _GROUP = "client.authentication.k8s.io"
 API_VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1", f"{_GROUP}/v1alpha1")

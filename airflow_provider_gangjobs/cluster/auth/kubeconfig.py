@@ -17,7 +17,7 @@ import yaml
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.auth.errors import ConfigError
-from airflow_provider_gangjobs.cluster.auth.fields import Section
+from airflow_provider_gangjobs.cluster.auth.kubeconfig_fields import Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,8 +11,8 @@ from urllib.parse import quote
 from airflow_provider_gangjobs.cluster.auth.errors import TokenUnavailableError
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.auth.fields import Section
     from airflow_provider_gangjobs.cluster.auth.kubeconfig import SelectedContext
+    from airflow_provider_gangjobs.cluster.auth.kubeconfig_fields import Section
     from airflow_provider_gangjobs.cluster.auth.oidc import OidcTokens
 
 TOKEN_FILE_PERIOD_S = 60.0

@@ -28,8 +28,8 @@ from airflow_provider_gangjobs.cluster.structured_log import log_fields
 if TYPE_CHECKING:
     import ssl
 
-    from airflow_provider_gangjobs.cluster.auth.fields import Section
     from airflow_provider_gangjobs.cluster.auth.kubeconfig import SelectedContext
+    from airflow_provider_gangjobs.cluster.auth.kubeconfig_fields import Section
 
 log = logging.getLogger(__name__)
 

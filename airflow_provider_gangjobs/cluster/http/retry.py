@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
-from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, is_webhook_unavailable
+from airflow_provider_gangjobs.cluster.request_deadline import current_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

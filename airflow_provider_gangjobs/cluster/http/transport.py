@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unreachable,
     error_from_reply,
 )
-from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError
+from airflow_provider_gangjobs.cluster.http.line_splitter import LineTooLongError
 from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
 from airflow_provider_gangjobs.cluster.http.request import Proxy, ServerAddress
 from airflow_provider_gangjobs.cluster.server_clock import ServerClock

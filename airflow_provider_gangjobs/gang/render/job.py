@@ -33,7 +33,6 @@ from airflow_provider_gangjobs.gang.labels import (
 from airflow_provider_gangjobs.gang.owner_references import job_set_of_job, owned_by_job, role_of_job
 from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
 from airflow_provider_gangjobs.gang.render import files, rendezvous
-from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import (
     gang_template,
     labels_of,
@@ -48,7 +47,8 @@ from airflow_provider_gangjobs.gang.render.policy import (
 )
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
-from airflow_provider_gangjobs.gang.requeues import Requeues
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
+from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil

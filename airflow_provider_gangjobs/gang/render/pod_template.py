@@ -30,9 +30,9 @@ from airflow_provider_gangjobs.gang.labels import (
     RESULT_PATH,
 )
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of
-from airflow_provider_gangjobs.gang.render.manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.render.rendezvous import RANK_VARIABLES, env_of
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
+from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.kube import strategic_merge
 

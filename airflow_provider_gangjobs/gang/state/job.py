@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.requeues import parse_requeues
+from airflow_provider_gangjobs.gang.requeue_annotation import parse_requeues
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.requeues import Requeues
+    from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.requeues import Requeues
+from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
 from airflow_provider_gangjobs.gang.state.queue_wait import evicted_at, holds_quota
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ PARTIAL_ADMISSION: Final = "kueue.x-k8s.io/job-min-parallelism"
 _PARAMETERS: Final = {"queue_name": LABEL_KUEUE_QUEUE, "queue_priority": LABEL_KUEUE_PRIORITY}
 
 
-def check_queue(parsed: ParsedSpec) -> Iterator[Problem]:
+def check_queue_parameters(parsed: ParsedSpec) -> Iterator[Problem]:
     """Check the names, and refuse what would run another gang than the one that was described."""
     spec, metadata = parsed.spec, parsed.manifest.get("metadata", {})
     labels = {**(metadata.get("labels") or {}), **spec.labels}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import (
     ROLE_NAME_MAX,
     ROLE_PARAMETERS,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.models import LISTS, MODELS, is_model, misplaced_models
-from airflow_provider_gangjobs.gang.render.manifest import UserManifest, iter_scalars
+from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, is_model, misplaced_models
+from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, iter_scalars
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     metadata.check_names,
     metadata.check_labels,
     metadata.check_placement,
-    queues.check_queue,
+    queues.check_queue_parameters,
     job.check_containers,
     job.check_restart_policy,
     env.check_env,

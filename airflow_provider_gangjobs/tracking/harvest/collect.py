@@ -13,7 +13,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
-from airflow_provider_gangjobs.gang.outcome.results import (
+from airflow_provider_gangjobs.gang.outcome.task_result import (
     NONE_MISSING,
     CompletedRanks,
     MissingOutcomes,

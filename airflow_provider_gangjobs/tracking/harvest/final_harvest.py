@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.state.completeness import Completeness
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
-from airflow_provider_gangjobs.tracking.cluster_requests import gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import in_batches
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.http.log_parts import LogPosition
+from airflow_provider_gangjobs.cluster.http.log_parser import LogPosition
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.kube.text import keep_end, pluralize
 from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, text_of
 from airflow_provider_gangjobs.tracking.logs.head_and_end import LAST_PARTS, HeadAndEnd
+from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
 from airflow_provider_gangjobs.tracking.logs.sources import select_sources
-from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_chunks, read_rest
-from airflow_provider_gangjobs.tracking.read.logs import explain_problem
+from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_log_chunks, read_rest
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ class LogCopier:
                 lines.note(
                     f"left out here: the kubelet keeps no log of the first {pluralize(source.restarts - 1, 'run')}"
                 )
-            earlier = read_chunks(self._client, source, LogQuery(previous=True))
+            earlier = read_log_chunks(self._client, source, LogQuery(previous=True))
             _, written = await self._copy_run(source, lines, earlier, bytes_max // 4)
         if position is None:
             lines.note(what)
-            chunks = read_chunks(self._client, source, LogQuery())
+            chunks = read_log_chunks(self._client, source, LogQuery())
         else:
             lines.note(f"{what}, after what was streamed")
             chunks = read_rest(self._client, source, position, lambda: lines.note(OTHER_FILE))

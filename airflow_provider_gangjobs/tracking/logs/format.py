@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.http.log_parts import PART_BYTES_MAX, LogPart
+from airflow_provider_gangjobs.cluster.http.log_parser import PART_BYTES_MAX, LogPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
-from airflow_provider_gangjobs.cluster.http.log_parts import LogPosition
+from airflow_provider_gangjobs.cluster.http.log_parser import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX

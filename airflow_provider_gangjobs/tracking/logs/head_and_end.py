@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.http.log_parts import LogParser, LogPart
+from airflow_provider_gangjobs.cluster.http.log_parser import LogParser, LogPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

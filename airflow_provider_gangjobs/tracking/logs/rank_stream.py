@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
-from airflow_provider_gangjobs.cluster.http.log_parts import LogCursor, LogParser
+from airflow_provider_gangjobs.cluster.http.log_parser import LogCursor, LogParser
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.tracking.logs.format import LineWriter
 from airflow_provider_gangjobs.tracking.logs.limits import BURST, BYTES_PER_UNIT, RATE, RateLimit, wait_for_turn
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.http.log_parts import LogPart, LogPosition
+    from airflow_provider_gangjobs.cluster.http.log_parser import LogPart, LogPosition
     from airflow_provider_gangjobs.tracking.logs.limits import StreamLimits
     from airflow_provider_gangjobs.tracking.logs.output import LineOutput
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.log_options import ALL_CONTAINERS
 from airflow_provider_gangjobs.gang.state.pods import is_lost, main_container, name_rank, rank_of, role_rank_of
-from airflow_provider_gangjobs.tracking.read.logs import may_have_log, removal_of, select_pods
+from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log, removal_of, select_pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

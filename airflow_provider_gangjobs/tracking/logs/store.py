@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.tracking.logs.format import format_note
+from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
 from airflow_provider_gangjobs.tracking.logs.sources import sources_of
-from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_chunks
-from airflow_provider_gangjobs.tracking.read.logs import explain_problem
+from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_log_chunks
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def store_logs(
 
     async def store(source: LogSource) -> None:
         async with limit:
-            name = object_name(ref, source)
+            name = log_object_name(ref, source)
             problem = await _store(client, source, storage, name)
             if problem:
                 write([format_note(source.label, f"the log is not stored completely as {name}: {problem}")])
@@ -73,7 +73,7 @@ async def store_logs(
     return addresses
 
 
-def object_name(ref: GangRef, source: LogSource) -> str:
+def log_object_name(ref: GangRef, source: LogSource) -> str:
     """Return the name of a log's object. The name of the Job contains the number of the attempt."""
     rank = source.pod if source.rank is None else f"rank-{source.rank:05d}"
     if source.role and source.role_rank is not None:
@@ -99,7 +99,7 @@ async def _write_run(client: Client, source: LogSource, file: BinaryIO, query: L
     buffer = bytearray()
     is_in_line = False
     problem = ""
-    chunks = read_chunks(client, source, query)
+    chunks = read_log_chunks(client, source, query)
     async with aclosing(chunks):
         try:
             async for chunk in chunks:

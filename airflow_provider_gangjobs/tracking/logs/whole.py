@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.http.log_parts import LogCursor, LogParser
+from airflow_provider_gangjobs.cluster.http.log_parser import LogCursor, LogParser
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.cluster.resources import PODS
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.http.log_parts import LogPosition
+    from airflow_provider_gangjobs.cluster.http.log_parser import LogPosition
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
 
 FAILURES_MAX: Final = 5
@@ -34,7 +34,7 @@ class LogShortened(Exception):  # noqa: N818 - a state of the log
     """The log is shorter than it was, because the kubelet has rotated its file."""
 
 
-async def read_chunks(client: Client, source: LogSource, query: LogQuery) -> AsyncGenerator[bytes, None]:
+async def read_log_chunks(client: Client, source: LogSource, query: LogQuery) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a log. After a broken connection the log is requested again, and what was read is skipped.
 
     The log of a container that has ended does not change. The log of a container that runs may only grow.
@@ -91,13 +91,13 @@ async def read_rest(
     :param on_other_file: Called if the log is not the one of the position. Then all of it since that time follows.
 
     Raises:
-        ClusterError, LogShortened: as for `read_chunks`.
+        ClusterError, LogShortened: as for `read_log_chunks`.
     """
     cursor = LogCursor(position)
     parser = LogParser(timestamps=True)
     query = LogQuery(since_s=cursor.begin(), timestamps=True)
     was_other_file = False
-    chunks = read_chunks(client, source, query)
+    chunks = read_log_chunks(client, source, query)
     async with aclosing(chunks):
         async for chunk in chunks:
             parts = cursor.new_parts(parser.feed(chunk))

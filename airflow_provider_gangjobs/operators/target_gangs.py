@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
-from airflow_provider_gangjobs.gang.models import describe_value
-from airflow_provider_gangjobs.operators.parameters import is_templated
+from airflow_provider_gangjobs.operators.parameter_checks import is_templated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.gang.selection import GangSelection
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 
 
 class GangTargets(BaseOperator):
@@ -67,7 +67,7 @@ def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None,
     Raises:
         InvalidGangSpec: a parameter is invalid.
     """
-    from airflow_provider_gangjobs.gang.selection import GangSelection
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
     from airflow_provider_gangjobs.hooks.installation import installation_id
     from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import PatchType
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.preconditions import delete_uid, patch_version
+from airflow_provider_gangjobs.cluster.request_deadline import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -23,8 +23,8 @@ from airflow_provider_gangjobs.kube.objects import Object
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from airflow_provider_gangjobs.cluster.api import Api
     from airflow_provider_gangjobs.cluster.client import PropagationPolicy
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 TRIES_MAX: Final = 6
@@ -39,7 +39,7 @@ T = TypeVar("T")
 class RetryingRequests:
     """Sends the requests of one submission in one namespace, and retries those that are safe to repeat."""
 
-    def __init__(self, client: Api, namespace: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, client: ClientProtocol, namespace: str, *, clock: Clock | None = None) -> None:
         self.client = client
         self.namespace = namespace
         self.clock = clock or Clock()
@@ -76,7 +76,7 @@ class RetryingRequests:
         self.sent += 1
         return await self.client.list(resource, self.namespace, label_selector=selector)
 
-    async def send(self, request: Callable[[Api], Awaitable[T]]) -> T:
+    async def send(self, request: Callable[[ClientProtocol], Awaitable[T]]) -> T:
         """Return the answer of one request, which is not retried.
 
         :param request: Sends the request with the client of the submission.

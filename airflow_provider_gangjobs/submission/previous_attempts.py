@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.submission.requests import RetryingRequests
+    from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.http.log_parts import (
+from airflow_provider_gangjobs.cluster.http.log_parser import (
     LogCursor,
     LogParser,
     LogPart,

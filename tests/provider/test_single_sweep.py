@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_ON_KILL
 from airflow_provider_gangjobs.gang.state.lease import lease_body
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.sweeping.once import sweep_once
+from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.test_trigger_sweeping import submit

@@ -1,4 +1,4 @@
-"""Logs: the last lines of the logs of selected ranks, as long as their nodes have them.
+"""The last lines of the logs of selected ranks, as long as their nodes have them.
 
 Logs are best effort: the kubelet removes the log of a deleted pod with its containers, also if a finalizer holds the
 pod. If a log cannot be read, the result has the error in its place. If lines are omitted, the result says so before the

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.cleanup import CleanupAction, CleanupReport, tidy
+from airflow_provider_gangjobs.submission.half_submitted import CleanupAction, CleanupReport, tidy
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied

@@ -1,11 +1,11 @@
-"""Shared watch: the base class of the waits for objects that a shared informer shows."""
+"""Informer watch: the base class of the waits for objects that a shared informer shows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
-from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
+from airflow_provider_gangjobs.tracking.retry_until_answered import retry_until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ STALE_S: Final = 600.0
 """The same for an informer that was synced and has received nothing for this long."""
 
 
-class SharedWatch(Generic[V]):
+class InformerWatch(Generic[V]):
     """Some keys of a shared informer. `close` must be called at the end."""
 
     def __init__(self, client: Client, informer: Informer[V], keys: Iterable[str], notification: Notification) -> None:
@@ -82,4 +82,4 @@ class SharedWatch(Generic[V]):
         )
 
 
-__all__ = ["SharedWatch"]
+__all__ = ["InformerWatch"]

@@ -11,9 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.selection import (
+from airflow_provider_gangjobs.gang.awaited_gangs import (
     Answer,
     GangSelection,
     NewestGangs,
@@ -23,8 +21,10 @@ from airflow_provider_gangjobs.gang.selection import (
     answer_of,
     decide_wait,
 )
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.operators.targets import external_tasks, read_gangs
+from airflow_provider_gangjobs.operators.target_gangs import external_tasks, read_gangs
 
 MET, FAILED, WAITING, UNKNOWN = Answer.MET, Answer.FAILED, Answer.WAITING, Answer.UNKNOWN
 

@@ -1,4 +1,4 @@
-"""Selection: which dialects there are, and which version of the Workload API is used for the gangs of a cluster."""
+"""Which dialects there are, and which version of the Workload API is used for the gangs of a cluster."""
 
 from __future__ import annotations
 

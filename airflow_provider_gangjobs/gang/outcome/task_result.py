@@ -1,4 +1,4 @@
-"""Results: the value that a task returns for a gang that succeeded, and the outcomes that are missing for it. Pure.
+"""The value that a task returns for a gang that succeeded, and the outcomes that are missing for this value. Pure.
 
 The rule (issue 14): a success requires that the outcome of every rank that the Job counts as completed was read. What a
 rank returned therefore has three answers: a value, `None` because the rank wrote nothing, and *unknown* because nobody

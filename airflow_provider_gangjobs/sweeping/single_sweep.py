@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.service import follow
 from airflow_provider_gangjobs.sweeping.actions import VANISHED, SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.leases import read_leases
-from airflow_provider_gangjobs.sweeping.views import ListedView, held_by_gang
+from airflow_provider_gangjobs.sweeping.namespace_view import ListedView, held_by_gang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Requeues: the value of the annotation that counts how often a gang was returned to its queue.
+"""The value of the annotation that counts how often a gang was returned to its queue.
 
 `gang.state.requeue` has the rules.
 """

@@ -1,4 +1,4 @@
-"""Selection: which gangs somebody waits for, and whether the wait is over. Pure.
+"""Awaited gangs: which gangs somebody waits for, and whether the wait is over. Pure.
 
 A gang is selected by the name of its Job, by its task or trigger id, or by a label selector. A task may have several
 attempts; the newest attempt counts. Whoever waits for gangs is responsible for none of them.

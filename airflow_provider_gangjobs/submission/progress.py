@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.submission.requests import RetryingRequests
+    from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 
 
 @dataclass

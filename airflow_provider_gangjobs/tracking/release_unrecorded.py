@@ -1,4 +1,4 @@
-"""Release: removes the harvest finalizer from pods, without recording their outcomes.
+"""Removes the harvest finalizer from pods, without recording their outcomes.
 
 `release_pods` is for uninstalling the provider, and for pods of a gang that no triggerer follows. It needs only the
 permissions to list and patch pods. Outcomes that are not in a ledger are lost.

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.outcome.event import (
     build_event,
 )
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.results import (
+from airflow_provider_gangjobs.gang.outcome.task_result import (
     CompletedRanks,
     MissingOutcomes,
     completed_ranks_in_event,

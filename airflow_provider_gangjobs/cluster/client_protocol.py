@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Objects = list[Object]
 
 
-class Api(Protocol):
+class ClientProtocol(Protocol):
     """Some methods of `cluster.client.Client`. Each of them raises `ClusterError` if the request fails."""
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
@@ -76,4 +76,4 @@ class Api(Protocol):
         """
 
 
-__all__ = ["Api"]
+__all__ = ["ClientProtocol"]

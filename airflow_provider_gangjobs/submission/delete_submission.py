@@ -26,13 +26,13 @@ from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_if, remove_job_if
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.operations import jobs_of
-from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import end_roles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 async def delete_submission(
-    client: Api,
+    client: ClientProtocol,
     trigger_id: str,
     *,
     namespace: str,

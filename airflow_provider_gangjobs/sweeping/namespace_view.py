@@ -1,4 +1,4 @@
-"""Views: where a sweep reads the gangs of a namespace from, the shared informers or one list."""
+"""The view of a namespace: where a sweep reads the gangs of a namespace from, the shared informers or one list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleanup: complete or remove the gangs whose submission stopped half-way and was not continued.
+"""Half-submitted gangs: complete or remove the gangs whose submission stopped half-way and was not continued.
 
 A suspended Job has no deadline and no time to live, so without the cleanup it would stay forever. The cleanup may run
 anywhere, at any time, and twice at once. Each of its actions begins with a patch that the server applies only if the
@@ -28,16 +28,16 @@ from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
-from airflow_provider_gangjobs.submission.deletion import groups_of
+from airflow_provider_gangjobs.submission.delete_submission import groups_of
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import RetryingRequests
+from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import end_roles, start_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime, timedelta
 
-    from airflow_provider_gangjobs.cluster.api import Api
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.objects import Object
@@ -104,7 +104,7 @@ def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
 
 
 async def tidy(
-    client: Api,
+    client: ClientProtocol,
     *,
     namespace: str | None,
     older_than: timedelta,

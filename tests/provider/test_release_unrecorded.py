@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
-from airflow_provider_gangjobs.tracking.release import release_pods
+from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import NAMESPACES, PODS
 from tests.guarantees.history import is_held

@@ -1,4 +1,4 @@
-"""Manifest: parses the user's Job from a dict or from YAML text, and keeps the text and line of each scalar.
+"""Parses the manifest of the user, a dict or YAML text, and keeps the text and the line of each scalar.
 
 YAML 1.1 reads `on` as a boolean, `0644` as 420 and `12:30:45` as 45045. A message about such a value shows the text and
 the parsed value. Nulls are dropped, as the API server does.
