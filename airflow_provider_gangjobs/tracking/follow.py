@@ -327,7 +327,7 @@ class _Follower:
         return self._event(
             Status(verdict.kind.value),
             replace(observation, phase=phase),
-            diagnose_end(verdict, self.harvester.outcomes),
+            diagnose_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks),
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
             notes=(*result.notes, *self._notes_on_lost_results(verdict)),

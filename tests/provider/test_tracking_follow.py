@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from airflow_provider_gangjobs.tracking.size_limits import SizeLimits
 from tests.guarantees.history import is_held
@@ -51,6 +52,17 @@ async def test_large_gang_is_reported_like_a_small_one(plane):
     assert f"running: {workers}/{workers} ranks" in lines
     assert event.counts["succeeded"] == len(await read_outcomes(plane.client, ref)) == workers
     assert plane.held() == []
+
+
+@in_virtual_time
+async def test_all_failed_ranks_of_a_large_gang_are_counted(plane):
+    workers = 3 * OUTCOMES_KEPT_MAX
+    plane.node("node-1", cpu=str(workers))
+    following = Follower(plane, plane.submit(workers=workers))
+    await plane.until(lambda: plane.running_ranks() == workers)
+    plane.finish("train", 2, exit_code=3)
+    event = await following.event()
+    assert event.message.endswith(f"; {workers - 1} other ranks ended after it"), event.message
 
 
 @in_virtual_time

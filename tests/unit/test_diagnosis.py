@@ -1,13 +1,14 @@
 """The summary, code and remedy of the end of a gang, and of each wait that can time out."""
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_outcome, diagnose_timeout
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from tests.unit.builders import pod
+from tests.unit.builders import at, pod
 
 
 def _of(builder) -> Diagnosis:
@@ -109,6 +110,20 @@ def test_summary_of_a_gang_is_that_of_its_first_cause():
         outcome_of(_rank(2).succeeded(when=30).view()),
         outcome_of(_rank(3).failed(5, when=59).view()),
     ]
+    found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
+    assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
+
+
+def test_other_ranks_are_counted_once_and_only_if_they_failed():
+    """A queue has run the gang a second time. The end of rank 4 was not observed."""
+    first_run = [outcome_of(pod(f"first-{rank}").rank(rank).failed(143, when=9).view()) for rank in range(4)]
+    second_run = [
+        *(outcome_of(_rank(rank).failed(143, when=62).view()) for rank in (0, 1)),
+        outcome_of(_rank(2).succeeded(when=60).view()),
+        outcome_of(_rank(3).failed(5, when=59).view()),
+        Outcome(uid="p4", pod="p4", rank=4, outcome=OutcomeKind.UNKNOWN),
+    ]
+    outcomes = [*first_run, *(replace(outcome, created=at(30)) for outcome in second_run)]
     found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     Outcome,
     OutcomeKind,
 )
-from airflow_provider_gangjobs.gang.outcome.summary import root_cause
+from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
@@ -213,8 +213,11 @@ _VERDICT_REMEDIES: Final = {
 }
 
 
-def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome]) -> Diagnosis:
-    """Diagnose why the gang ended, from the root cause among the ranks or else from the verdict on the Job."""
+def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRanks | None = None) -> Diagnosis:
+    """Diagnose why the gang ended, from the root cause among the ranks or else from the verdict on the Job.
+
+    :param failed: All ranks that failed, if `outcomes` has only some of them. Defaults to those of `outcomes`.
+    """
     if verdict.kind is VerdictKind.SUCCEEDED:
         return Diagnosis("Succeeded", "")
     cause = (
@@ -231,12 +234,9 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome]) -> Diagnosis:
         summary = ": ".join(filter(None, (verdict.reason, verdict.message)))
         return Diagnosis(verdict.reason or "Failed", summary, _VERDICT_REMEDIES.get(verdict.reason, ""))
     found = diagnose_outcome(cause)
-    return Diagnosis(found.code, f"{found.summary}{_others(outcomes, cause)}", found.remedy)
-
-
-def _others(outcomes: Sequence[Outcome], cause: Outcome) -> str:
-    count = sum(outcome.outcome is not OutcomeKind.SUCCEEDED and outcome.uid != cause.uid for outcome in outcomes)
-    return f"; {pluralize(count, 'other rank')} ended after it" if count else ""
+    others = len(FailedRanks(outcomes) if failed is None else failed) - 1
+    consequence = f"; {pluralize(others, 'other rank')} ended after it" if others > 0 else ""
+    return Diagnosis(found.code, f"{found.summary}{consequence}", found.remedy)
 
 
 _CAUSE_REMEDIES: Final = {

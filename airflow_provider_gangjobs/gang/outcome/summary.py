@@ -56,6 +56,27 @@ def _last_pods(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
     return (o for o in outcomes if o.rank is None or _created(o) == newest[o.rank])
 
 
+class FailedRanks:
+    """Counts the ranks whose last pod did not succeed, without the outcomes of all ranks in memory.
+
+    Outcomes may be added in any order and several times. An outcome that is unknown is no failure.
+    """
+
+    def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
+        self._last: dict[int | str, tuple[str, bool]] = {}
+        self.add(outcomes)
+
+    def __len__(self) -> int:
+        return sum(has_failed for _, has_failed in self._last.values())
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Count the outcomes of these pods, unless a later pod of the same rank is counted."""
+        for outcome in outcomes:
+            key = outcome.uid if outcome.rank is None else outcome.rank
+            end = (_created(outcome), outcome.outcome in _ORDER)
+            self._last[key] = max(self._last.get(key, end), end)
+
+
 def _created(outcome: Outcome) -> str:
     return outcome.created.isoformat() if outcome.created else ""
 
@@ -120,4 +141,4 @@ def _row(outcome: Outcome) -> tuple[str, str, str, str, str]:
     return rank, str(outcome.outcome), code, seconds, outcome.node
 
 
-__all__ = ["failures_first", "format_table", "result_outcomes", "root_cause"]
+__all__ = ["FailedRanks", "failures_first", "format_table", "result_outcomes", "root_cause"]

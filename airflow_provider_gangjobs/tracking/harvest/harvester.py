@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first
+from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, failures_first
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
@@ -77,6 +77,7 @@ class Harvester:
         self._queue = HarvestQueue()
         self._released: set[str] = set()
         """Pods that this harvester released. The watch may show them as held for a moment longer."""
+        self.failed_ranks = FailedRanks()
         self._outcomes: dict[str, Outcome] = {}
         self._drains: list[_DrainRequest] = []
         self._work = asyncio.Event()
@@ -329,6 +330,7 @@ class Harvester:
         """Keep outcomes for the event. If there are many, and the ledger has them, only `outcomes` are kept."""
         for outcome in outcomes:
             self._outcomes.setdefault(outcome.uid, outcome)
+            self.failed_ranks.add((outcome,))
         if self._ledger is not None and len(self._outcomes) > 2 * OUTCOMES_KEPT_MAX:
             self._outcomes = {outcome.uid: outcome for outcome in self.outcomes}
 
