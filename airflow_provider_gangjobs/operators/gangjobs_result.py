@@ -90,9 +90,10 @@ def check_storage(environ: Mapping[str, str]) -> None:
 
 
 def result_object_name(environ: Mapping[str, str]) -> str:
-    """Return the name of the object of this rank. Each attempt has objects of its own."""
-    index = environ.get("JOB_COMPLETION_INDEX")
-    name = f"rank-{int(index):05}" if index else "pod-" + environ.get("HOSTNAME", "unknown")
+    """Return the name of the object of this rank in the gang. Each attempt has objects of its own."""
+    index = environ.get("JOB_COMPLETION_INDEX")  # with roles, the rank in the role
+    offset = int(environ.get("GANG_RANK_OFFSET") or 0)
+    name = f"rank-{int(index) + offset:05}" if index else "pod-" + environ.get("HOSTNAME", "unknown")
     return f"attempt-{environ.get('GANG_ATTEMPT') or 0}/{name}.json"
 
 

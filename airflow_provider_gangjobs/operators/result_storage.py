@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
+from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators import gangjobs_result
@@ -43,10 +44,16 @@ def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
         raise InvalidGangSpec((problem,))
     if is_local(folder):
         _require_volume(spec, _path(folder))
-    env: dict[str, Any] = {"env": spec.env}
-    add_env(env, {gangjobs_result.ENV_STORAGE: folder})
     helper = Path(gangjobs_result.__file__).read_text("utf-8")
-    return replace(spec, env=env["env"], files={**spec.files, RESULT_HELPER_FILE: helper})
+    return replace(spec, **_with_folder(spec, folder), files={**spec.files, RESULT_HELPER_FILE: helper})
+
+
+def _with_folder(spec: GangSpec, folder: str) -> dict[str, Any]:
+    """Return the parameters that have `env`: those of the gang, or `roles`, because each role has its own."""
+    owners = {"": {"env": spec.env}} if spec.roles is None else {name: dict(spec.roles[name]) for name in spec.roles}
+    for parameters in owners.values():
+        add_env(parameters, {gangjobs_result.ENV_STORAGE: folder})
+    return owners[""] if spec.roles is None else {"roles": owners}
 
 
 def is_local(folder: str) -> bool:
@@ -62,10 +69,11 @@ def _path(folder: str) -> PurePosixPath:
 def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
     if validate(spec):
         return  # the submission reports these problems
-    template = user_template(spec, manifest_of(spec))
-    problem = _volume_problem(template["spec"], path)
-    if problem:
-        raise InvalidGangSpec((Problem(PARAMETER, f"{path} {problem}", REMEDY),))
+    for role in spec.roles or ("",):
+        pods = spec_of_role(spec, role) if role else spec
+        if problem := _volume_problem(user_template(pods, manifest_of(pods))["spec"], path):
+            where = f" in the role {role}" if role else ""
+            raise InvalidGangSpec((Problem(PARAMETER, f"{path} {problem}{where}", REMEDY),))
 
 
 def _volume_problem(pod: Mapping[str, Any], path: PurePosixPath) -> str:

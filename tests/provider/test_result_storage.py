@@ -53,6 +53,33 @@ def test_large_result_is_stored_and_the_small_one_is_returned(task: TaskMaker, t
     assert read_result({**large, "gang_result": f"file://{tmp_path}/{name}"})["rank"] == 1
 
 
+OF_EACH_ROLE = dict.fromkeys(("command", "image", "workers", "resources"))
+"""Parameters that a gang with roles does not have."""
+
+
+def test_ranks_of_all_roles_store_their_results_by_their_rank_in_the_gang(task: TaskMaker, tmp_path: Path) -> None:
+    program = "from gangjobs_result import write_result; write_result('x' * 5000)\n"
+    parameters = on_volume(tmp_path)
+    of_role = {name: parameters.pop(name) for name in ("volumes", "volume_mounts")}
+    role = {"image": "i", "command": ["bash", "-ec", RUN], **of_role}
+    roles = {"leader": role, "worker": {**role, "workers": 2, "env": [{"name": "A", "value": "b"}]}}
+    train = task("", **OF_EACH_ROLE, roles=roles, files={"program.py": program}, **parameters)
+    results = train.execute()
+    names = [value["gang_result"].rpartition("/")[2] for role in ("leader", "worker") for value in results[role]]
+    assert names == ["rank-00000.json", "rank-00001.json", "rank-00002.json"]
+
+
+def test_volume_that_one_role_lacks_is_found_before_the_gang_is_submitted(task: TaskMaker, tmp_path: Path) -> None:
+    parameters = on_volume(tmp_path)
+    of_role = {name: parameters.pop(name) for name in ("volumes", "volume_mounts")}
+    role = {"image": "i", "command": ["true"]}
+    roles = {"leader": {**role, **of_role}, "worker": role}
+    train = task("", **OF_EACH_ROLE, roles=roles, **parameters)
+    with pytest.raises((InvalidGangSpec, AirflowFailException), match=r"is on no volume .* in the role worker"):
+        train.execute()
+    assert train.jobs == []
+
+
 def test_function_returns_a_large_value(task: TaskMaker, tmp_path: Path) -> None:
     train = task("", **on_volume(tmp_path))
 
