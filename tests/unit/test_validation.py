@@ -85,6 +85,12 @@ PARAMETERS = {
     "env with unknown field": (GangSpec(image="a", env=[{"name": "A", "from": "x"}]), "env[0]", "has from"),
     "rank variable": (GangSpec(image="a", workers=2, env={"RANK": "0"}), "env.RANK", "rendezvous=False"),
     "our variable": (GangSpec(image="a", env={"GANG_RESULT_PATH": "x"}), "env.GANG_RESULT_PATH", "every rank"),
+    "the number of ranks": (GangSpec(image="a", env={"GANG_SIZE": "9"}), "env.GANG_SIZE", "every rank"),
+    "a variable of a role": (
+        GangSpec(roles={"leader": {"image": "a", "env": {"GANG_ROLE": "b"}}, "worker": {"image": "a"}}),
+        "roles.leader.env.GANG_ROLE",
+        "every rank",
+    ),
     "bad quantity": (GangSpec(image="a", resources={"cpu": "2 cores"}), "resources.requests.cpu", "not a quantity"),
     "negative quantity": (GangSpec(image="a", resources={"cpu": -1}), "resources.requests.cpu", "negative"),
     "device without domain": (GangSpec(image="a", resources={"gpu": 1}), "resources.requests.gpu", "nvidia.com/gpu"),

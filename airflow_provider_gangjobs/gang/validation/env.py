@@ -9,7 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.labels import ENV_FILES, ENV_RESULT_PATH
+from airflow_provider_gangjobs.gang.labels import (
+    ENV_ATTEMPT,
+    ENV_FILES,
+    ENV_RANK_OFFSET,
+    ENV_RESULT_PATH,
+    ENV_ROLE,
+    ENV_ROLE_RANK,
+    ENV_ROLE_SIZE,
+    ENV_SIZE,
+)
 from airflow_provider_gangjobs.gang.render.rendezvous import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.kube import names
@@ -17,6 +26,12 @@ from airflow_provider_gangjobs.kube import names
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
+_SET_BY_THE_PROVIDER: Final = frozenset(
+    {
+        *(ENV_RESULT_PATH, ENV_FILES, ENV_ATTEMPT, ENV_SIZE),
+        *(ENV_ROLE, ENV_ROLE_RANK, ENV_ROLE_SIZE, ENV_RANK_OFFSET),
+    }
+)
 _FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})
 
 
@@ -80,7 +95,7 @@ def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> It
 def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
     if wrong := names.problem_with_env_name(name):
         yield Problem(path, wrong, "Rename the variable")
-    elif name in {ENV_RESULT_PATH, ENV_FILES}:
+    elif name in _SET_BY_THE_PROVIDER:
         yield Problem(path, f"{name} is set by the provider for every rank", "Remove it")
     elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
         yield Problem(path, f"{name} is set by the rendezvous", "Remove it, or set rendezvous=False")
