@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-MESSAGE_CHARS_MAX = 256
+MESSAGE_CHARACTERS_MAX = 256
 """Longer messages of a server are cut, because a server may quote whole objects."""
 RETRY_AFTER_MAX_S = 60.0
 """A longer Retry-After of a server is cut to this, because gangs wait for the response. The limit applies to retries of
@@ -96,7 +96,7 @@ class TransportError(ClusterError):
     def __init__(self, request: str, evidence: str) -> None:
         self.request = request
         self.evidence = evidence
-        super().__init__(f"{request}: {self._summary}: {evidence}"[: MESSAGE_CHARS_MAX * 2])
+        super().__init__(f"{request}: {self._summary}: {evidence}"[: MESSAGE_CHARACTERS_MAX * 2])
 
 
 class Unreachable(TransportError):
@@ -136,7 +136,7 @@ class ApiError(ClusterError):
         self.status = status
         self.request = request
         self.reason = reason
-        self.message = message[:MESSAGE_CHARS_MAX]
+        self.message = message[:MESSAGE_CHARACTERS_MAX]
         self.details: Mapping[str, Any] = details or {}
         self.continue_token = continue_token
         self.retry_after_s = None if retry_after_s is None else min(retry_after_s, RETRY_AFTER_MAX_S)

@@ -23,8 +23,8 @@ LABEL_ATTEMPT: Final = metadata_keys.LABEL_ATTEMPT
 LABEL_INSTALLATION: Final = metadata_keys.LABEL_INSTALLATION
 """Id of the Airflow installation that made the gang. On the Job and its pods. Absent if the installation has no id, and
 on gangs that were made before this label."""
-LABEL_ROLE: Final = f"{PREFIX}/role"
-"""Purpose of an object, one of `Role`. Not on the Job and its pods."""
+LABEL_PURPOSE: Final = f"{PREFIX}/role"
+"""Purpose of an object, one of `ObjectPurpose`. Not on the Job and its pods."""
 LABEL_DROPPED: Final = metadata_keys.LABEL_DROPPED
 """`true` if the submission was deleted and its Job was kept. No task is responsible for the Job any more. On the
 Job."""
@@ -135,8 +135,8 @@ MAIN_CONTAINER: Final = "main"
 """Name of the container if no manifest gives a name."""
 
 
-class Role(StrEnum):
-    """Values of `LABEL_ROLE`."""
+class ObjectPurpose(StrEnum):
+    """Values of `LABEL_PURPOSE`."""
 
     FILES = "files"
     LEDGER = "ledger"

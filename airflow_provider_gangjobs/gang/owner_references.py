@@ -22,7 +22,7 @@ def owned_by(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]
     return _reference(api_version, kind, name, uid, controller=False)
 
 
-def role_of_job(name: str, uid: str) -> dict[str, Any]:
+def owned_by_first_role_job(name: str, uid: str) -> dict[str, Any]:
     """Return a reference to the Job of the first role as the owner of the Job of another role.
 
     Its deletion in the foreground waits until the other Job and the pods of this Job are gone.
@@ -30,7 +30,7 @@ def role_of_job(name: str, uid: str) -> dict[str, Any]:
     return {**owned_by_job(name, uid), "blockOwnerDeletion": True}
 
 
-def job_set_of_job(name: str, uid: str) -> dict[str, Any]:
+def owned_by_main_job(name: str, uid: str) -> dict[str, Any]:
     """Return a reference to the main Job of a gang as the owner of the JobSet of its roles.
 
     The main Job is no controller of the JobSet: Kueue would leave a JobSet alone that a Job controls. The deletion of

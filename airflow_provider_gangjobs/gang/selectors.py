@@ -10,9 +10,9 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_GANG,
     LABEL_GANG_ROLE,
     LABEL_JOB_UID,
-    LABEL_ROLE,
+    LABEL_PURPOSE,
     LABEL_TASK,
-    Role,
+    ObjectPurpose,
 )
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ ALL_GANGS: Final = f"{LABEL_TASK},!{LABEL_DROPPED}"
 """Selects the Jobs of all submissions that still exist."""
 
 
-FOLLOWERS: Final = f"{LABEL_ROLE}={Role.FOLLOWER}"
+FOLLOWERS: Final = f"{LABEL_PURPOSE}={ObjectPurpose.FOLLOWER}"
 """Selects the Leases in which processes name the gangs that they follow."""
 
 
@@ -38,7 +38,7 @@ def roles_selector(names: Sequence[str]) -> str:
 
 def ledger_selector(name: str, uid: str) -> str:
     """Select the ledger ConfigMaps of the Job with this name and UID."""
-    return f"{gang_selector(name)},{LABEL_ROLE}={Role.LEDGER},{LABEL_JOB_UID}={uid}"
+    return f"{gang_selector(name)},{LABEL_PURPOSE}={ObjectPurpose.LEDGER},{LABEL_JOB_UID}={uid}"
 
 
 def task_selector(*digests: str) -> str:

@@ -56,7 +56,7 @@ def is_success(state: str) -> bool:
     return state == "success"
 
 
-def failure_counts(state: str) -> bool | None:
+def is_final_failure(state: str) -> bool | None:
     """Return whether the failure of a gang is that of its task, which submits no further gang.
 
     A task that runs, waits for its next try, or was cleared may submit another gang. `None` if the task has succeeded:
@@ -122,4 +122,4 @@ def is_running_try(task_instance: Any, log: Logger) -> bool | None:
 _FORGOTTEN: Final = frozenset({404, 410})
 """The answers to a request about a task instance whose id Airflow does not know any more."""
 
-__all__ = ["AbsentState", "failure_counts", "is_kill", "is_running_try", "is_success", "read_state"]
+__all__ = ["AbsentState", "is_final_failure", "is_kill", "is_running_try", "is_success", "read_state"]

@@ -99,7 +99,7 @@ class GiveJobSetToQueue(Struct, frozen=True):
     """PATCH the JobSet with the label of its queue, in the version that was read."""
 
     name: str = "give the JobSet to its queue"
-    overtaken_by: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the JobSet has no queue."""

@@ -38,7 +38,7 @@ class CreateJob(Struct, frozen=True):
     """POST the Job, suspended, with the pods' link to their group."""
 
     name: str = "create Job"
-    overtaken_by: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether no Job was adopted."""
@@ -99,7 +99,7 @@ class CreateOwned(Struct, frozen=True):
     body: Callable[[Progress], Object | None]
     on_created: Callable[[Progress, Object], None] = lambda progress, stored: None
     """Called with the object that was created or found."""
-    overtaken_by: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     @property
     def name(self) -> str:
@@ -150,12 +150,12 @@ class StartJob(Struct, frozen=True):
     """
 
     queue: Queue
-    overtaken_by: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
 
     @property
     def name(self) -> str:
         """What the step does."""
-        return self.queue.handover
+        return self.queue.last_step_name
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the Job may not run yet, and the user does not start it."""
@@ -216,7 +216,7 @@ class StartRole(Struct, frozen=True):
     """PATCH the Job of a role that is not the first one so that it may run, unless it was ended since it was read."""
 
     role: str
-    overtaken_by: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
 
     @property
     def name(self) -> str:

@@ -13,9 +13,9 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     QueueFacts,
     admission_checks,
     held_reason,
+    job_without_queue_error,
     name_parameter,
     queue_problems,
-    unnamed_job_error,
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
@@ -110,7 +110,7 @@ async def _has_priority(progress: Progress, version: str, priority: str | None) 
 
 
 def check_unnamed_queue_step() -> RepeatableStep:
-    """Return the step that calls `check_unnamed_queue` for a new gang with a Job that names no queue.
+    """Return the step that calls `check_job_without_queue` for a new gang with a Job that names no queue.
 
     The user starts a Job with `keep_suspended`, so the provider does not judge how the cluster manages this Job.
     """
@@ -119,10 +119,12 @@ def check_unnamed_queue_step() -> RepeatableStep:
         has_unnamed = progress.shape.kueue_queue is None and not progress.spec.keep_suspended
         return (has_unnamed or progress.spec.roles is not None) and not progress.job
 
-    return RepeatableStep("find out whether the cluster manages Jobs without a queue", is_needed, check_unnamed_queue)
+    return RepeatableStep(
+        "find out whether the cluster manages Jobs without a queue", is_needed, check_job_without_queue
+    )
 
 
-async def check_unnamed_queue(progress: Progress) -> None:
+async def check_job_without_queue(progress: Progress) -> None:
     """POST the main Job as a dry run that is not suspended, and look at what the webhook of Kueue has changed.
 
     The webhook adds the label of a LocalQueue `default`, and suspends a Job without a queue if Kueue is configured with
@@ -143,6 +145,6 @@ async def check_unnamed_queue(progress: Progress) -> None:
     except AlreadyExists:
         return  # created by a concurrent submitter, or a conflict: the next step shows which
     job, has_roles = read_job(stored), progress.spec.roles is not None
-    error = unnamed_roles_error(job, has_job_set=progress.has_job_set) if has_roles else unnamed_job_error(job)
+    error = unnamed_roles_error(job, has_job_set=progress.has_job_set) if has_roles else job_without_queue_error(job)
     if error is not None:
         raise error

@@ -90,7 +90,7 @@ def record_of(job: Job) -> SubmissionRecord:
 def _state(job: Job, phase: Phase) -> OperationState:
     if job.is_being_deleted:
         return OperationState.DELETING
-    if job.ends_by_halt:
+    if job.is_ending_by_halt:
         return OperationState.FAILED
     return _STATE_OF.get(phase, OperationState.IN_PROGRESS)
 

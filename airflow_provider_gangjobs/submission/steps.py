@@ -41,7 +41,7 @@ class Step(Protocol):
         """What the step does, for messages, such as `create PodGroup`."""
 
     @property
-    def overtaken_by(self) -> tuple[type[ClusterError], ...]:
+    def conflict_errors(self) -> tuple[type[ClusterError], ...]:
         """The answers that show that the object exists already, or has changed since it was read."""
 
     def is_needed(self, progress: Progress) -> bool:
@@ -71,7 +71,7 @@ class RepeatableStep(Struct, frozen=True):
     is_needed: Callable[[Progress], bool]
     function: Callable[[Progress], Awaitable[None]]
     """What the step does. A `GangJobError` or a `RestartSubmission` ends the submission."""
-    overtaken_by: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     async def apply(self, progress: Progress) -> Object:
         """Call the function. Returns the Job as it was last read."""
@@ -112,7 +112,7 @@ async def run_step(step: Step, progress: Progress) -> None:
             if is_webhook_unavailable(error) and await webhook_wait.pause(error):
                 continue
             _raise_if_refused(step, progress, error)
-            if not (error.may_have_applied or isinstance(error, step.overtaken_by)):
+            if not (error.may_have_applied or isinstance(error, step.conflict_errors)):
                 tries += 1
                 if not await progress.requests.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     break
@@ -171,7 +171,7 @@ _MISSING_RIGHT: Final = re.compile(r'User ".*" cannot ')
 
 
 def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> None:
-    if error.transient or error.may_have_applied or isinstance(error, step.overtaken_by):
+    if error.transient or error.may_have_applied or isinstance(error, step.conflict_errors):
         return
     if isinstance(error, Forbidden) and _is_not_ready(error.message):
         return

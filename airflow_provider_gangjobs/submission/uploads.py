@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
-from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.volumes import problems_with_files
 from airflow_provider_gangjobs.submission.retrying_requests import TRIES_MAX, RetryingRequests
@@ -80,7 +80,7 @@ async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -
 
 async def uploads(client: ClientProtocol, *, namespace: str) -> list[Upload]:
     """Return all uploads of a namespace, sorted by content id. The server also sends the content of the files."""
-    stored = await RetryingRequests(client, namespace).list(CONFIGMAPS, f"{LABEL_ROLE}={Role.UPLOAD}")
+    stored = await RetryingRequests(client, namespace).list(CONFIGMAPS, f"{LABEL_PURPOSE}={ObjectPurpose.UPLOAD}")
     return sorted(map(_to_upload, stored), key=lambda one: one.content_id)
 
 
@@ -95,7 +95,7 @@ async def delete_upload(client: ClientProtocol, content_id: str, *, namespace: s
         raise InvalidGangSpec((Problem("content_id", f"is {content_id!r:.80}", "Give what `upload` returned"),))
     requests = RetryingRequests(client, namespace, clock=clock)
     stored = await requests.find(CONFIGMAPS, content_id)
-    if stored is None or (stored["metadata"].get("labels") or {}).get(LABEL_ROLE) != Role.UPLOAD:
+    if stored is None or (stored["metadata"].get("labels") or {}).get(LABEL_PURPOSE) != ObjectPurpose.UPLOAD:
         return False
     return await requests.remove(CONFIGMAPS, content_id, stored["metadata"]["uid"])
 

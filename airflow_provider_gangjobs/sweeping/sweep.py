@@ -25,8 +25,8 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     TaskEnd,
     confirm_end,
     decide_sweep,
-    decide_vanished,
     is_settled,
+    may_release_orphaned_pods,
 )
 from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
@@ -172,7 +172,7 @@ class Sweep:
         memory = self._remember(ref, None)
         unowned_for = timedelta(seconds=self.clock.monotonic() - memory.unowned_since_s)
         return all(
-            decide_vanished(
+            may_release_orphaned_pods(
                 pod_installation=pod.metadata.labels.installation or "",
                 installation=self.installation,
                 unowned_for=unowned_for,

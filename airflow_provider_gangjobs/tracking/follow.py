@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
-from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, says_why, waits_for_kueue
+from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, has_queue_decision, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.requests import JobRequests
@@ -219,11 +219,11 @@ class _Follower:
         queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
         halted = read_deadline_halt(job)
-        is_halted = job is not None and job.end_is_by_halt
+        is_halted = job is not None and job.is_end_caused_by_halt
         if observation.verdict is not None and not is_halted:
             return await self._confirm(pods, *self._verdict_before_deletion(job, observation.verdict))
         report_in_s = self.reporter.report(
-            observation, self.now(), has_events=self.evidence.has_events or says_why(workload)
+            observation, self.now(), has_events=self.evidence.has_events or has_queue_decision(workload)
         )
         if job is not None and job.jobs and (is_halted or job.failure_target is not None):
             await self.jobs.end_jobs(job)

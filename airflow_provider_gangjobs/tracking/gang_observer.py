@@ -120,8 +120,8 @@ class GangObserver:
 
     async def observe(self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
         """Return the observation of indexed pods; see `observe_indexed`."""
-        has_few_troubled = pods.has_one_pod_a_rank and len(pods.troubled) <= self._limits.reindexed_max
-        if len(pods) < IN_THREAD_MIN or has_few_troubled:
+        has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= self._limits.reindexed_max
+        if len(pods) < IN_THREAD_MIN or has_few_errors:
             return observe_indexed(job, pods, podgroup, self._ref, **more)
         return await asyncio.to_thread(observe_indexed, job, pods, podgroup, self._ref, **more)
 

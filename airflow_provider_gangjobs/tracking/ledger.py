@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.cluster.http.options import ResponseFormat
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.selectors import ledger_selector
 
@@ -291,7 +291,7 @@ class Ledger:
 
     def _manifest(self, data: Mapping[str, str]) -> dict[str, Any]:
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.ref.name, "uid": self.ref.uid}
-        labels = {LABEL_GANG: self.ref.name, LABEL_ROLE: str(Role.LEDGER), LABEL_JOB_UID: self.ref.uid}
+        labels = {LABEL_GANG: self.ref.name, LABEL_PURPOSE: str(ObjectPurpose.LEDGER), LABEL_JOB_UID: self.ref.uid}
         meta = {
             "name": self._name,
             "namespace": self.ref.namespace,

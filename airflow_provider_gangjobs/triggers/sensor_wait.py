@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
-from airflow_provider_gangjobs.hooks.task_state import failure_counts
+from airflow_provider_gangjobs.hooks.task_state import is_final_failure
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job_wait import (
     CONNECTION_MAX_AGE_S,
@@ -139,11 +139,11 @@ def answer_of_failure(task: TaskKey, state: str) -> tuple[Answer, str]:
     :param state: The state of the task, or a value of `AbsentState`.
     """
     name = f"{task.dag_id}.{task.task_id}"
-    counts = failure_counts(state)
-    if counts is None:
+    is_final = is_final_failure(state)
+    if is_final is None:
         what = f"Task {name} has succeeded, and the newest of its gangs that still exists has failed"
         return Answer.UNKNOWN, f'{what}. Set on_finish="keep" for the task, so that a sensor finds the other gang'
-    if counts:
+    if is_final:
         return Answer.FAILED, ""
     return Answer.WAITING, f"A gang of task {name} has failed, and the task may submit another one (state: {state})"
 

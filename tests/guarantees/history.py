@@ -18,10 +18,10 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_DEFAULT_CONTAINER,
     FINALIZER_HARVEST,
     LABEL_GANG,
-    LABEL_ROLE,
+    LABEL_PURPOSE,
     LABEL_TASK,
     MAIN_CONTAINER,
-    Role,
+    ObjectPurpose,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Change:
 
     @property
     def is_ledger(self) -> bool:
-        return self.plural == CONFIGMAPS and self.label(LABEL_ROLE) == Role.LEDGER
+        return self.plural == CONFIGMAPS and self.label(LABEL_PURPOSE) == ObjectPurpose.LEDGER
 
     def label(self, name: str) -> str | None:
         value: str | None = (self.obj["metadata"].get("labels") or {}).get(name)

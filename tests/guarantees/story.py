@@ -12,9 +12,9 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_COMPLETION_INDEX,
     FINALIZER_HARVEST,
     LABEL_GANG,
-    LABEL_ROLE,
+    LABEL_PURPOSE,
     LABEL_TASK,
-    Role,
+    ObjectPurpose,
 )
 from tests.guarantees.history import CONFIGMAPS, JOBS, PODS, Answer, History, Kind, Operation, TaskChange
 
@@ -79,7 +79,7 @@ class Story:
     def record(self, *ranks: int, job: str = "train-0") -> Story:
         """Store the outcomes of these ranks in the ledger."""
         name = f"{job}-ledger-0"
-        ledger = self._objects.setdefault(name, _object(name, {LABEL_GANG: job, LABEL_ROLE: Role.LEDGER}))
+        ledger = self._objects.setdefault(name, _object(name, {LABEL_GANG: job, LABEL_PURPOSE: ObjectPurpose.LEDGER}))
         ledger.setdefault("data", {}).update({f"uid-{job}-{rank}": "{}" for rank in ranks})
         return self._store(CONFIGMAPS, ledger)
 

@@ -23,7 +23,13 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory, informers
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG, LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import (
+    FINALIZER_HARVEST,
+    LABEL_ATTEMPT,
+    LABEL_GANG,
+    LABEL_PURPOSE,
+    ObjectPurpose,
+)
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, Faults
 from gangjobs_sandbox.api.server import serving
@@ -212,7 +218,9 @@ class VirtualControlPlane:
 
     def ledger(self, name: str = "train") -> dict[str, str]:
         """Return the entries of all ledger ConfigMaps of the gang."""
-        shards = self.registry.list(CONFIGMAPS, NAMESPACE, f"{LABEL_GANG}={name},{LABEL_ROLE}={Role.LEDGER}")
+        shards = self.registry.list(
+            CONFIGMAPS, NAMESPACE, f"{LABEL_GANG}={name},{LABEL_PURPOSE}={ObjectPurpose.LEDGER}"
+        )
         return {uid: text for shard in shards for uid, text in shard.get("data", {}).items()}
 
     def running_ranks(self, name: str = "train") -> int:

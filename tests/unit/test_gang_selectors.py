@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_DROPPED,
     LABEL_GANG,
     LABEL_JOB_UID,
-    LABEL_ROLE,
+    LABEL_PURPOSE,
     LABEL_TASK,
 )
 from airflow_provider_gangjobs.gang.selectors import (
@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.kube.selector import parse
 
 JOB = {LABEL_GANG: "train-0", LABEL_TASK: "digest", LABEL_ATTEMPT: "0"}
 DROPPED = JOB | {LABEL_DROPPED: "true"}
-LEDGER = {LABEL_GANG: "train-0", LABEL_ROLE: "ledger", LABEL_JOB_UID: "uid"}
+LEDGER = {LABEL_GANG: "train-0", LABEL_PURPOSE: "ledger", LABEL_JOB_UID: "uid"}
 PICKED = {
     "a gang": (gang_selector("train-0"), [JOB, DROPPED, LEDGER], [{LABEL_GANG: "train-1"}, {}]),
     "a ledger": (ledger_selector("train-0", "uid"), [LEDGER], [LEDGER | {LABEL_JOB_UID: "earlier"}, JOB]),

@@ -125,7 +125,7 @@ ENDS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
 @pytest.mark.parametrize(("built", "ends"), ENDS.values(), ids=ENDS)
 def test_halt_ends_a_gang_that_has_not_ended_by_itself(built: JobBuilder, ends: tuple[bool, bool]) -> None:
     read = built.read()
-    assert (read.is_ended, read.ends_by_halt) == ends
+    assert (read.is_ended, read.is_ending_by_halt) == ends
 
 
 def test_field_of_another_type_is_an_error() -> None:

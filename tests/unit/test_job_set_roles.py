@@ -301,7 +301,7 @@ def test_gang_that_was_halted_in_its_queue_has_failed_when_its_job_set_is_gone()
 
 def test_gang_that_was_halted_after_its_success_has_succeeded() -> None:
     gang = gang_of("complete", "complete", halted="Enough: stop", state="limited")
-    assert (phase_of(gang), gang.end_is_by_halt) == ("succeeded", False)
+    assert (phase_of(gang), gang.is_end_caused_by_halt) == ("succeeded", False)
 
 
 def test_success_stays_when_the_job_set_is_deleted_after_it() -> None:

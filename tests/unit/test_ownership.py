@@ -21,8 +21,8 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     TaskEnd,
     confirm_end,
     decide_sweep,
-    decide_vanished,
     is_settled,
+    may_release_orphaned_pods,
 )
 from tests.unit.builders import JobBuilder, job
 
@@ -158,12 +158,12 @@ def test_nothing_is_done_to_a_gang_that_is_followed_or_of_another_installation(
 
 @pytest.mark.parametrize(("pods", "own"), list(product(["", "prod", "staging"], ["", "prod"])))
 def test_held_pods_of_a_vanished_job_are_released_by_their_installation(pods: str, own: str) -> None:
-    is_released = decide_vanished(pod_installation=pods, installation=own, unowned_for=GRACE, grace=GRACE)
+    is_released = may_release_orphaned_pods(pod_installation=pods, installation=own, unowned_for=GRACE, grace=GRACE)
     assert is_released is (pods in {"", own})
 
 
 def test_held_pods_of_a_vanished_job_stay_within_the_grace() -> None:
-    assert not decide_vanished(pod_installation="", installation="prod", unowned_for=GRACE / 2, grace=GRACE)
+    assert not may_release_orphaned_pods(pod_installation="", installation="prod", unowned_for=GRACE / 2, grace=GRACE)
 
 
 MINUTE = CONFIRM_AFTER.total_seconds()

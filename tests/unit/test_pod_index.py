@@ -81,9 +81,9 @@ def test_rank_counts_as_long_as_one_of_its_pods_is_there():
 @pytest.mark.parametrize("state", ["refused", "without its image"])
 def test_problem_of_a_pod_is_dropped_when_the_pod_runs(state):
     index = PodIndex(REF, [_shown("a", 0, state)])
-    assert bool(index.troubled) + bool(index.refusals) == 1
+    assert bool(index.pods_with_errors) + bool(index.refusals) == 1
     index.update([_shown("a", 0, "running")])
-    assert (dict(index.troubled), dict(index.refusals)) == ({}, {})
+    assert (dict(index.pods_with_errors), dict(index.refusals)) == ({}, {})
 
 
 def test_pods_of_another_job_are_ignored():

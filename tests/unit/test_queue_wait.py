@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     evicted_at,
     explain_queue,
     give_up_note,
-    says_why,
+    has_queue_decision,
 )
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
 
@@ -168,4 +168,4 @@ DECIDED = {
 
 @pytest.mark.parametrize(("seen", "decided"), DECIDED.values(), ids=DECIDED)
 def test_reason_is_reported_again_when_kueue_has_decided(seen: KueueWorkloadView | None, decided: bool) -> None:
-    assert says_why(seen) is decided
+    assert has_queue_decision(seen) is decided

@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     QueueFacts,
     admission_checks,
     held_reason,
+    job_without_queue_error,
     queue_problems,
-    unnamed_job_error,
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.queues.kueue import Kueue
@@ -63,7 +63,7 @@ UNNAMED_JOBS = {
 
 @pytest.mark.parametrize(("stored", "reason"), UNNAMED_JOBS.values(), ids=UNNAMED_JOBS)
 def test_job_without_a_queue_runs_unless_the_cluster_suspends_it(stored: Job, reason: str) -> None:
-    error = unnamed_job_error(stored)
+    error = job_without_queue_error(stored)
     assert (error is not None) == bool(reason)
     assert reason in str(error)
 

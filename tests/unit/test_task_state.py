@@ -15,7 +15,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_gangjobs.hooks.task_state import (
     AbsentState,
-    failure_counts,
+    is_final_failure,
     is_kill,
     is_running_try,
     is_success,
@@ -39,7 +39,7 @@ def test_success_of_a_task_is_no_kill_of_a_gang_that_outlives_it(state: str) -> 
 @pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState, "a state of a later Airflow"])
 def test_failure_of_a_gang_counts_only_if_its_task_submits_no_other_gang(state: str) -> None:
     expected = None if state == "success" else state in KILLS - {AbsentState.CLEARED}
-    assert failure_counts(state) is expected
+    assert is_final_failure(state) is expected
 
 
 @pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState])

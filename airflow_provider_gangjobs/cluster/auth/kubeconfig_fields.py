@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.auth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PATH_CHARS_MAX = 250
+_PATH_CHARACTERS_MAX = 250
 _NUMBER_BITS_MAX = 256
 
 
@@ -152,6 +152,6 @@ class Section:
 
 def _shown_path(directory: str, path: str) -> str:
     """Return the name of a file for a message. A text that is no file name may be a secret in the wrong field."""
-    if len(path) > _PATH_CHARS_MAX or not path.isprintable() or path.startswith("eyJ"):
+    if len(path) > _PATH_CHARACTERS_MAX or not path.isprintable() or path.startswith("eyJ"):
         return "(not shown, because it may be a secret)"
     return f"'{Path(directory, path)}'"

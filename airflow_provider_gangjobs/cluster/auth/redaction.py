@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-EVIDENCE_CHARS_MAX = 256
+EVIDENCE_CHARACTERS_MAX = 256
 _SECRET_CHARS_MIN = 6
 """Shorter texts (a group, "true") are not secrets and occur in ordinary sentences."""
 _PUBLIC_FIELDS = frozenset(
@@ -18,13 +18,13 @@ _PUBLIC_FIELDS = frozenset(
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` without mappings, tokens, and the given secrets, cut to `EVIDENCE_CHARS_MAX`."""
+    """Return `text` without mappings, tokens, and the given secrets, cut to `EVIDENCE_CHARACTERS_MAX`."""
     for secret in sorted((s for s in secrets if len(s) >= _SECRET_CHARS_MIN), key=len, reverse=True):
         text = text.replace(secret, "...")
     text = re.sub(r"\{.*\}", "{...}", text, flags=re.DOTALL)
     text = re.sub(r"\beyJ[\w.=-]+", "...", text)
     text = re.sub(r"(?i)\b(bearer|basic)\s+\S+", r"\1 ...", text)
-    return " ".join(text.split())[:EVIDENCE_CHARS_MAX]
+    return " ".join(text.split())[:EVIDENCE_CHARACTERS_MAX]
 
 
 def secrets_of(user: object) -> frozenset[str]:

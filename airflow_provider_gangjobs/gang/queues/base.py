@@ -12,7 +12,7 @@ class Queue(Protocol):
     """Who decides when a Job may run. The submission creates the Job suspended and completes it first."""
 
     @property
-    def handover(self) -> str:
+    def last_step_name(self) -> str:
         """The last step of a submission, for messages."""
 
     def labels(self) -> dict[str, str]:

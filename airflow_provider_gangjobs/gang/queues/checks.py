@@ -92,7 +92,7 @@ def held_reason(name: str, facts: QueueFacts) -> str | None:
     return next((f"LocalQueue {name} is not active: {_text(item)}" for item in inactive), None)
 
 
-def unnamed_job_error(stored: Job) -> InvalidGangSpec | None:
+def job_without_queue_error(stored: Job) -> InvalidGangSpec | None:
     """Return why a Job that names no queue would never run, or `None` if the Job may run.
 
     A Job that gets the label of the LocalQueue `default` is a Job of this queue, and runs when the queue admits it.

@@ -24,7 +24,7 @@ class QueueOfJobSet(Struct, frozen=True):
     """
 
     name: str
-    handover: str = "start the main Job of the gang"
+    last_step_name: str = "start the main Job of the gang"
 
     def labels(self) -> dict[str, str]:
         """Return no labels."""

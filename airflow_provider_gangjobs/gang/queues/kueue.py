@@ -39,7 +39,7 @@ class Kueue(Struct, frozen=True):
     name: str
     priority: str | None = None
     topology: str | None = None
-    handover: str = "give the Job to its queue"
+    last_step_name: str = "give the Job to its queue"
 
     def labels(self) -> dict[str, str]:
         """Return the label of the priority. The label of the queue follows when the Job is complete."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class NoQueue(Struct, frozen=True):
     """The Job may run as soon as it is complete."""
 
-    handover: str = "unsuspend the Job"
+    last_step_name: str = "unsuspend the Job"
 
     def labels(self) -> dict[str, str]:
         """Return no labels."""

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import DIGEST_LENGTH
-from airflow_provider_gangjobs.gang.labels import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,14 +54,14 @@ def config_map_of(
     files: Mapping[str, str | bytes], *, job: str, namespace: str, owner: dict[str, Any]
 ) -> dict[str, Any]:
     """Render the ConfigMap of a submission's files, owned by the Job."""
-    labels = {LABEL_GANG: job, LABEL_ROLE: Role.FILES.value}
+    labels = {LABEL_GANG: job, LABEL_PURPOSE: ObjectPurpose.FILES.value}
     metadata = {"name": config_map_name(job), "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
     return _config_map(metadata, files)
 
 
 def upload_of(files: Mapping[str, str | bytes], *, namespace: str) -> dict[str, Any]:
     """Render the ConfigMap of an upload, which has no owner."""
-    labels = {LABEL_ROLE: Role.UPLOAD.value}
+    labels = {LABEL_PURPOSE: ObjectPurpose.UPLOAD.value}
     return _config_map({"name": content_id_of(files), "namespace": namespace, "labels": labels}, files)
 
 

@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
     LABEL_TASK,
 )
-from airflow_provider_gangjobs.gang.owner_references import job_set_of_job, owned_by_job, role_of_job
+from airflow_provider_gangjobs.gang.owner_references import owned_by_first_role_job, owned_by_job, owned_by_main_job
 from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
 from airflow_provider_gangjobs.gang.render import files, rendezvous
 from airflow_provider_gangjobs.gang.render.pod_template import (
@@ -142,7 +142,7 @@ def render_role(
         "name": role_job_name(attempt.name, role.name),
         "namespace": attempt.namespace,
         **_role_metadata(spec, role, attempt, decision),
-        "ownerReferences": [role_of_job(attempt.name, main_job_uid)],
+        "ownerReferences": [owned_by_first_role_job(attempt.name, main_job_uid)],
     }
     job = _role_job(spec, role, attempt, decision, scheduler, metadata)
     job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = main_job_uid
@@ -168,7 +168,7 @@ def render_job_set(
             "namespace": attempt.namespace,
             "labels": {**_without_queue(spec.labels), **queue.labels(), **_labels_of_role_job(attempt)},
             "annotations": dict(spec.annotations),
-            "ownerReferences": [job_set_of_job(attempt.name, main_job_uid)],
+            "ownerReferences": [owned_by_main_job(attempt.name, main_job_uid)],
         },
         "spec": {
             "suspend": True,

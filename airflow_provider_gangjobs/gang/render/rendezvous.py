@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG, LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Rendezvous
@@ -59,7 +59,7 @@ def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[
         "metadata": {
             "name": job,
             "namespace": namespace,
-            "labels": {LABEL_GANG: job, LABEL_ROLE: Role.RENDEZVOUS.value},
+            "labels": {LABEL_GANG: job, LABEL_PURPOSE: ObjectPurpose.RENDEZVOUS.value},
             "ownerReferences": [owner],
         },
         "spec": {

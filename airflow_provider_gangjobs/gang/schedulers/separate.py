@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
 
@@ -53,7 +53,7 @@ def pod_group_object(kind: ApiKind, group: SchedulingGroup, job_uid: str, spec: 
         "metadata": {
             "name": group.name,
             "namespace": group.namespace,
-            "labels": {**group.labels, LABEL_ROLE: Role.PODGROUP.value},
+            "labels": {**group.labels, LABEL_PURPOSE: ObjectPurpose.PODGROUP.value},
             "ownerReferences": [owned_by_job(group.name, job_uid)],
         },
         "spec": dict(spec),

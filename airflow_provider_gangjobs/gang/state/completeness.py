@@ -47,7 +47,7 @@ def check_completeness(job: Job | None, pods: PodIndex, recorded: AbstractSet[st
     ranks = job.status.succeeded
     if len(pods) < ranks:
         return Completeness.PENDING
-    if not (pods.has_one_pod_a_rank and pods.has_just_ranks(ranks)):
+    if not (pods.has_one_pod_per_rank and pods.has_exactly_ranks(ranks)):
         return Completeness.UNKNOWN
     if pods.succeeded < ranks:
         return Completeness.PENDING

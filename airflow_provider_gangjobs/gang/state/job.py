@@ -345,7 +345,7 @@ class Job(Struct, frozen=True):
         return self._annotations.halted
 
     @property
-    def ends_by_halt(self) -> bool:
+    def is_ending_by_halt(self) -> bool:
         """The gang was halted and is going to end by that. The Job controller had not decided before how it ends."""
         decided = self.interim_condition
         return self.is_halted and not self.is_ended and (decided is None or decided.reason == REASON_JOB_DEADLINE)
@@ -357,9 +357,9 @@ class Job(Struct, frozen=True):
         return self.is_halted and decided is not None and decided.reason == REASON_JOB_DEADLINE
 
     @property
-    def end_is_by_halt(self) -> bool:
+    def is_end_caused_by_halt(self) -> bool:
         """The gang was halted, and ends or has ended by that."""
-        return self.ends_by_halt or self.failed_by_halt
+        return self.is_ending_by_halt or self.failed_by_halt
 
     @property
     def halt_cause(self) -> tuple[str, str]:

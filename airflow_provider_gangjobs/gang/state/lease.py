@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_FOLLOWS, LABEL_INSTALLATION, LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_FOLLOWS, LABEL_INSTALLATION, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,7 +57,9 @@ def lease_body(name: str, holder: str, installation: str, refs: Iterable[GangRef
     :param holder: The process, for people.
     :param now: The time by the clock of the API server.
     """
-    labels = {LABEL_ROLE: Role.FOLLOWER.value} | ({LABEL_INSTALLATION: installation} if installation else {})
+    labels = {LABEL_PURPOSE: ObjectPurpose.FOLLOWER.value} | (
+        {LABEL_INSTALLATION: installation} if installation else {}
+    )
     return {
         "metadata": {"name": name, "labels": labels, "annotations": {ANNOTATION_FOLLOWS: _format(refs)}},
         "spec": {

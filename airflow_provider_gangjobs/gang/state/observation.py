@@ -182,7 +182,7 @@ def _times(
 
 
 def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
-    if inputs.job is not None and inputs.job.end_is_by_halt:
+    if inputs.job is not None and inputs.job.is_end_caused_by_halt:
         return explain_suspension(inputs.job)
     match phase:
         case Phase.SUBMITTED | Phase.QUEUED:

@@ -161,7 +161,9 @@ def is_settled(job: Job, facts: SweepFacts) -> bool:
     return is_unowned and has_ended and not facts.held_pods and decide_sweep(job, facts).action is SweepAction.LEAVE
 
 
-def decide_vanished(*, pod_installation: str, installation: str, unowned_for: timedelta, grace: timedelta) -> bool:
+def may_release_orphaned_pods(
+    *, pod_installation: str, installation: str, unowned_for: timedelta, grace: timedelta
+) -> bool:
     """Return whether a sweep releases held pods whose Job does not exist.
 
     Nobody can record their outcomes any more, because the ledger is deleted with the Job. So pods that name no
@@ -217,6 +219,6 @@ __all__ = [
     "TaskEnd",
     "confirm_end",
     "decide_sweep",
-    "decide_vanished",
     "is_settled",
+    "may_release_orphaned_pods",
 ]

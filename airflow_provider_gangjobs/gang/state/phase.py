@@ -90,7 +90,7 @@ def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
     verdict = judge(job, job.ref)
     if verdict is not None:
         return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.kind]
-    if job.ends_by_halt:
+    if job.is_ending_by_halt:
         return Phase.FINISHING if held or job.has_pods_left else Phase.FAILED
     if job.interim_condition is not None:
         return Phase.FINISHING

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
-from airflow_provider_gangjobs.gang.state.pods import has_container_trouble, is_of, refusal
+from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, refusal
 from airflow_provider_gangjobs.gang.state.progress import Counts, PodState, all_started_at, pod_state
 from airflow_provider_gangjobs.gang.state.rank_set import RankSet
 
@@ -40,7 +40,7 @@ class PodIndex:
         self._terminating = 0
         self._all_started: tuple[int, datetime | None] | None = None
         self._completed: tuple[str, tuple[range, ...]] = ("", ())
-        self.troubled: dict[str, PodView] = {}
+        self.pods_with_errors: dict[str, PodView] = {}
         """Pods with a container that cannot be created, by uid."""
         self.refusals: Counter[str] = Counter()
         """Messages of the scheduler about pods that it could not place, with the number of pods for each message."""
@@ -58,7 +58,7 @@ class PodIndex:
                 continue
             uid = pod.metadata.uid
             before, now = self._states.get(uid), pod_state(pod)
-            self._note_trouble(uid, pod)
+            self._update_container_error(uid, pod)
             if now == before:
                 continue
             if before is None:
@@ -80,7 +80,7 @@ class PodIndex:
             if before is not None:
                 self._remove(before)
                 self._all_started = None
-            self._note_trouble(uid, None)
+            self._update_container_error(uid, None)
 
     @property
     def uids(self) -> AbstractSet[str]:
@@ -98,11 +98,11 @@ class PodIndex:
         return self._ended - self._succeeded
 
     @property
-    def has_one_pod_a_rank(self) -> bool:
+    def has_one_pod_per_rank(self) -> bool:
         """Each rank has exactly one pod."""
         return len(self._states) == len(self._created)
 
-    def has_just_ranks(self, ranks: int) -> bool:
+    def has_exactly_ranks(self, ranks: int) -> bool:
         """Return whether the ranks of the pods are exactly the ranks from 0 to `ranks` - 1."""
         return self._created.is_exactly(ranks)
 
@@ -127,7 +127,7 @@ class PodIndex:
     def all_started_at(self, ranks: int) -> datetime | None:
         """Return the time at which the last of `ranks` ranks started, or the last rank whose pods still exist."""
         if self._all_started is None or self._all_started[0] != ranks:
-            if self.has_one_pod_a_rank and len(self._started) <= ranks:
+            if self.has_one_pod_per_rank and len(self._started) <= ranks:
                 at = max((one.started for one in self._states.values() if one.started is not None), default=None)
             else:
                 at = all_started_at(self._states.values(), ranks)
@@ -165,11 +165,11 @@ class PodIndex:
         self._held += number * one.is_held
         self._terminating += number * one.is_deleted
 
-    def _note_trouble(self, uid: str, pod: PodView | None) -> None:
-        if pod is not None and has_container_trouble(pod):
-            self.troubled[uid] = pod
+    def _update_container_error(self, uid: str, pod: PodView | None) -> None:
+        if pod is not None and has_container_error(pod):
+            self.pods_with_errors[uid] = pod
         else:
-            self.troubled.pop(uid, None)
+            self.pods_with_errors.pop(uid, None)
         before, now = self._refusals.pop(uid, ""), refusal(pod) if pod is not None else ""
         if before:
             _count(self.refusals, before, -1)

@@ -192,7 +192,7 @@ def is_lost(terminated: Terminated | None) -> bool:
     return terminated is not None and terminated.reason == _REASON_CONTAINER_LOST
 
 
-def has_container_trouble(pod: PodView) -> bool:
+def has_container_error(pod: PodView) -> bool:
     """Return whether a container cannot be created now. The kubelet may retry."""
     return container_waits(pod, _TROUBLE_REASONS) is not None
 

@@ -79,7 +79,7 @@ def evicted_at(workload: KueueWorkloadView | None) -> datetime | None:
     return evicted.last_transition_time if evicted else None
 
 
-def says_why(workload: KueueWorkloadView | None) -> bool:
+def has_queue_decision(workload: KueueWorkloadView | None) -> bool:
     """Return whether Kueue has decided about the Job. Kueue 0.19 writes the condition PodsReady before that."""
     return workload is not None and any(item.type in _DECISIONS for item in workload.status.conditions)
 

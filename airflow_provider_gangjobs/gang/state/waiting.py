@@ -139,19 +139,19 @@ def explain_assembly(inputs: WaitInputs) -> Wait:
     return Wait(WaitCause.STARTING, _describe_start(inputs.counts))
 
 
-def _find_image_trouble(inputs: WaitInputs) -> str | None:
-    return _find_container_trouble(
-        inputs.pods.troubled.values(), podutil.IMAGE_REASONS, of=lambda image: f' of image "{image}"' if image else ""
+def _find_image_error(inputs: WaitInputs) -> str | None:
+    return _find_container_error(
+        inputs.pods.pods_with_errors.values(),
+        podutil.IMAGE_REASONS,
+        of=lambda image: f' of image "{image}"' if image else "",
     )
 
 
-def _find_config_trouble(inputs: WaitInputs) -> str | None:
-    return _find_container_trouble(inputs.pods.troubled.values(), podutil.CONFIG_REASONS, of=lambda image: "")
+def _find_config_error(inputs: WaitInputs) -> str | None:
+    return _find_container_error(inputs.pods.pods_with_errors.values(), podutil.CONFIG_REASONS, of=lambda image: "")
 
 
-def _find_container_trouble(
-    pods: Iterable[PodView], reasons: frozenset[str], *, of: Callable[[str], str]
-) -> str | None:
+def _find_container_error(pods: Iterable[PodView], reasons: frozenset[str], *, of: Callable[[str], str]) -> str | None:
     found = [(pod, *waits) for pod in pods if (waits := podutil.container_waits(pod, reasons))]
     if not found:
         return None
@@ -252,8 +252,8 @@ def _placed_at_once(group: PodGroupView) -> int | None:
 
 
 _RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] = (
-    (WaitCause.IMAGE, _find_image_trouble),
-    (WaitCause.CONFIG, _find_config_trouble),
+    (WaitCause.IMAGE, _find_image_error),
+    (WaitCause.CONFIG, _find_config_error),
     (WaitCause.PODS_MISSING, _find_missing_pods),
     (WaitCause.UNSCHEDULABLE, _find_refusal),
     (WaitCause.SCHEDULER, _find_scheduler_silence),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ENV_INDEX = "JOB_COMPLETION_INDEX"
 
-_GENERATED_PREFIX_CHARS_MAX = 58
+_GENERATED_PREFIX_CHARACTERS_MAX = 58
 """A generated name has 63 characters, of which five are random."""
 
 
@@ -60,4 +60,4 @@ _INDEX_FIELD = {"apiVersion": "v1", "fieldPath": f"metadata.labels['{ANNOTATION_
 
 def _prefix(job_name: str, index: int) -> str:
     suffix = f"-{index}-"
-    return job_name[: _GENERATED_PREFIX_CHARS_MAX - len(suffix)] + suffix
+    return job_name[: _GENERATED_PREFIX_CHARACTERS_MAX - len(suffix)] + suffix

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NAME_CHARS_MAX = 253
+_NAME_CHARACTERS_MAX = 253
 _COPIED_FIELDS = (
     "schedulingPolicy",
     "schedulingConstraints",
@@ -190,13 +190,13 @@ def compile_template(job: Mapping[str, Any], release: Release) -> Obj:
 def workload_name(job: Mapping[str, Any]) -> str:
     """Return `<job>-<hash of the UID>`, so that another Job of the same name gets another Workload."""
     suffix = _hash_text(uid_of(job))
-    return f"{name_of(job)[: _NAME_CHARS_MAX - len(suffix) - 1]}-{suffix}"
+    return f"{name_of(job)[: _NAME_CHARACTERS_MAX - len(suffix) - 1]}-{suffix}"
 
 
 def pod_group_name(workload: str, template: str) -> str:
     """Return `<workload>-<template>-<hash of both>`. If both are long, each is cut to half of the space."""
     suffix = _hash_text(workload + template)
-    room = _NAME_CHARS_MAX - len(suffix) - 2
+    room = _NAME_CHARACTERS_MAX - len(suffix) - 2
     workload_room = max(room - room // 2, room - len(template))
     workload = workload[:workload_room]
     return f"{workload}-{template[: room - len(workload)]}-{suffix}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.schedulers.base import ApiKind
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def controller_ref(group: SchedulingGroup) -> Object:
     return {"apiGroup": "batch", "kind": "Job", "name": group.name}
 
 
-def metadata(group: SchedulingGroup, role: Role, *owners: Object) -> Object:
+def metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) -> Object:
     """Render the metadata of a Workload or PodGroup."""
     return {
         "name": group.name,
         "namespace": group.namespace,
-        "labels": {**group.labels, LABEL_ROLE: role.value},
+        "labels": {**group.labels, LABEL_PURPOSE: purpose.value},
         "ownerReferences": list(owners),
     }
 

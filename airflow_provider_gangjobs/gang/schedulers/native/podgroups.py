@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import Role
+from airflow_provider_gangjobs.gang.labels import ObjectPurpose
 from airflow_provider_gangjobs.gang.owner_references import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.native.common import (
@@ -65,7 +65,7 @@ class PodGroupDialect:
         return {
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "Workload",
-            "metadata": metadata(group, Role.WORKLOAD, owned_by_job(group.name, job_uid)),
+            "metadata": metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
             "spec": {"controllerRef": controller_ref(group), "podGroupTemplates": [template]},
         }
 
@@ -78,7 +78,7 @@ class PodGroupDialect:
         return {
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "PodGroup",
-            "metadata": metadata(group, Role.PODGROUP, *owners),
+            "metadata": metadata(group, ObjectPurpose.PODGROUP, *owners),
             "spec": {
                 **self.template_reference(group),
                 "schedulingPolicy": gang_policy(group),

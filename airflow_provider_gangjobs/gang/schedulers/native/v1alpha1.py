@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import Role
+from airflow_provider_gangjobs.gang.labels import ObjectPurpose
 from airflow_provider_gangjobs.gang.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.native.common import (
@@ -56,7 +56,7 @@ class V1Alpha1Dialect:
         return {
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "Workload",
-            "metadata": metadata(group, Role.WORKLOAD, owned_by_job(group.name, job_uid)),
+            "metadata": metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
             "spec": {
                 "controllerRef": controller_ref(group),
                 "podGroups": [{"name": TEMPLATE_NAME, "policy": gang_policy(group)}],
