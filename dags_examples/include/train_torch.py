@@ -74,7 +74,10 @@ def run(steps: int, rate: float) -> None:
 
 
 def write_result(result: dict[str, object]) -> None:
-    """Write the result of the rank, of which each rank has one."""
+    """Write the result of the rank to the file that $GANG_RESULT_PATH names.
+
+    All processes of a rank share this file.
+    """
     Path(os.environ.get("GANG_RESULT_PATH", os.devnull)).write_text(json.dumps(result))
 
 
