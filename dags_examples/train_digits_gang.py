@@ -1,7 +1,10 @@
 """Train a classifier of handwritten digits on a gang of four ranks.
 
 The task `prepare` creates the data set, and `train` runs include/train_digits.py on every rank of a gang. `report`
-compares the gang with a single process of the same program and plots the loss. The image needs Python and numpy.
+compares the gang with a single process of the same program and plots the loss.
+
+The image needs Python and numpy. The default of the parameter `image` has no numpy. It suits the sandbox, which ignores
+images and runs the Python of this machine. On a cluster, set `image` to an image with numpy.
 """
 
 from __future__ import annotations
