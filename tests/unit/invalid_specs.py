@@ -24,10 +24,12 @@ def env(name, value):
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3),
     max_leaves=8,
 )
 PARTS = st.sampled_from(["spec", "metadata", "template", "containers", "env", "name", "volumes", "image", "labels"])
 NESTED = st.recursive(
-    ANYTHING, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(PARTS, inner, max_size=3), max_leaves=10
+    ANYTHING,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(PARTS | st.integers(0, 1), inner, max_size=3),
+    max_leaves=10,
 )

@@ -70,6 +70,31 @@ MANIFESTS = {
         "pod_overrides.metadata.finalizers[0]",
         "Remove it",
     ),
+    "a label whose key is no text": (
+        GangSpec(manifest=job(metadata={"labels": {1: "x"}})),
+        "manifest.metadata.labels",
+        'has the key 1, which is not text. Write it as text: "1"',
+    ),
+    "an annotation whose key is no text": (
+        GangSpec(manifest=job(metadata={"annotations": {True: "x"}})),
+        "manifest.metadata.annotations",
+        "has the key True, which is not text",
+    ),
+    "a key that is no text in a list": (
+        GangSpec(manifest=container(env=[{"name": "A", 2: "x"}])),
+        "manifest.spec.template.spec.containers[0].env[0]",
+        "has the key 2, which is not text",
+    ),
+    "overrides with a label whose key is no text": (
+        GangSpec(image="a", pod_overrides={"metadata": {"labels": {1: "x"}}}),
+        "pod_overrides.metadata.labels",
+        "has the key 1, which is not text",
+    ),
+    "overrides with an annotation whose key is no text": (
+        GangSpec(image="a", pod_overrides={"metadata": {"annotations": {1: "x"}}}),
+        "pod_overrides.metadata.annotations",
+        "has the key 1, which is not text",
+    ),
     "restart always": (
         GangSpec(image="a", pod_overrides={"spec": {"restartPolicy": "Always"}}),
         "spec.template.spec.restartPolicy",

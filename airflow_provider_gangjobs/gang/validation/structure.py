@@ -70,6 +70,8 @@ def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
         yield _model("manifest", parsed.spec.manifest)
         return
     yield from parsed.user_manifest.problems
+    if not isinstance(parsed.spec.manifest, str):  # the problems of a text have its lines
+        yield from _keys_that_are_not_text("manifest", parsed.manifest)
     yield from _unexpected("manifest", parsed.manifest, _JOB)
     yield from _integers(parsed)
     yield from _not_json(parsed.user_manifest)
@@ -160,9 +162,19 @@ def _mapping(path: str, value: Any) -> Iterator[Problem]:
     elif not isinstance(value, Mapping):
         yield Problem(path, f"is {type(value).__name__}, not a mapping", "Give a dict")
     else:
-        for key in value:
+        yield from _keys_that_are_not_text(path, value)
+
+
+def _keys_that_are_not_text(path: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem for each key that is not text, in the value and in all that it contains."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
             if not isinstance(key, str):
-                yield Problem(path, f"has the key {key!r}, which is not text", f'Write it as text: "{key}"')
+                yield Problem(path, f"has the key {key!r:.60}, which is not text", f'Write it as text: "{key!s:.60}"')
+            yield from _keys_that_are_not_text(f"{path}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _keys_that_are_not_text(f"{path}[{index}]", item)
 
 
 def _mappings(path: str, value: Any) -> Iterator[Problem]:
