@@ -106,7 +106,9 @@ def problem_with_env_name(text: Any) -> str | None:
 def problem_with_config_map_key(text: Any) -> str | None:
     """Key of a ConfigMap, which is also the name of a file mounted from it."""
     wrong = _problem(text, _CONFIG_MAP_KEY, CONFIG_MAP_KEY_MAX, "letters, digits, '-', '_' and '.'")
-    if wrong is None and (text in {".", ".."} or text.startswith("..")):
+    if text == ".":
+        return "'.' is the name of a folder"
+    if wrong is None and text.startswith(".."):
         return f"{text!r} may not start with '..'"
     return wrong
 

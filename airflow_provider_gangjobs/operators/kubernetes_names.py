@@ -21,7 +21,7 @@ OWN_NAMES: Final = {
     "full_job_spec": "manifest",
     "job_template_file": "manifest",
     "full_pod_spec": "manifest",
-    "pod_template_dict": "pod_template_file",
+    "pod_template_dict": "manifest",
     "service_account_name": "service_account",
     "priority_class_name": "priority_class",
     "schedulername": "scheduler_name",

@@ -77,6 +77,11 @@ def test_name_of_another_operator_is_refused_with_the_name_here() -> None:
     assert "Give stream_logs;" in found
 
 
+def test_template_as_a_dict_belongs_in_the_manifest() -> None:
+    found = problems_of(pod_template_dict={"spec": {"containers": []}})
+    assert "pod_template_dict: is a parameter of Airflow's Kubernetes operators. Give manifest;" in found
+
+
 @pytest.mark.parametrize("command", ["python -c 'print(1)'", "echo it's"])
 def test_command_as_a_text_is_refused_with_the_words_of_a_shell(command: str) -> None:
     found = problems_of(command=command)

@@ -146,6 +146,8 @@ DELETED_WITH_VERSION = "the ResourceVersion in the precondition (1) does not mat
 REFUSED_WRITES: dict[str, tuple[int, bytes, bool]] = {
     "a patch of another uid": (422, body("Invalid", details={"causes": UID_MISMATCH}), True),
     "a patch of a field that is wrong": (422, body("Invalid", details={"causes": OTHER_FIELD}), False),
+    "a patch whose causes are not objects": (422, body("Invalid", details={"causes": ["metadata.uid"]}), False),
+    "a patch whose causes are a number": (422, body("Invalid", details={"causes": 1}), False),
     "a delete of another uid": (409, body("Conflict", message=DELETED_WITH_UID), True),
     "a replacement of another uid": (409, body("Conflict", message=REPLACED_WITH_UID), True),
     "a delete of another resourceVersion": (409, body("Conflict", message=DELETED_WITH_VERSION), False),
@@ -161,3 +163,8 @@ def test_only_a_conflict_of_the_uid_means_that_an_object_was_replaced(
     status: int, answer: bytes, is_another: bool
 ) -> None:
     assert is_of_another_uid(error_from_reply(status, answer, request="")) is is_another
+
+
+@pytest.mark.parametrize("causes", [["Invalid"], 1, {"reason": "Invalid"}], ids=["texts", "a number", "an object"])
+def test_causes_of_another_form_are_left_out(causes: Any) -> None:
+    assert error_from_reply(422, body("Invalid", details={"causes": causes}), request="").causes() == ()

@@ -70,5 +70,10 @@ def test_config_map_key_is_one_file_name(key, accepted):
     assert (names.problem_with_config_map_key(key) is None) is accepted
 
 
+def test_file_that_is_named_as_a_folder_is_refused_for_that_reason():
+    assert names.problem_with_config_map_key(".") == "'.' is the name of a folder"
+    assert names.problem_with_config_map_key("..") == "'..' may not start with '..'"
+
+
 def test_problem_quotes_the_text_and_its_length():
     assert names.problem_with_dns_label("a" * 70) == f"'{LONG_LABEL}'... has 70 characters, 63 are allowed"
