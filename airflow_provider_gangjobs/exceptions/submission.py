@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
 from airflow_provider_gangjobs.kube.text import pluralize
 
 NODES_SHOWN_MAX = 8
+
+SUBMISSION: Final = "submission"
+DELETION: Final = "deletion"
+UPLOAD: Final = "upload"
+"""What a `SubmissionFailed` names as the operation that failed."""
 
 
 @dataclass(eq=False, repr=False)
@@ -108,7 +114,10 @@ _MISSING_NAMESPACE = re.compile(r'namespaces "[^"]*" not found')
 
 @dataclass(eq=False, repr=False)
 class SubmissionFailed(GangJobError):
-    """A step of the submission failed. The next try completes or replaces the incomplete submission."""
+    """A step of a submission, of a deletion or of an upload failed. Each of them may be repeated.
+
+    The next try of a submission completes or replaces the incomplete submission.
+    """
 
     ref: str
     step: str
@@ -117,6 +126,8 @@ class SubmissionFailed(GangJobError):
     """Code, reason and message of the API server, or the kind of the transport error."""
     transient: bool = True
     advice: str = ""
+    operation: str = SUBMISSION
+    """What failed: `SUBMISSION`, `DELETION` or `UPLOAD`."""
 
     @property
     def retryable(self) -> bool:
@@ -124,7 +135,7 @@ class SubmissionFailed(GangJobError):
 
     @property
     def what(self) -> str:
-        return f"The submission of {self.ref} failed at: {self.step}"
+        return f"The {self.operation} of {self.ref} failed at: {self.step}"
 
     @property
     def evidence(self) -> str:
@@ -136,6 +147,8 @@ class SubmissionFailed(GangJobError):
         if self.advice:
             return self.advice
         if self.transient:
+            if self.operation != SUBMISSION:
+                return f"Repeat the {self.operation}: repeating it is safe"
             return "Run the task again: the next try completes the submission"
         if _MISSING_NAMESPACE.search(self.cause):
             return "Create the namespace, or correct the parameter namespace or the namespace of the connection"
@@ -159,8 +172,8 @@ class PreviousAttemptRunning(GangJobError):
     def what(self) -> str:
         """What happened, with the number of pods that have not ended."""
         which = "the previous attempt" if self.attempt is None else f"attempt {self.attempt}"
-        are = "pod has" if self.pods == 1 else "pods have"
-        return f"The next attempt waits: {self.pods} {are} not ended of gang {self.ref} ({which})"
+        have = "has" if self.pods == 1 else "have"
+        return f"The next attempt waits: {pluralize(self.pods, 'pod')} of gang {self.ref} ({which}) {have} not ended"
 
     @property
     def evidence(self) -> str:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
+from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.operators import parameter_checks, target_gangs
 
 if TYPE_CHECKING:
@@ -118,12 +120,13 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         end = clock.monotonic() + self.pods_gone_within_s
         while running := sum([await service.release_and_count_running(ref) for ref in gangs]):
             if clock.monotonic() >= end:
-                cause = f"{running} pods still run after {self.pods_gone_within_s:g} s"
+                runs = "runs" if running == 1 else "run"
+                cause = f"{pluralize(running, 'pod')} still {runs} after {self.pods_gone_within_s:g} s"
                 names = ", ".join(map(str, gangs))
-                raise SubmissionFailed(
-                    names, "wait for the end of its pods", cause, advice="Check the nodes of the pods"
-                )
-            self.log.info("%d pods of the deleted gangs still run", running)
+                step = "wait for the end of the pods"
+                advice = "Check the nodes of the pods, then run the task again"
+                raise SubmissionFailed(names, step, cause, advice=advice, operation=DELETION)
+            self.log.info("Pods of the deleted gangs that still run: %d", running)
             await clock.sleep(PAUSE_S)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
@@ -66,7 +67,8 @@ async def delete_submission(
             await (_delete_ended_job(requests, stored.ref) if job else _delete_owned_objects(requests, stored))
     except ClusterError as error:
         where = f"{namespace}/{trigger_id}"
-        raise SubmissionFailed(where, "delete the submission", str(error), error.transient) from error
+        step = "delete the objects of the submission"
+        raise SubmissionFailed(where, step, str(error), error.transient, operation=DELETION) from error
     return tuple(stored.ref for stored in jobs)
 
 
@@ -92,7 +94,8 @@ async def _halt_and_release(
             advice = (
                 "Check the nodes of the pods, then delete the submission again: the deletion continues where it stopped"
             )
-            raise SubmissionFailed(str(ref), "wait for its pods to be gone", cause, advice=advice)
+            step = "wait for its pods to be gone"
+            raise SubmissionFailed(str(ref), step, cause, advice=advice, operation=DELETION)
         await requests.clock.sleep(backoff.next())
 
 
@@ -101,7 +104,8 @@ async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
     removal = await remove_job_if(requests, ref, lambda job: job_state(job) is not JobState.LIVE)
     if removal.kept is not None:
         cause = "The Job was started again in the meantime"
-        raise SubmissionFailed(str(ref), "delete its Job", cause, advice="Delete the submission again")
+        advice = "Delete the submission again"
+        raise SubmissionFailed(str(ref), "delete its Job", cause, advice=advice, operation=DELETION)
 
 
 async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:

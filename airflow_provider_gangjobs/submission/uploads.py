@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
+from airflow_provider_gangjobs.exceptions.submission import UPLOAD
 from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.volumes import problems_with_files
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.kube.objects import Object
+
+
+_STEP: Final = "store the files in a ConfigMap"
+_NO_FILES: Final = Problem("files", "is empty", "Give at least one file")
 
 
 @dataclass(frozen=True)
@@ -46,18 +51,20 @@ async def upload(
         InvalidGangSpec: a name or the size is not allowed. No request was sent.
         SubmissionFailed: a ConfigMap of this name has other content, or the server refused or could not be reached.
     """
-    problems = tuple(problems_with_files(files)) or (() if files else (Problem("files", "are none", "Give some"),))
+    problems = tuple(problems_with_files(files)) if files else (_NO_FILES,)
     if problems:
         raise InvalidGangSpec(problems)
     requests = RetryingRequests(client, namespace, clock=clock)
     try:
         return await _store(requests, files)
     except ClusterError as error:
-        raise SubmissionFailed(f"{namespace}/{content_id_of(files)}", "upload", str(error), error.transient) from error
+        where = f"{namespace}/{content_id_of(files)}"
+        raise SubmissionFailed(where, _STEP, str(error), error.transient, operation=UPLOAD) from error
 
 
 async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -> str:
     content_id, backoff = content_id_of(files), requests.backoff()
+    where = f"{requests.namespace}/{content_id}"
     for tries_left in reversed(range(TRIES_MAX)):
         try:
             stored = await requests.create(CONFIGMAPS, upload_of(files, namespace=requests.namespace))
@@ -73,9 +80,11 @@ async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -
             continue
         if content_id_of(files_in(stored)) != content_id:
             what = f"ConfigMap {content_id} exists with other content"
-            raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", what, transient=False)
+            advice = "Find out who wrote this ConfigMap and delete it, then upload the files again"
+            raise SubmissionFailed(where, _STEP, what, transient=False, advice=advice, operation=UPLOAD)
         return content_id
-    raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", "The upload is deleted again and again")
+    cause = "Each time, the ConfigMap was deleted right after it had been found"
+    raise SubmissionFailed(where, _STEP, cause, operation=UPLOAD)
 
 
 async def uploads(client: ClientProtocol, *, namespace: str) -> list[Upload]:

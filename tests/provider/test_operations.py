@@ -258,6 +258,15 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
     assert await delete(cluster) == (submission.ref,)
 
 
+async def test_deletion_that_the_server_does_not_answer_is_named_as_a_deletion(cluster):
+    await submit(cluster)
+    cluster.faults.add(Fault(FaultKind.STATUS, code=503, times=None))
+    with pytest.raises(SubmissionFailed) as caught:
+        await delete(cluster)
+    assert str(caught.value).startswith(f"The deletion of {NAMESPACE}/{ID} failed at: delete the objects of")
+    assert str(caught.value).endswith("Repeat the deletion: repeating it is safe.")
+
+
 async def test_second_deletion_changes_nothing(cluster):
     await submit(cluster)
     await delete(cluster)

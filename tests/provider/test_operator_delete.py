@@ -85,7 +85,7 @@ def test_pods_that_do_not_end_fail_the_task(hook: GangJobHook, embedded: Any) ->
     running = f"gangjobs.airflow/gang={ref.name}"
     wait_for("the pod", lambda: phases(embedded, running) == ["Running"])
 
-    with pytest.raises(SubmissionFailed, match=r"1 pods still run after 0.5 s"):
+    with pytest.raises(SubmissionFailed, match=r"The deletion of .* 1 pod still runs after 0.5 s"):
         delete(hook, gangs=reference(ref), pods_gone_within=0.5)
     for name in names(embedded, running):
         embedded.call(lambda it, name=name: it.registry.delete(PODS, name, "default", grace_period_s=0))

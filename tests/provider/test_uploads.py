@@ -64,6 +64,15 @@ async def test_config_map_of_the_same_name_with_other_content_is_refused(cluster
     with pytest.raises(SubmissionFailed, match="exists with other content") as caught:
         await store(cluster)
     assert not caught.value.retryable
+    assert str(caught.value).startswith(f"The upload of {NAMESPACE}/{name} failed at: store the files")
+
+
+async def test_upload_that_the_server_does_not_answer_is_named_as_an_upload(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=503, method="POST", times=None))
+    with pytest.raises(SubmissionFailed) as caught:
+        await store(cluster)
+    assert str(caught.value).startswith(f"The upload of {NAMESPACE}/{content_id_of(FILES)} failed at: store the files")
+    assert str(caught.value).endswith("Repeat the upload: repeating it is safe.")
 
 
 @pytest.mark.parametrize("files", [{}, {"a/b": ""}, {"a": "x" * 2**20}], ids=["none", "a directory", "too large"])

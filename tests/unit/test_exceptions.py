@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionFailed,
     Unschedulable,
 )
+from airflow_provider_gangjobs.exceptions.submission import DELETION
 
 EXAMPLES = [
     (
@@ -54,6 +55,10 @@ EXAMPLES = [
     (
         SubmissionFailed("ml/a", "create Job", "500", advice="Ask"),
         "The submission of ml/a failed at: create Job. 500. Ask.",
+    ),
+    (
+        SubmissionFailed("ml/a", "delete its Job", "503: busy", operation=DELETION),
+        ("The deletion of ml/a failed at: delete its Job. 503: busy. Repeat the deletion: repeating it is safe."),
     ),
     (
         GangFailed("ml/a", "BackoffLimitExceeded", (3, 1)),
@@ -102,7 +107,7 @@ EXAMPLES = [
     (
         PreviousAttemptRunning("ml/a-0", "u1", 0, 2, ("n1",)),
         (
-            "The next attempt waits: 2 pods have not ended of gang ml/a-0 (attempt 0). On node n1. "
+            "The next attempt waits: 2 pods of gang ml/a-0 (attempt 0) have not ended. On node n1. "
             "The pods have until the end of their termination grace period. If a node is lost, delete the node or its "
             "pods (kubectl delete pod --force)."
         ),
@@ -117,6 +122,14 @@ EXAMPLES = [
     (
         JobReplaced("ml/a", "running", uid="u1", other_uid="u2"),
         ("Job ml/a (uid u1) was replaced by another Job (uid u2). Find out who creates Jobs of this name."),
+    ),
+    (
+        PreviousAttemptRunning("ml/a-0", "u1", 0, 1),
+        (
+            "The next attempt waits: 1 pod of gang ml/a-0 (attempt 0) has not ended. "
+            "The pods have until the end of their termination grace period. If a node is lost, delete the node or its "
+            "pods (kubectl delete pod --force)."
+        ),
     ),
     (
         OutcomesMissing("ml/a", (1,), 1, problem="403 exceeded quota", held=2),
