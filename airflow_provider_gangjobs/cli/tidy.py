@@ -50,11 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Tidy once and return 0, or 1 if something could not be done."""
     from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+    from airflow_provider_gangjobs.submission.half_submitted import CleanupAction
 
     tidied, swept = run_on_cluster(options, lambda gangs: _tidy(gangs, options))
     would = "would " if options.dry_run else ""
-    for ref, verdict in tidied.gangs.items():
-        print(f"{ref}: {would}{verdict}, because its submission is incomplete")
+    for ref, action in tidied.gangs.items():
+        is_left = action is CleanupAction.LEAVE  # the patch or the deletion came too late
+        why = "it has changed or was deleted in the meantime" if is_left else "its submission is incomplete"
+        print(f"{ref}: {would}{action}, because {why}")
     for gang in swept:
         if not gang.error and gang.ref not in tidied.gangs:
             installation = f" of installation {gang.installation}" if gang.installation else ""

@@ -6,6 +6,7 @@ Where a right is missing, or Kueue is not installed, the answer is unknown and n
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import Clock
@@ -41,10 +42,18 @@ def kueue_workloads(version: str) -> Resource:
     return Resource(KUEUE_GROUP, version, "workloads", "Workload")
 
 
-async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str) -> bool:
-    """Deactivate the Workload of a Job: Kueue takes its quota back, and does not let the Job run again.
+class Deactivation(Enum):
+    """The result of a request to deactivate the Workload of a Job."""
 
-    :return: False if there is no Workload, or if the right is missing to read or to change it.
+    DONE = "done"
+    NO_WORKLOAD = "no Workload"
+    """Kueue has made no Workload for the Job, or the Workload was deleted."""
+    FORBIDDEN = "forbidden"
+    """The right is missing to read or to change Workloads."""
+
+
+async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str) -> Deactivation:
+    """Deactivate the Workload of a Job: Kueue takes its quota back, and does not let the Job run again.
 
     Raises:
         ClusterError: it is unknown whether the Workload is deactivated.
@@ -53,8 +62,8 @@ async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str)
         found = await _workloads_of(client, namespace, job_uid)
         patched = [await _deactivate(client, one) for one in found]
     except Forbidden:
-        return False
-    return any(patched)
+        return Deactivation.FORBIDDEN
+    return Deactivation.DONE if any(patched) else Deactivation.NO_WORKLOAD
 
 
 async def _deactivate(client: KueueClient, found: FoundWorkload) -> bool:

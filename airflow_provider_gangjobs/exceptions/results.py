@@ -66,12 +66,15 @@ class OutcomesMissing(GangJobError):
     @property
     def evidence(self) -> str:
         """Why the outcomes are missing, and how many pods the finalizer still holds."""
-        why = (
-            "The Job was deleted after its end, and the recorded outcomes with it"
-            if self.job_is_gone
-            else "The outcomes are not recorded, and the pods no longer exist"
-        )
-        held = f"{self.held} pods are still held by the finalizer gangjobs.airflow/harvest" if self.held else ""
+        if self.job_is_gone:
+            why = "The Job was deleted after its end, and the recorded outcomes with it"
+        elif self.held:
+            why = "The outcomes are not recorded"
+        else:
+            why = "The outcomes are not recorded, and the pods no longer exist"
+        are = "is" if self.held == 1 else "are"
+        pods = f"{pluralize(self.held, 'pod')} {are} still held by the finalizer gangjobs.airflow/harvest"
+        held = pods if self.held else ""
         return " ".join(filter(None, (to_short_sentence(why), to_short_sentence(self.problem), held)))
 
     @property

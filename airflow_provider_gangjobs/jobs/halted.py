@@ -96,9 +96,9 @@ async def delete_job_set(client: ClientProtocol, ref: GangRef) -> None:
 
 async def _deactivate_workload(client: ClientProtocol, ref: GangRef) -> bool:
     # Few tasks have a queue, and each process that resumes a task would pay for the import.
-    from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
+    from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload
 
-    return await deactivate_workload(client, ref.namespace, ref.uid)
+    return await deactivate_workload(client, ref.namespace, ref.uid) is Deactivation.DONE
 
 
 __all__ = ["BRIEF_PAUSES_S", "PAUSES_S", "delete_job_set", "finish_halted"]

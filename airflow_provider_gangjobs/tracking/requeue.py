@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.kueue import deactivate_workload, find_workload, patch_workload
+from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload, patch_workload
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
 from airflow_provider_gangjobs.gang.state.requeue import (
@@ -31,23 +31,28 @@ WAIT_S: Final = 30.0
 """How long to wait for Kueue and for the pods before the next look. Every change of the Job or of its Workload ends the
 wait."""
 
+_REFUSALS: Final = {
+    Deactivation.FORBIDDEN: "the right to change Kueue's Workloads is missing",
+    Deactivation.NO_WORKLOAD: "the Job has no Workload of Kueue",
+}
+
 
 class Requeue:
     """Returns one gang to its queue."""
 
-    __slots__ = ("_jobs", "is_refused")
+    __slots__ = ("_jobs", "refusal")
 
     def __init__(self, jobs: JobRequests) -> None:
         self._jobs = jobs
-        self.is_refused = False
-        """The gang cannot be returned: the right to change Kueue's Workloads is missing, or there is no Workload."""
+        self.refusal = ""
+        """Why the gang cannot be returned; empty if it can."""
 
     async def begin(self, job: Job) -> bool:
         """Mark the gang, whose `assemble_timeout` has passed. Return false if the gang has to be halted.
 
         :param job: The Job as it was just read.
         """
-        if self.is_refused:
+        if self.refusal:
             return False
         mark = begin_requeue(job)
         if mark is not None:
@@ -56,8 +61,8 @@ class Requeue:
 
     def summary(self, job: Job) -> str:
         """Return what to say about the returns when the gang is halted; empty if there is nothing to say."""
-        if self.is_refused:
-            return "The gang was not returned to its queue: the right to change Kueue's Workloads is missing"
+        if self.refusal:
+            return f"The gang was not returned to its queue: {self.refusal}"
         done = job.requeues
         return f"Kueue let the gang run {done.count + 1} times" if done is not None and done.count else ""
 
@@ -69,7 +74,7 @@ class Requeue:
         :return: In how many seconds to look again; `None` if the gang is not being returned.
         """
         step = next_step(job, workload) if job is not None else RequeueStep.NOTHING
-        if job is None or step is RequeueStep.NOTHING or self.is_refused:
+        if job is None or step is RequeueStep.NOTHING or self.refusal:
             return None
         if step is RequeueStep.WAIT:
             return WAIT_S
@@ -89,7 +94,8 @@ class Requeue:
         if next_step(job, found.view if found else None) is not step:
             return
         if step is RequeueStep.DEACTIVATE:
-            self.is_refused = not await self._jobs.retry(lambda: deactivate_workload(self._jobs.client, *key))
+            deactivation = await self._jobs.retry(lambda: deactivate_workload(self._jobs.client, *key))
+            self.refusal = _REFUSALS.get(deactivation, "")
         elif step is RequeueStep.FINISH and job.requeues is not None:
             await self._mark(job, Requeues(job.requeues.count))
         elif step is RequeueStep.ACTIVATE and found is not None:

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission import half_submitted
 from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -54,6 +55,21 @@ def test_tidy_prints_its_actions(embedded: SandboxThread, capsys):
     assert f"default/{name}: remove" in capsys.readouterr().out
     assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s"]) == 0
     assert name not in capsys.readouterr().out
+
+
+def test_tidy_that_lost_a_race_says_why_it_left_the_gang(embedded: SandboxThread, capsys, monkeypatch):
+    kubeconfig = str(embedded.kubeconfig_path)
+    name = asyncio.run(submit_incompletely(kubeconfig))
+
+    async def has_changed(*_: object) -> bool:
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(half_submitted, "patch_unchanged", has_changed)
+        assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s"]) == 0
+    left = f"default/{name}: leave, because it has changed or was deleted in the meantime"
+    assert left in capsys.readouterr().out
+    assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s"]) == 0
 
 
 def test_tidy_shows_the_decision_and_the_installation_of_each_gang(embedded: SandboxThread, capsys):

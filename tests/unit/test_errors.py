@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 

@@ -135,10 +135,30 @@ EXAMPLES = [
         OutcomesMissing("ml/a", (1,), 1, problem="403 exceeded quota", held=2),
         (
             "Gang ml/a succeeded, but its results are unknown: 1 outcome of completed ranks cannot be read at rank 1. "
-            "The outcomes are not recorded, and the pods no longer exist. 403 exceeded quota. "
+            "The outcomes are not recorded. 403 exceeded quota. "
             "2 pods are still held by the finalizer gangjobs.airflow/harvest. "
             "Check the quota and the permissions for ConfigMaps in the namespace. "
             "The Job is kept: delete the Job and clear the task to run the gang again. "
+            'If the task needs no results, set results="none". Free the held pods with `gangjobs release`.'
+        ),
+    ),
+    (
+        OutcomesMissing("ml/a", (1,), 1),
+        (
+            "Gang ml/a succeeded, but its results are unknown: 1 outcome of completed ranks cannot be read at rank 1. "
+            "The outcomes are not recorded, and the pods no longer exist. "
+            "Check the quota and the permissions for ConfigMaps in the namespace. "
+            "The Job is kept: delete the Job and clear the task to run the gang again. "
+            'If the task needs no results, set results="none".'
+        ),
+    ),
+    (
+        OutcomesMissing("ml/a", job_is_gone=True, held=1),
+        (
+            "Gang ml/a succeeded, but its results are unknown: the completed ranks are unknown. "
+            "The Job was deleted after its end, and the recorded outcomes with it. "
+            "1 pod is still held by the finalizer gangjobs.airflow/harvest. "
+            "Set a longer ttl_after_finished, or find out who deletes the Job; another try runs the gang again. "
             'If the task needs no results, set results="none". Free the held pods with `gangjobs release`.'
         ),
     ),

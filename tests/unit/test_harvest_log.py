@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooManyRequests,
 )
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import notes_of
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.log_messages import (
     BACKLOG_HIGH,
@@ -48,6 +49,41 @@ TABLE: dict[str, tuple[Exception, bool, tuple[int, str]]] = {
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [record for record in caplog.records if hasattr(record, "fields")]
+
+
+FAILED: Final = Forbidden(403, request="patch configmaps")
+NOTES: dict[str, tuple[tuple[int, int, Exception | None], list[str]]] = {
+    "nothing to say": ((0, 0, None), []),
+    "one pod ran": ((1, 0, None), ["1 pod had not ended when the gang was over. Its outcome is unknown."]),
+    "pods ran": ((2, 0, None), ["2 pods had not ended when the gang was over. Their outcome is unknown."]),
+    "one pod is held": (
+        (0, 1, FAILED),
+        [
+            (
+                f"1 pod is still held, because its outcome could not be stored: {FAILED}. A task that succeeds reads its "
+                "outcome and releases it. Otherwise release it with `gangjobs release`."
+            )
+        ],
+    ),
+    "pods are held without an error": (
+        (0, 2, None),
+        [
+            (
+                "2 pods are still held. A task that succeeds reads their outcome and releases them. Otherwise release them "
+                "with `gangjobs release`."
+            )
+        ],
+    ),
+    "an error, and no pod is held": (
+        (0, 0, FAILED),
+        [f"The harvest of the pods failed: {FAILED}. No pod is held, and the outcome of some pods may be unknown."],
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "notes"), NOTES.values(), ids=NOTES)
+def test_notes_of_a_harvest_that_gave_up_say_what_is_so(given: Any, notes: list[str]) -> None:
+    assert list(notes_of(*given)) == notes
 
 
 @pytest.mark.parametrize(("error", "storing", "line"), TABLE.values(), ids=TABLE)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_GANG,
@@ -27,6 +28,10 @@ from airflow_provider_gangjobs.gang.state.requeue import (
     pause_ends_at,
 )
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
+from airflow_provider_gangjobs.tracking.requeue import Requeue
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 START = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:01:00Z"
@@ -116,6 +121,39 @@ def test_unreadable_mark_is_no_mark(text: str | None) -> None:
 def test_pause_doubles_with_each_time_up_to_a_limit(count: int, pause_s: int) -> None:
     seen = job(f"{count} {STARTED_AT.isoformat()}", **SUSPENDED)
     assert pause_ends_at(seen, INACTIVE) == STARTED_AT + timedelta(minutes=1, seconds=pause_s)
+
+
+class KueueWithoutWorkloads:
+    """The requests about a Job that runs, and the list of its Workloads: empty, or refused."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.client = self
+        self._error = error
+
+    async def read(self) -> Job:
+        return job()
+
+    async def retry(self, request: Callable[[], Awaitable[Any]]) -> Any:
+        return await request()
+
+    async def list(self, *_: Any, **__: Any) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        return []
+
+
+REFUSALS = {
+    "no right": (Forbidden(403, request="list workloads"), "the right to change Kueue's Workloads is missing"),
+    "no Workload": (None, "the Job has no Workload of Kueue"),
+}
+
+
+@pytest.mark.parametrize(("error", "why"), REFUSALS.values(), ids=REFUSALS)
+async def test_gang_that_cannot_return_to_its_queue_says_why(error: Exception | None, why: str) -> None:
+    requeue = Requeue(cast("Any", KueueWithoutWorkloads(error)))
+    await requeue.advance(job(), None, STARTED_AT)
+    assert requeue.summary(job()) == f"The gang was not returned to its queue: {why}"
+    assert not await requeue.begin(job("0"))
 
 
 ROLES = {"leader": {"workers": 1}, "worker": {"workers": 2}}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.state.completeness import Completeness
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
+from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.tracking.gang_observer import in_batches
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
@@ -212,14 +213,25 @@ class FinalHarvest:
         self.harvest.harvester.abandon(running)
         error = await self.harvest.drain()
         still_held = sum(map(self.harvest.harvester.holds, held))
-        return FinalHarvestResult(still_held, tuple(_notes(len(running), still_held, error)))
+        return FinalHarvestResult(still_held, tuple(notes_of(len(running), still_held, error)))
 
 
-def _notes(abandoned: int, held: int, error: Exception | None) -> Iterable[str]:
+def notes_of(abandoned: int, held: int, error: Exception | None) -> Iterable[str]:
+    """Yield what a person is told about a harvest that gave up.
+
+    :param abandoned: How many pods had not ended.
+    :param held: How many pods are still held.
+    :param error: The last error of the harvest, if some pod could not be recorded or released.
+    """
     if abandoned:
-        yield f"{abandoned} pods had not ended when the gang was over. Their outcome is unknown."
-    if held or error is not None:
+        whose = "Its" if abandoned == 1 else "Their"
+        yield (f"{pluralize(abandoned, 'pod')} had not ended when the gang was over. {whose} outcome is unknown.")
+    if held:
+        are, whose, them = ("is", "its", "it") if held == 1 else ("are", "their", "them")
+        why = f", because {whose} outcome could not be stored: {error}" if error is not None else ""
         yield (
-            f"{held} pods are still held, because their outcome could not be stored: {error}. A task that succeeds "
-            "reads their outcomes and releases them. Otherwise release the pods with `gangjobs release`."
+            f"{pluralize(held, 'pod')} {are} still held{why}. A task that succeeds reads {whose} outcome and releases "
+            f"{them}. Otherwise release {them} with `gangjobs release`."
         )
+    elif error is not None:
+        yield f"The harvest of the pods failed: {error}. No pod is held, and the outcome of some pods may be unknown."
