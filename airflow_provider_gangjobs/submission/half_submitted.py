@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
-from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch
+from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch, is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.submission.delete_submission import groups_of
@@ -69,7 +69,7 @@ def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool
     if job.is_started_by_others or not job.is_unstarted:
         return False
     if job_state(job) is JobState.HALTED:
-        return job.halt_note == CLEANUP_HALT_REASON
+        return is_halted_by_cleanup(job)
     assert job.created_at is not None, "a stored Job has a creation time"
     return job_state(job) is JobState.LIVE and now - job.created_at >= older_than
 

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job
 from airflow_provider_gangjobs.gang.queues.checks import given_queue_error
 from airflow_provider_gangjobs.gang.render.job import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
-from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
+from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import jobs_to_end
 from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer, pointers_of
@@ -190,7 +190,7 @@ class StartJob(Struct, frozen=True):
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", "The Job was deleted before it was started")
-        if job.halt_note == CLEANUP_HALT_REASON:
+        if is_halted_by_cleanup(job):
             raise RestartSubmission(
                 "the cleanup has halted the Job in the meantime", min_attempt=progress.attempt.number + 1
             )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import JobDeleted
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
@@ -144,6 +144,20 @@ async def test_cleanup_that_crashes_is_completed_by_the_next_one(cluster, reques
     with pytest.raises(ProcessDied):
         await tidied(cluster, api=CrashingClient(cluster.client, crash))
     await tidied(cluster)
+    assert cluster.jobs() == []
+
+
+async def test_gang_that_a_cleanup_of_an_earlier_version_has_halted_is_removed(cluster, monkeypatch):
+    await half_submitted(cluster)
+    earlier = "Tidied: it was submitted half, and nobody came back for it"
+    process = CrashingClient(cluster.client)
+    await tidied(cluster, api=process, dry_run=True)
+    with monkeypatch.context() as patched, pytest.raises(ProcessDied):
+        patched.setattr("airflow_provider_gangjobs.submission.half_submitted.CLEANUP_HALT_REASON", earlier)
+        await tidied(cluster, api=CrashingClient(cluster.client, Crash(len(process.requests), applied=True)))
+    (halted,) = cluster.jobs()
+    assert halted["metadata"]["annotations"][ANNOTATION_HALTED] == earlier
+    assert actions(await tidied(cluster, age=timedelta(0))) == [CleanupAction.REMOVE]
     assert cluster.jobs() == []
 
 

@@ -121,6 +121,28 @@ def test_a_sweep_does_what_state_owner_and_policy_allow(
     assert decide_sweep(made.read(), facts).action is action
 
 
+REASONS = {
+    "no id": (NAMELESS, UNOWNED, "the gang has no installation id"),
+    "neither has an id": (NAMELESS, replace(UNOWNED, installation=""), "the gang has no installation id"),
+    "the sweep has no id": (gang(), replace(UNOWNED, installation=""), "the sweep has no installation id"),
+    "another installation": (
+        gang(installation="staging"),
+        UNOWNED,
+        "the gang belongs to installation staging, and the sweep to installation prod",
+    ),
+    "ended once": (
+        gang(),
+        replace(UNOWNED, task=TaskEnd.ENDED_ONCE),
+        "Airflow has said once that its task has ended; a second answer must confirm this",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "facts", "reason"), REASONS.values(), ids=REASONS)
+def test_gang_that_is_left_has_the_true_reason(made: JobBuilder, facts: SweepFacts, reason: str) -> None:
+    assert decide_sweep(made.read(), facts).reason == reason
+
+
 def test_every_decision_has_a_reason() -> None:
     assert all(decide_sweep(made.read(), facts).reason for made, facts, _ in CASES.values())
 

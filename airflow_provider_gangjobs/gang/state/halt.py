@@ -22,8 +22,13 @@ from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
 
-CLEANUP_HALT_REASON: Final = "Tidied: it was submitted half, and nobody came back for it"
-"""The reason of a halt by the cleanup, which deletes the Job next. Stored in Jobs and compared, so never changed."""
+CLEANUP_HALT_REASON: Final = "SubmissionIncomplete: the submission stopped half-way and was not continued"
+"""The reason of a halt by the cleanup, which deletes the Job next. Stored in Jobs and compared: if the text changes,
+the old text becomes one of `_CLEANUP_HALT_REASONS`."""
+_CLEANUP_HALT_REASONS: Final = frozenset(
+    {CLEANUP_HALT_REASON, "Tidied: it was submitted half, and nobody came back for it"}
+)
+"""The reason of this version, and the reason in Jobs that an earlier version has halted."""
 DELETION_HALT_REASON: Final = "its submission is being deleted"
 REMOVAL_MARK: Final = {ANNOTATION_HALTED: "Deleted: the deletion of the gang has begun"}
 """Annotations of a gang with roles that is about to be deleted. Stored in Jobs and compared, so never changed."""
@@ -64,6 +69,11 @@ def halt_patch(reason: str, job: Job) -> dict[str, Any]:
     if job.is_suspended or job.started_at is None:
         spec["suspend"] = True
     return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": spec}
+
+
+def is_halted_by_cleanup(job: Job) -> bool:
+    """Return whether the cleanup of this or of an earlier version has halted the Job."""
+    return job.halt_note in _CLEANUP_HALT_REASONS
 
 
 def needs_finish(job: Job) -> bool:

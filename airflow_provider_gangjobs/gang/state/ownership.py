@@ -103,7 +103,7 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     | is live | leave |
     """
     if not facts.installation or job.installation != facts.installation:
-        return _leave(f"the gang belongs to {_name(job.installation)}, and this is {_name(facts.installation)}")
+        return _leave(_other_installation(job.installation, facts.installation))
     if facts.unowned_for is None:
         return _leave("the gang is followed")
     if facts.unowned_for < facts.grace:
@@ -143,7 +143,7 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
         case TaskEnd.NOT_ASKED:
             return SweepDecision(SweepAction.ASK, unowned)
         case TaskEnd.ENDED_ONCE:
-            return _leave("its task has ended, which is confirmed by a second answer of Airflow")
+            return _leave("Airflow has said once that its task has ended; a second answer must confirm this")
         case TaskEnd.NOT_ENDED:
             return _leave("its task has not ended")
         case TaskEnd.UNKNOWN:
@@ -202,8 +202,12 @@ def _leave(reason: str) -> SweepDecision:
     return SweepDecision(SweepAction.LEAVE, reason)
 
 
-def _name(installation: str) -> str:
-    return f"installation {installation}" if installation else "no named installation"
+def _other_installation(of_gang: str, of_sweep: str) -> str:
+    if not of_gang:
+        return "the gang has no installation id"
+    if not of_sweep:
+        return "the sweep has no installation id"
+    return f"the gang belongs to installation {of_gang}, and the sweep to installation {of_sweep}"
 
 
 def _minutes(duration: timedelta) -> str:
