@@ -86,7 +86,9 @@ def problem_with_qualified_name(text: Any) -> str | None:
     wrong = _problem(
         name, _QUALIFIED, LABEL_MAX, "letters, digits, '-', '_' and '.', and must start and end with a letter or digit"
     )
-    return wrong and f"{text!r} is no name for it: {wrong}"
+    if slash and not name:
+        return f"{text!r} has no name after its prefix"
+    return f"{text!r} has a wrong name after its prefix: {wrong}" if slash and wrong else wrong
 
 
 def problem_with_finalizer(text: Any) -> str | None:

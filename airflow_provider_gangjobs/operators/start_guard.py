@@ -27,7 +27,7 @@ CONFIRMED_FOR_S: Final = 30.0
 """How long a try may start gangs without asking. Airflow waits ten times as long for the heartbeat of a worker."""
 STEP: Final = "start the gang"
 ENDED: Final = "Airflow has ended this try while its worker was stopped or slow"
-ENDED_ADVICE: Final = "Nothing: a later try continues, or the task has ended"
+ENDED_ADVICE: Final = "No action is needed: a later try continues, or the task has ended"
 UNKNOWN: Final = "Airflow does not say whether this try still runs, and the worker was stopped or slow"
 UNKNOWN_ADVICE: Final = "Check that the worker reaches Airflow's API server. The next try starts the same gang"
 

@@ -91,7 +91,7 @@ async def find_jobs_of_job_set(progress: Progress) -> None:
             return
         if requests.clock.monotonic() >= give_up_at or not await requests.sleep_before_retry(CONTROLLER_PAUSE_S):
             cause = f"The JobSet controller has created {len(gang.jobs_with_pods)} of {len(gang.roles)} Jobs"
-            advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run it again"
+            advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run the task again"
             raise progress.failed(_FIND_JOBS, cause, transient=True, advice=advice)
 
 

@@ -106,9 +106,10 @@ class _Found(NamedTuple):
 
 
 _ADVICE: Final = (
-    "On any release, Volcano, the coscheduling plugin or YuniKorn can (gang_scheduler), and a queue of Kueue whose "
-    "flavors have a Topology (queue_name). Kubernetes 1.35 and later can by itself, with the feature gate "
-    "GenericWorkload (1.35 and 1.36 also GangScheduling) and scheduling.k8s.io served in an alpha or beta version. "
+    "On any release of Kubernetes, use Volcano, the coscheduling plugin or YuniKorn (gang_scheduler), or a queue of "
+    "Kueue whose flavors have a Topology (queue_name). Kubernetes 1.35 and later needs no other scheduler if the "
+    "feature gate GenericWorkload is on (in 1.35 and 1.36 also GangScheduling) and if scheduling.k8s.io is served in "
+    "an alpha or beta version. "
     'Or set gang="preferred" to run without the guarantee'
 )
 _ADVICE_QUEUE: Final = "Give the service account the ClusterRole of docs/rbac-kueue.yaml"
@@ -153,7 +154,7 @@ def _find_dialect(spec: GangSpec, discovered: DiscoveredResources) -> _Found:
 def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
     if discovered.unknown:
         evidence = "; ".join(f"{what}: {why}" for what, why in discovered.unknown.items())
-        return f"it could not be found out whether the cluster serves the Workload API ({evidence})"
+        return f"the provider could not read whether the cluster serves the Workload API ({evidence})"
     if discovered.refused_versions:
         refusals = "; ".join(f"{version}: {why}" for version, why in discovered.refused_versions.items())
         return f"the cluster serves the Workload API only in versions that cannot be used ({refusals})"

@@ -23,9 +23,9 @@ def operator(**parameters: Any) -> GangJobOperator:
         ({"wait_until": "submitted"}, "wait_until"),
         ({"wait_until": "running"}, "wait_until"),
         ({"launch": "shards"}, "launch"),
-        ({"image": "i"}, "image: is given beside roles"),
+        ({"image": "i"}, "image: is given together with roles"),
         ({"roles": {"leader": {"image": "i", "replicas": 2}, "worker": ROLES["worker"]}}, "roles.leader.replicas"),
-        ({"queue_name": "team", "topology": "required:rack"}, "topology: is given beside roles"),
+        ({"queue_name": "team", "topology": "required:rack"}, "topology: is given together with roles"),
     ],
     ids=str,
 )

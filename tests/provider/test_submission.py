@@ -343,7 +343,7 @@ async def test_a_fallback_without_permission_for_events_still_runs():
 async def test_unknown_capabilities_are_a_retryable_error(cluster):
     unknown = {"scheduling.k8s.io": "500"}
     cluster.discovered = replace(cluster.discovered, resources={}, unknown=unknown)
-    with pytest.raises(SubmissionFailed, match=r"could not be found out .*scheduling.k8s.io: 500") as caught:
+    with pytest.raises(SubmissionFailed, match=r"could not read whether .*scheduling.k8s.io: 500") as caught:
         await cluster.submit()
     assert caught.value.retryable
 

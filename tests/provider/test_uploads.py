@@ -78,8 +78,9 @@ async def test_upload_that_the_server_does_not_answer_is_named_as_an_upload(clus
 @pytest.mark.parametrize("files", [{}, {"a/b": ""}, {"a": "x" * 2**20}], ids=["none", "a directory", "too large"])
 async def test_invalid_upload_is_refused_without_a_request(cluster, files):
     process = CrashingClient(cluster.client)
-    with pytest.raises(InvalidGangSpec, match="files"):
+    with pytest.raises(InvalidGangSpec, match="files") as caught:
         await store(cluster, files, api=process)
+    assert files or "files: is empty. Give at least one file." in str(caught.value)
     assert process.requests == []
 
 

@@ -60,8 +60,8 @@ NOTES: dict[str, tuple[tuple[int, int, Exception | None], list[str]]] = {
         (0, 1, FAILED),
         [
             (
-                f"1 pod is still held, because its outcome could not be stored: {FAILED}. A task that succeeds reads its "
-                "outcome and releases it. Otherwise release it with `gangjobs release`."
+                f"1 pod is still held, because its outcome could not be stored: {FAILED}. A task that succeeds "
+                "reads its outcome and releases it. Otherwise release it with `gangjobs release`."
             )
         ],
     ),
@@ -69,8 +69,8 @@ NOTES: dict[str, tuple[tuple[int, int, Exception | None], list[str]]] = {
         (0, 2, None),
         [
             (
-                "2 pods are still held. A task that succeeds reads their outcome and releases them. Otherwise release them "
-                "with `gangjobs release`."
+                "2 pods are still held. A task that succeeds reads their outcome and releases them. Otherwise release "
+                "them with `gangjobs release`."
             )
         ],
     ),

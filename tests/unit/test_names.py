@@ -49,6 +49,19 @@ def test_other_qualified_names_are_refused(key):
     assert names.problem_with_qualified_name(key) is not None
 
 
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("a b", "'a b' may only have letters"),
+        ("", "is empty"),
+        ("a/", "'a/' has no name after its prefix"),
+        ("a/b c", "'a/b c' has a wrong name after its prefix: 'b c' may only have letters"),
+    ],
+)
+def test_problem_of_a_qualified_name_says_which_part_is_wrong(key, problem):
+    assert (names.problem_with_qualified_name(key) or "").startswith(problem)
+
+
 def test_finalizer_needs_a_domain():
     assert "no domain" in (names.problem_with_finalizer("harvest") or "")
     assert names.problem_with_finalizer("example.org/harvest") is None

@@ -45,16 +45,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": ({"roles": {"leader": {**LEADER, "wokers": 1}, "worker": WORKER}}, "roles.leader.wokers"),
     "key of the gang": (
         {"roles": {"leader": {**LEADER, "namespace": "a"}, "worker": WORKER}},
-        "roles.leader.namespace: belongs to the whole gang. Give namespace beside roles.",
+        "roles.leader.namespace: belongs to the whole gang. Give namespace as a parameter of the gang.",
     ),
-    "image beside roles": ({"roles": ROLES, "image": "i"}, "image: is given beside roles."),
-    "workers beside roles": ({"roles": ROLES, "workers": 3}, "workers: is given beside roles."),
-    "manifest": ({"roles": ROLES, "manifest": {}}, "manifest: is given beside roles, and describes one Job only."),
-    "min_workers": ({"roles": ROLES, "min_workers": 2}, "min_workers: is given beside roles"),
-    "keep_suspended": ({"roles": ROLES, "keep_suspended": True}, "keep_suspended: is given beside roles"),
+    "image beside roles": ({"roles": ROLES, "image": "i"}, "image: is given together with roles."),
+    "workers beside roles": ({"roles": ROLES, "workers": 3}, "workers: is given together with roles."),
+    "manifest": (
+        {"roles": ROLES, "manifest": {}},
+        "manifest: is given together with roles, and describes one Job only.",
+    ),
+    "min_workers": ({"roles": ROLES, "min_workers": 2}, "min_workers: is given together with roles"),
+    "keep_suspended": ({"roles": ROLES, "keep_suspended": True}, "keep_suspended: is given together with roles"),
     "topology": (
         {"roles": ROLES, "queue_name": "team", "topology": "required:rack"},
-        "topology: is given beside roles, and would hold for each role apart.",
+        "topology: is given together with roles, and applies to each role separately.",
     ),
     "priority without a queue": ({"roles": ROLES, "queue_priority": "high"}, "queue_priority: is given without"),
     "volcano in a queue": (
@@ -75,7 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another priority": (
         {"roles": {"leader": {**LEADER, "pod_overrides": {"spec": {"priorityClassName": "x"}}}, "worker": WORKER}},
-        "Give priority_class beside roles",
+        "Give priority_class as a parameter of the gang",
     ),
     "too many ranks": ({"roles": {"a": {**LEADER, "workers": 60_000}, "b": {**LEADER, "workers": 60_000}}}, "120000"),
     "gang parameter": ({"roles": ROLES, "gang": "maybe"}, "gang: is 'maybe'"),

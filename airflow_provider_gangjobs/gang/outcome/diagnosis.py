@@ -242,7 +242,7 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRa
 _CAUSE_REMEDIES: Final = {
     WaitCause.CONTROLLER: "Check that the Job controller (kube-controller-manager) runs.",
     WaitCause.SUBMISSION: "Run the task again. The new try completes the submission.",
-    WaitCause.HALTED: "Submit it again.",
+    WaitCause.HALTED: "Submit the gang again.",
     WaitCause.QUEUE: "Raise queue_timeout, or find out which workloads hold the quota of the queue.",
     WaitCause.QUEUE_REFUSED: "Correct queue_name or the resources of the gang, or ask the administrator of the queue.",
     WaitCause.REQUEUE: "Raise queue_timeout, or name a queue whose flavors have a Topology.",

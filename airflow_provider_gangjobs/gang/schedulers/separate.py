@@ -65,7 +65,9 @@ def guarantee_of_resource(kind: ApiKind, served: ServedGroup) -> Guarantee:
     if kind.plural in served.versions.get(kind.version, ()):
         return Guarantee(True)
     if served.unknown:
-        return Guarantee(None, f"it could not be found out whether the cluster serves {kind.group} ({served.unknown})")
+        return Guarantee(
+            None, f"the provider could not read whether the cluster serves {kind.group} ({served.unknown})"
+        )
     found = ", ".join(version for version, plurals in served.versions.items() if kind.plural in plurals)
     missing = f"the cluster does not serve {kind.plural} of {kind.api_version}"
     return Guarantee(False, f"{missing}, only {found}" if found else missing)

@@ -32,7 +32,7 @@ _GANG_PARAMETERS: Final = frozenset(GangSpec.__struct_fields__) - {*ROLE_PARAMET
 _REFUSED: Final = {
     "manifest": "describes one Job only",
     "min_workers": "does not say which roles may start with fewer ranks",
-    "topology": "would hold for each role apart",
+    "topology": "applies to each role separately",
 }
 """Parameters that a gang with roles cannot have, and why."""
 
@@ -88,7 +88,7 @@ def _keys(name: Any, role: Mapping[Any, Any]) -> Iterator[Problem]:
     for key in role:
         path = f"roles.{name}.{key}"
         if key in _GANG_PARAMETERS:
-            yield Problem(path, "belongs to the whole gang", f"Give {key} beside roles")
+            yield Problem(path, "belongs to the whole gang", f"Give {key} as a parameter of the gang")
         elif key not in ROLE_PARAMETERS:
             similar = difflib.get_close_matches(str(key), ROLE_PARAMETERS, n=1)
             yield Problem(path, "is no parameter of a role", f"Choose {similar[0] if similar else _choices()}")
@@ -101,12 +101,14 @@ def _choices() -> str:
 def _refused(spec: GangSpec) -> Iterator[Problem]:
     for parameter in ROLE_PARAMETERS:
         if getattr(spec, parameter) is not None:
-            yield Problem(parameter, "is given beside roles", f"Give {parameter} in each role that needs it")
+            yield Problem(parameter, "is given together with roles", f"Give {parameter} in each role that needs it")
     for parameter, why in _REFUSED.items():
         if getattr(spec, parameter) is not None:
-            yield Problem(parameter, f"is given beside roles, and {why}", f"Leave {parameter} out")
+            yield Problem(parameter, f"is given together with roles, and {why}", f"Leave {parameter} out")
     if spec.keep_suspended:
-        yield Problem("keep_suspended", "is given beside roles, whose Jobs the submission starts in order", "Remove it")
+        yield Problem(
+            "keep_suspended", "is given together with roles, whose Jobs the submission starts in order", "Remove it"
+        )
 
 
 def _scheduler(spec: GangSpec) -> Iterator[Problem]:
@@ -138,10 +140,14 @@ def _pods(role: GangSpec, name: str) -> Iterator[Problem]:
     if shape.user_gang_link:
         yield Problem(path, f"sets {shape.user_gang_link}", "Remove it: the provider links the pods of all roles")
     if shape.scheduler_name != role.scheduler_name:
-        yield Problem(path, f"sets schedulerName to {shape.scheduler_name}", "Give scheduler_name beside roles")
+        yield Problem(
+            path, f"sets schedulerName to {shape.scheduler_name}", "Give scheduler_name as a parameter of the gang"
+        )
     for field, parameter in {"priorityClassName": "priority_class", "subdomain": "rendezvous"}.items():
         if field in overrides:
-            yield Problem(path, f"sets {field}, which all pods of a gang share", f"Give {parameter} beside roles")
+            yield Problem(
+                path, f"sets {field}, which all pods of a gang share", f"Give {parameter} as a parameter of the gang"
+            )
 
 
 _PARAMETER: Final = re.compile(r"[.\[]")

@@ -27,7 +27,7 @@ NOT_STORED: Final = (WARNING, "Outcomes of pods cannot be stored, so the pods ar
 NOT_RELEASED: Final = (WARNING, "Pods cannot be released, the harvest retries")
 RECOVERED: Final = (INFO, "The harvest works again")
 MANY_HELD: Final = (WARNING, "Many pods have ended and are still held")
-FEW_HELD: Final = (INFO, "Few pods are held again")
+FEW_HELD: Final = (INFO, f"Fewer than {BACKLOG_LOW:,} ended pods wait for the harvest")
 
 
 def message_of(error: Exception, *, is_storing: bool) -> tuple[int, str]:
