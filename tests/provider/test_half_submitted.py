@@ -152,9 +152,11 @@ async def test_gang_that_a_cleanup_of_an_earlier_version_has_halted_is_removed(c
     earlier = "Tidied: it was submitted half, and nobody came back for it"
     process = CrashingClient(cluster.client)
     await tidied(cluster, api=process, dry_run=True)
-    with monkeypatch.context() as patched, pytest.raises(ProcessDied):
+    dying = CrashingClient(cluster.client, Crash(len(process.requests), applied=True))
+    with monkeypatch.context() as patched:
         patched.setattr("airflow_provider_gangjobs.submission.half_submitted.CLEANUP_HALT_REASON", earlier)
-        await tidied(cluster, api=CrashingClient(cluster.client, Crash(len(process.requests), applied=True)))
+        with pytest.raises(ProcessDied):
+            await tidied(cluster, api=dying)
     (halted,) = cluster.jobs()
     assert halted["metadata"]["annotations"][ANNOTATION_HALTED] == earlier
     assert actions(await tidied(cluster, age=timedelta(0))) == [CleanupAction.REMOVE]

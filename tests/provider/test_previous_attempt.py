@@ -97,7 +97,7 @@ async def test_pods_that_do_not_end_are_reported(end, options):
         plane.dead_nodes.add("node-0")
         await end(attempts, first)
 
-        with pytest.raises(PreviousAttemptRunning, match=r"2 pods have not ended .*node-0") as raised:
+        with pytest.raises(PreviousAttemptRunning, match=r"2 pods of gang .* have not ended\. .*node-0") as raised:
             await attempts.submit("ti-2", **options, wait_for_previous_s=20)
 
         assert (raised.value.ref, raised.value.retryable) == (str(first.ref), True)
@@ -139,7 +139,7 @@ async def test_pods_of_a_gang_from_before_the_installation_had_an_id_are_waited_
         await kill(attempts, first)
 
         key = replace(KEY, installation="prod")
-        with pytest.raises(PreviousAttemptRunning, match="2 pods have not ended"):
+        with pytest.raises(PreviousAttemptRunning, match=r"2 pods of gang .* have not ended"):
             await attempts.gangs.submit(SPEC, key=key, claim="ti-2", wait_for_previous_s=20)
 
 
