@@ -152,7 +152,7 @@ async def submit(
 
 
 class DecideAction(Protocol):
-    """A rule that decides the action, given the Jobs of the task, such as `adopt.decide_action`."""
+    """A rule that decides the action, given the Jobs of the task, such as `adopt_or_submit.decide_action`."""
 
     def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, min_attempt: int) -> SubmissionAction: ...
 

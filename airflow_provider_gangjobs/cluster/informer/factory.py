@@ -112,6 +112,7 @@ class Informer(Generic[V]):
         return self._shared.health.problem
 
     def statistics(self) -> InformerStatistics:
+        """Return the numbers of the shared informer for metrics."""
         return self._shared.reflector.statistics()
 
     async def __aenter__(self) -> Self:

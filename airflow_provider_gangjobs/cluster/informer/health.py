@@ -86,6 +86,7 @@ class Health:
         return None if self.watch_age_s >= self._proven_s else self._problem
 
     def statistics(self, store: Store[Any], *, decode_errors: int) -> InformerStatistics:
+        """Return the numbers of this informer for metrics."""
         return InformerStatistics(
             objects=len(store),
             subscriptions=store.subscription_count,
@@ -123,6 +124,7 @@ class Health:
             self._recovered()
 
     def watch_opened(self, version: str) -> None:
+        """Note a new watch, which begins after this resource version."""
         self._record_contact()
         self._opened_at = self._current_at = self._last_contact_at
         self._opened_events = self._events
@@ -166,6 +168,7 @@ class Health:
             self._log.failing(self._failures, self._problem)
 
     def watch_refused(self, error: ClusterError | None) -> None:
+        """Note that the API server refuses the watch verb, so that the informer polls."""
         if self._polling_since is None:
             self._polling_since = self._clock.monotonic()
             self._log.polling(error)

@@ -152,6 +152,7 @@ class Reflector(Generic[V]):
         self._watch_refused_until = float("-inf")
 
     def statistics(self) -> InformerStatistics:
+        """Return the numbers of this informer for metrics."""
         return self._health.statistics(self._store, decode_errors=self._decode_errors)
 
     @property

@@ -225,7 +225,7 @@ def notes_of(abandoned: int, held: int, error: Exception | None) -> Iterable[str
     """
     if abandoned:
         whose = "Its" if abandoned == 1 else "Their"
-        yield (f"{pluralize(abandoned, 'pod')} had not ended when the gang was over. {whose} outcome is unknown.")
+        yield f"{pluralize(abandoned, 'pod')} had not ended when the gang was over. {whose} outcome is unknown."
     if held:
         are, whose, them = ("is", "its", "it") if held == 1 else ("are", "their", "them")
         why = f", because {whose} outcome could not be stored: {error}" if error is not None else ""

@@ -78,6 +78,7 @@ class Harvester:
         self._released: set[str] = set()
         """Pods that this harvester released. The watch may show them as held for a moment longer."""
         self.failed_ranks = FailedRanks()
+        """All ranks that failed, also if `outcomes` has only some of them."""
         self._outcomes: dict[str, Outcome] = {}
         self._drains: list[_DrainRequest] = []
         self._work = asyncio.Event()
