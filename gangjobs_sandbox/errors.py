@@ -33,7 +33,6 @@ __all__ = [
     "not_supported",
     "required",
     "too_large_resource_version",
-    "too_many_requests",
     "unauthorized",
     "unsupported_media_type",
 ]
@@ -41,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Cause:
-    """Why the API server rejects one field."""
+    """The reason why the API server rejects one field."""
 
     reason: str
     field: str
@@ -85,7 +84,15 @@ def forbidden_field(field: str, detail: str) -> Cause:
 
 
 class StatusError(Exception):
-    """The API server refuses a request."""
+    """The API server refuses a request.
+
+    Args:
+        code: the HTTP status code.
+        reason: the reason for programs, such as `NotFound`. An empty reason is omitted from the `Status`.
+        message: the message for people.
+        details: the `details` of the `Status`, such as the name of the object and the causes. None omits the field.
+        retry_after_s: the time in seconds after which the client may retry. It is also set in `details`.
+    """
 
     def __init__(
         self,
@@ -186,7 +193,3 @@ def too_large_resource_version(wanted: int, current: int) -> StatusError:
     message = f"Timeout: Too large resource version: {wanted}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return StatusError(504, "Timeout", message, {"causes": [cause]}, retry_after_s=1)
-
-
-def too_many_requests(message: str, *, retry_after_s: int = 1) -> StatusError:
-    return StatusError(429, "TooManyRequests", message, retry_after_s=retry_after_s)

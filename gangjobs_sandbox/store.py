@@ -34,14 +34,12 @@ INDEXED_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io
 
 
 class Store:
-    """Objects by resource, namespace and name, with their history. See the module docstring for the guarantees."""
+    """Objects by resource, namespace and name, with their history. A stored object never changes."""
 
-    def __init__(
-        self, journal: Journal | None = None, *, window: int = WINDOW, indexed_labels: frozenset[str] = INDEXED_LABELS
-    ) -> None:
+    def __init__(self, journal: Journal | None = None, *, window: int = WINDOW) -> None:
         assert window > 0, "a store without a window could not be watched"
         self.revision = 0
-        self._indexes = {resource: ResourceIndex(window, indexed_labels) for resource in RESOURCES}
+        self._indexes = {resource: ResourceIndex(window, INDEXED_LABELS) for resource in RESOURCES}
         self._observers: list[Observer] = []
         self._undelivered: deque[Event] = deque()
         self._delivering = False
@@ -67,9 +65,6 @@ class Store:
             Expired: the history no longer contains that revision.
         """
         return self._indexes[resource].at(revision, namespace)
-
-    def count(self, resource: Resource) -> int:
-        return len(self._indexes[resource].objects)
 
     def events_since(self, resource: Resource, revision: int) -> Events:
         """Return all changes after this revision, oldest first.
@@ -97,7 +92,7 @@ class Store:
         return stored
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Call the observer after each change, in order of revision. Returns a function that ends this.
+        """Call the observer after each change, in order of revision. Returns a function that removes the observer.
 
         An observer may write. Its change is made immediately, and delivered after the current one.
         """
@@ -118,10 +113,6 @@ class Store:
         """Drop the history, as the compaction of etcd does. Older watches and continue tokens get 410."""
         for index in self._indexes.values() if resource is None else [self._indexes[resource]]:
             index.compact_history(self.revision)
-
-    def statistics(self) -> dict[str, int]:
-        """Return the number of objects by resource key."""
-        return {resource.key: len(index.objects) for resource, index in self._indexes.items()}
 
     def _write(self, resource: Resource, key: Key, stored: Stored, *, deleted: bool) -> None:
         if self._journal is None:

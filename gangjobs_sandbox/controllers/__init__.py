@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gangjobs_sandbox.controllers import node_lifecycle
 from gangjobs_sandbox.controllers.garbage import GarbageCollector
-from gangjobs_sandbox.controllers.job.controller import BATCH_PERIOD_S, JobController
+from gangjobs_sandbox.controllers.job.controller import JobController
 from gangjobs_sandbox.controllers.job.workload import WorkloadWithJob
 from gangjobs_sandbox.controllers.manager import Controller, ControllerManager
 from gangjobs_sandbox.controllers.namespaces import NamespaceController
@@ -29,15 +29,15 @@ class ControllerSettings:
 
     workload_with_job: bool = False
     """Let the Job controller create Workload and PodGroup (KEP-5547, alpha). No effect before 1.36."""
-    job_batch_period_s: float = BATCH_PERIOD_S
     node_grace_s: float = node_lifecycle.GRACE_S
+    """The time in seconds without a heartbeat after which a node is lost (`--node-monitor-grace-period`)."""
 
 
 def build_controllers(registry: Registry, clock: Clock, settings: ControllerSettings) -> list[Controller]:
     """Build all controllers with their initial state."""
     gangs = WorkloadWithJob(registry) if settings.workload_with_job and registry.release.has_pod_groups else None
     return [
-        JobController(registry, clock, batch_period_s=settings.job_batch_period_s, gangs=gangs),
+        JobController(registry, clock, gangs=gangs),
         GarbageCollector(registry, clock),
         TtlAfterFinished(registry, clock),
         PodGc(registry, clock),

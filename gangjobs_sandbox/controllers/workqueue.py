@@ -27,7 +27,6 @@ class WorkQueue(Generic[Key]):
     Args:
         base_delay_s: the back-off after the first failure of a key, in seconds.
         max_delay_s: the limit of the back-off, in seconds.
-        on_add: called after each addition, so that a sleeping owner can wake up.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class WorkQueue(Generic[Key]):
         *,
         base_delay_s: float = 1.0,
         max_delay_s: float = 60.0,
-        on_add: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._base_delay_s = base_delay_s
@@ -45,7 +43,8 @@ class WorkQueue(Generic[Key]):
         self._heap: list[tuple[datetime, int, Key]] = []
         self._sequence = 0
         self._failures: dict[Key, int] = {}
-        self.on_add = on_add
+        self.on_add: Callable[[], None] = lambda: None
+        """Called after each addition. The owner of the queue sets this function to wake up from its sleep."""
 
     def __len__(self) -> int:
         return len(self._due)

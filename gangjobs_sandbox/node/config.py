@@ -26,7 +26,6 @@ class NodeConfig:
         root_dir: the folder of this node only. It holds all data of the node's pods. A node that starts on the folder
             of an earlier node adopts its content.
         isolation: None selects the best isolation that the machine offers.
-        passed_env: the variables of the node's own environment that containers receive.
         outlive_node: containers continue when the node program ends, as under a kubelet. Otherwise they are killed when
             the node program ends in any way.
         log_port: the node serves logs on this port to a control plane that fetches logs from its nodes. 0 selects a
@@ -42,7 +41,6 @@ class NodeConfig:
     pods: int = 110
     labels: dict[str, str] = field(default_factory=dict)
     isolation: Isolation | None = None
-    passed_env: tuple[str, ...] = ()
     outlive_node: bool = False
     log_port: int | None = None
     log_client_authority: Path | None = None

@@ -43,7 +43,6 @@ class ContainerContext:
     isolation: Isolation
     volumes: Mapping[str, str]
     """The host path of each volume, by the name of the volume."""
-    passed_env: tuple[str, ...] = ()
     resolver_config: str = ""
     """The path of a file that is mounted as /etc/resolv.conf."""
     outlives_node: bool = False
@@ -58,9 +57,7 @@ def build_spec(container: Mapping[str, Any], context: ContainerContext, sources:
         (run / part).mkdir(parents=True, exist_ok=True)
     (run / MESSAGE_FILE).touch()
     variables = container_environment(container, context.facts, sources)
-    defaults = node_environment(
-        hostname=context.hostname, home=context.folder.home, temporary=str(run / "tmp"), passed_env=context.passed_env
-    )
+    defaults = node_environment(hostname=context.hostname, home=context.folder.home, temporary=str(run / "tmp"))
     mounts = _volume_mounts(container, context, variables)
     mounts.append(Mount(str(run / MESSAGE_FILE), container.get("terminationMessagePath") or DEFAULT_MESSAGE_PATH))
     cwd = _working_directory(container, mounts, run)

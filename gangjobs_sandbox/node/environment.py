@@ -15,7 +15,7 @@ from .expansion import expand
 from .sources import Kind, SourceMissingError, Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["PASSED_VARIABLES", "container_environment", "node_environment"]
 
@@ -29,11 +29,10 @@ def node_environment(
     hostname: str,
     home: str,
     temporary: str,
-    passed_env: Iterable[str] = (),
     host_env: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Return the variables that every container has in addition to its own."""
-    kept = {name: host_env[name] for name in (*PASSED_VARIABLES, *passed_env) if name in host_env}
+    kept = {name: host_env[name] for name in PASSED_VARIABLES if name in host_env}
     path = os.pathsep.join([os.path.dirname(sys.executable), host_env.get("PATH", _DEFAULT_PATH)])
     return {**kept, "PATH": path, "HOSTNAME": hostname, "HOME": home, "TMPDIR": temporary}
 

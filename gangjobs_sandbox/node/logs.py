@@ -19,7 +19,6 @@ __all__ = ["LogOptions", "last_text", "read_log"]
 
 _FOLLOW_INTERVAL_S = 0.1
 _CHUNK_BYTES = 64 * 1024
-_YIELD_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from datetime import datetime
 
-    from gangjobs_sandbox.clock import Clock
+    from airflow_provider_gangjobs.kube.quantity import ResourceList
 
     from .client import ApiClient
     from .config import NodeConfig
@@ -49,11 +49,9 @@ _RESOLVER_LIMITS = "options timeout:1 attempts:1"
 class Node:
     """One node. `run` starts it, and the cancellation of `run` stops it."""
 
-    def __init__(
-        self, config: NodeConfig, client: ApiClient, *, network: PodNetwork | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, config: NodeConfig, client: ApiClient, *, network: PodNetwork | None = None) -> None:
         """Create a node. Nodes that share a `network` reach each other's pods by address and by name."""
-        now = (clock or SystemClock()).now
+        now = SystemClock().now
         self.config = config
         self.registered = asyncio.Event()
         """Set when the Node object is ready."""
@@ -69,7 +67,7 @@ class Node:
         self._host: PodHost | None = None
 
     async def run(self) -> None:
-        """Join the cluster and run pods until cancelled. All containers end then, unless they outlive the node."""
+        """Join the cluster and run pods until cancelled. The containers end too, unless `outlive_node` is set."""
         try:
             await self._run()
         finally:
@@ -99,15 +97,9 @@ class Node:
                 return worker
         return None
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts for users and tests: pods by state, admitted requests, dropped events."""
-        finished = sum(worker.finished for worker in self._workers.values())
-        return {
-            "pods": len(self._workers),
-            "finished": finished,
-            "used": self._admission.used(),
-            "events_dropped": self._recorder.dropped,
-        }
+    def used_resources(self) -> ResourceList:
+        """Return the sum of the requests of all admitted pods, which includes one unit of `pods` for each pod."""
+        return self._admission.used()
 
     async def _probe(self) -> IsolationProbe:
         if self.config.isolation is not None:

@@ -88,7 +88,7 @@ class PodWorker:
         self._runners: list[ContainerRunner] = []
         self._deleted = asyncio.Event()
         self._removed = asyncio.Event()
-        self.finished = is_terminal(pod)
+        self._finished = is_terminal(pod)
 
     # The node calls these methods.
 
@@ -109,11 +109,11 @@ class PodWorker:
         """Run the pod. Returns when the object and the folder are gone."""
         writing = asyncio.create_task(self._writer.run(), name=f"status of {self._name}")
         try:
-            if not self.finished:
+            if not self._finished:
                 await self._run_until_stopped()
                 if not self._removed.is_set():
                     await wait_first(self._writer.wait_until_written(), self._removed.wait())
-                self.finished = True
+                self._finished = True
             self._release_resources()
             await self._deleted.wait()
             if not self._removed.is_set():
@@ -126,7 +126,7 @@ class PodWorker:
 
     def has_ended(self, container: str, number: int) -> bool:
         """Return whether this run of the container will write no more output."""
-        if self.finished or self.folder.latest_run(container) != number:
+        if self._finished or self.folder.latest_run(container) != number:
             return True
         return any(state.name == container and state.ended for state in self.state.containers)
 
@@ -246,7 +246,6 @@ class PodWorker:
             hostname=spec.get("hostname") or self.pod["metadata"]["name"],
             isolation=self._host.isolation,
             volumes=volumes,
-            passed_env=config.passed_env,
             resolver_config=self._host.resolver_config,
             outlives_node=config.outlive_node,
             log_bytes_max=config.log_bytes_max,

@@ -51,14 +51,13 @@ class Recorder:
         self._now = now
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue(_QUEUE_MAX)
         self._written: OrderedDict[tuple[str, str, str, str], tuple[str, int]] = OrderedDict()
-        self.dropped = 0
 
     def record(self, pod: Mapping[str, Any], kind: str, reason: str, message: str, *, container: str = "") -> None:
         """Queue an event about a pod or one of its containers. Returns at once."""
         try:
             self._queue.put_nowait(_Entry(pod, kind, reason, message[:_MESSAGE_MAX], container))
         except asyncio.QueueFull:
-            self.dropped += 1
+            _log.debug("event %s about %s dropped: the queue is full", reason, pod["metadata"]["name"])
 
     async def run(self) -> None:
         """Write the queued events until cancelled."""

@@ -195,7 +195,6 @@ class Registry:
         *,
         propagation: Propagation | str | None = None,
         uid: str | None = None,
-        resource_version: str | None = None,
         grace_period_s: int | None = None,
         dry_run: bool = False,
     ) -> Object:
@@ -210,7 +209,6 @@ class Registry:
             propagation=Propagation(propagation) if propagation else None,
             grace_period_s=grace_period_s,
             uid=uid,
-            resource_version=resource_version,
         )
         return self.delete_with_result(resource, name, namespace, options, dry_run=dry_run)[0]
 

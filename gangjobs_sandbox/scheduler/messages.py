@@ -1,4 +1,4 @@
-"""What the scheduler of each release says about a pod or a gang that does not fit. Pure.
+"""Builds the messages of each release's scheduler about a pod or a gang that does not fit. Pure.
 
 The texts are those of kube-scheduler, including the part about preemption. The conformance tests compare them.
 """
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.releases import Release
     from gangjobs_sandbox.scheduler.nodes import Obj
     from gangjobs_sandbox.scheduler.placement import Placement, Refusal
-
-PLACED = ""
-"""The message of a group that has been placed."""
 
 _GROUP = "pod group is unschedulable"
 _WAITS = (

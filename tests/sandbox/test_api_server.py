@@ -84,12 +84,12 @@ def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
 
 
 def test_kubeconfig_is_complete_and_private(tmp_path: Path) -> None:
-    path = write_kubeconfig(tmp_path / "new" / "config", "https://h:1", "t", authority=b"PEM", namespace="n")
+    path = write_kubeconfig(tmp_path / "new" / "config", "https://h:1", "t", authority=b"PEM")
     config = yaml.safe_load(path.read_text())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert config["clusters"][0]["cluster"] == {"server": "https://h:1", "certificate-authority-data": "UEVN"}
     assert config["users"][0]["user"] == {"token": "t"}
-    assert config["contexts"][0]["context"]["namespace"] == "n"
+    assert config["contexts"][0]["context"]["namespace"] == "default"
 
 
 def test_kubeconfig_replaces_a_readable_one_privately(tmp_path: Path) -> None:

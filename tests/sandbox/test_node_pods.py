@@ -350,7 +350,7 @@ async def test_resources_are_free_when_the_end_is_reported(tmp_path: Path) -> No
 
         def look(event: Event) -> None:
             if event.resource is PODS and (event.obj.get("status") or {}).get("phase") == "Succeeded":
-                used.append(node.statistics()["used"])
+                used.append(node.used_resources())
 
         with contextlib.ExitStack() as stack:
             stack.callback(cluster.registry.observe(look))

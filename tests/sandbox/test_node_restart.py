@@ -151,7 +151,7 @@ async def test_status_arrives_after_an_outage(tmp_path: Path) -> None:
         running = asyncio.create_task(node.run())
         await cluster.phase(name, "Running")
     go.touch()
-    await until(lambda: node.statistics()["used"].get("pods") == 1)
+    await until(lambda: node.used_resources().get("pods") == 1)
     async with serving(create_app(registry, token=TOKEN), port=port):
         assert (await cluster.ended(name))["phase"] == "Failed"
         assert cluster.state(name)["terminated"]["exitCode"] == 4

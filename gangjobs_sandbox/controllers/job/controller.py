@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.registry import Event, Registry
 
 BATCH_PERIOD_S = 1.0
-"""One sync handles all pod events within one second."""
+"""The time in seconds for which pod events are collected before a sync."""
 
 BUILT_IN_MANAGER = "kubernetes.io/job-controller"
 
@@ -41,7 +41,6 @@ class JobController:
     """Creates, counts and ends the pods of Jobs. Keys are ("job" or "orphan pod", namespace, name).
 
     Args:
-        batch_period_s: the time in seconds for which pod events are collected before a sync.
         gangs: enables the integration of KEP-5547.
     """
 
@@ -52,11 +51,9 @@ class JobController:
         registry: Registry,
         clock: Clock,
         *,
-        batch_period_s: float = BATCH_PERIOD_S,
         gangs: GangObjects | None = None,
     ) -> None:
         self._registry = registry
-        self._batch_period_s = batch_period_s
         self._watches_groups = gangs is not None
         self._jobs: dict[tuple[str, str], Obj] = {}
         self._pods = PodIndex(registry.list(PODS))
@@ -97,7 +94,7 @@ class JobController:
         elif _is_managed_here(job):
             retry_s = yield from self._sync.sync(job)
             if retry_s is not None:
-                self.queue.add(key, after_s=max(retry_s, self._batch_period_s))
+                self.queue.add(key, after_s=max(retry_s, BATCH_PERIOD_S))
 
     def _release_orphan(self, namespace: str, name: str) -> None:
         """Release a pod whose Job is gone or finished. The pod is counted already, or will never be."""
@@ -114,7 +111,7 @@ class JobController:
     def _job_changed(self, job: Obj, old: Obj | None) -> None:
         self._jobs[namespace_of(job), name_of(job)] = job
         same_spec = old is not None and old["metadata"].get("generation") == job["metadata"].get("generation")
-        self._enqueue(job, self._batch_period_s if same_spec else 0.0)
+        self._enqueue(job, BATCH_PERIOD_S if same_spec else 0.0)
         if conditions.is_finished(job):
             self._release_pods(job)
 
@@ -147,7 +144,7 @@ class JobController:
             if namespace == namespace_of(pod):
                 selected = selector.from_object(job["spec"].get("selector"))
                 if selected.matches(labels_of(pod)):
-                    self._enqueue(job, self._batch_period_s)
+                    self._enqueue(job, BATCH_PERIOD_S)
 
     def _group_changed(self, group: Obj) -> None:
         for owner in owners_of(group):
@@ -157,7 +154,7 @@ class JobController:
     def _enqueue_owner(self, pod: Obj) -> Obj | None:
         job = self._job_of(pod)
         if job is not None:
-            self._enqueue(job, self._batch_period_s)
+            self._enqueue(job, BATCH_PERIOD_S)
         return job
 
     def _enqueue(self, job: Obj, after_s: float) -> None:
