@@ -25,13 +25,14 @@ class PodLink(StrEnum):
 
 @dataclass(frozen=True)
 class Release:
-    """One release as a client sees it. Its first version of the Workload API is the preferred one."""
+    """One release as a client sees it."""
 
     name: str
     git_version: str
     schema: str
     """The minor release whose field tables apply."""
     scheduling_versions: tuple[str, ...] = ()
+    """The served versions of the Workload API. The first version is the preferred one."""
     pod_link: PodLink | None = None
     job_scheduling: bool = False
     """Whether `Job.spec.scheduling` is kept, and acted upon by the Job controller."""
@@ -52,7 +53,7 @@ class Release:
 
     @property
     def scheduling_version(self) -> str | None:
-        """The version in which Workload and PodGroup objects are stored and handed to controllers."""
+        """The preferred version of the Workload API, or None if the release does not serve this API."""
         return self.scheduling_versions[0] if self.scheduling_versions else None
 
     @property

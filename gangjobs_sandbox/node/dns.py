@@ -58,7 +58,7 @@ class ServiceName:
 
     @classmethod
     def of(cls, service: Mapping[str, Any]) -> ServiceName | None:
-        """Return None for a Service that selects no pods."""
+        """Return the fields of the Service, or None if the Service selects no pods."""
         spec = service.get("spec") or {}
         if not spec.get("selector") or spec.get("type") == "ExternalName":
             return None
@@ -110,7 +110,7 @@ class NameTable:
     def __init__(self) -> None:
         self._pods: dict[str, PodName] = {}
         self._services: dict[tuple[str, str], ServiceName] = {}
-        self._readers: dict[str, tuple[str, HostsFile]] = {}
+        self._hosts_files: dict[str, tuple[str, HostsFile]] = {}
         self._names: dict[str, tuple[PodName, list[str]]] = {}
         self._changed: dict[str, None] = {}  # An ordered set.
 
@@ -135,23 +135,23 @@ class NameTable:
     def services(self) -> set[tuple[str, str]]:
         return set(self._services)
 
-    def add_reader(self, uid: str, namespace: str, file: HostsFile) -> None:
+    def add_hosts_file(self, uid: str, namespace: str, file: HostsFile) -> None:
         """Keep this hosts file up to date. The file first receives all current names."""
-        self._readers[uid] = (namespace, file)
+        self._hosts_files[uid] = (namespace, file)
         file.update(
             {key: hosts_line(pod, names, reader_namespace=namespace) for key, (pod, names) in self._names.items()}
         )
 
-    def remove_reader(self, uid: str) -> None:
-        reader = self._readers.pop(uid, None)
-        if reader:
-            reader[1].close()
+    def remove_hosts_file(self, uid: str) -> None:
+        entry = self._hosts_files.pop(uid, None)
+        if entry:
+            entry[1].close()
 
     def flush(self) -> None:
         """Write all changes to every hosts file. The call is cheap if nothing changed."""
         changed = [uid for uid in self._changed if self._refresh(uid)]
         self._changed.clear()
-        for namespace, file in self._readers.values() if changed else ():
+        for namespace, file in self._hosts_files.values() if changed else ():
             file.update({uid: self._line(uid, namespace) for uid in changed})
 
     def _refresh(self, uid: str) -> bool:

@@ -201,7 +201,7 @@ class PodWorker:
         network.names.publish(name)
         network.names.flush()
         hosts = HostsFile(self.folder.hosts, hosts_header(name, spec.get("hostAliases") or ()))
-        network.names.add_reader(name.uid, name.namespace, hosts)
+        network.names.add_hosts_file(name.uid, name.namespace, hosts)
 
     def _mark_lost_containers(self) -> None:
         """Mark containers as ended that ran on an earlier node of this name and left no trace on this one."""
@@ -318,7 +318,7 @@ class PodWorker:
         uid = self.folder.uid
         self._host.admission.release(uid)
         self._host.network.names.withdraw(uid)
-        self._host.network.names.remove_reader(uid)
+        self._host.network.names.remove_hosts_file(uid)
         self._host.network.names.flush()
         if self.state.pod_ip and self.state.pod_ip != HOST_IP:
             self._host.network.addresses.release(self.state.pod_ip)

@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why a container does not run yet, or not again. Reason and message are the kubelet's."""
+    """The reason why a container does not run yet, or does not run again. The wording is that of the kubelet."""
 
     reason: str
     message: str = ""
@@ -44,7 +44,7 @@ class Terminated:
 
     @classmethod
     def lost(cls, now: datetime) -> Terminated:
-        """Return the end of a container that left no trace, as a kubelet reports it."""
+        """Return the end that a kubelet reports for a container that left no trace."""
         return cls(LOST_CODE, REASON_LOST, now, message=LOST_MESSAGE)
 
 
@@ -59,7 +59,7 @@ class PhaseOverride:
 
 @dataclass
 class ContainerState:
-    """The state of one container. Exactly one of waiting, running and ended holds at a time."""
+    """The state of one container. Exactly one of `waiting`, `running_since` and `ended` is set at a time."""
 
     name: str
     image: str
@@ -68,6 +68,7 @@ class ContainerState:
     running_since: datetime | None = None
     ended: Terminated | None = None
     last: Terminated | None = None
+    """The end of the run before the current state (`lastState`)."""
     restarts: int = 0
     ready: bool = False
     container_id: str = ""
@@ -83,7 +84,7 @@ class ContainerState:
         self.waiting = self.ended = None
 
     def end(self, ended: Terminated, *, number: int | None = None) -> None:
-        """Record the end of a run. Without `number`, this is the end of the latest run, which `last` contains."""
+        """Record the end of a run. `number` is the number of the run, from 0; default: the latest run."""
         if number is not None and number != self.restarts:
             self.last, self.restarts = self.ended or self.last, number
         self.ended, self.ready = ended, False

@@ -1,4 +1,4 @@
-"""Drops the fields whose feature gate is off, silently, as `DropDisabledFields` of the API server does."""
+"""Drops the fields whose feature gate is off without an error, as `DropDisabledFields` of the API server does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def drop_from_pod(spec: Object, release: Release) -> None:
 
 
 def drop_from_job(spec: Object, release: Release) -> None:
-    """Remove such links from the template of a Job's spec, and `scheduling` if `WorkloadWithJob` is off."""
+    """Remove the group links that the release does not have from the pod template of a Job.
+
+    If the gate `WorkloadWithJob` is off, also remove `scheduling`.
+    """
     drop_from_pod(spec["template"]["spec"], release)
     if not release.job_scheduling:
         spec.pop("scheduling", None)

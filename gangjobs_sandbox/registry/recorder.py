@@ -32,7 +32,7 @@ class EventStore(Protocol):
     def find(self, resource: Resource, namespace: str | None, name: str) -> Object | None: ...
     def create(self, resource: Resource, obj: Object, namespace: str | None = None) -> Object: ...
     def update(self, resource: Resource, obj: Object) -> Object: ...
-    def suffix(self) -> str: ...
+    def random_suffix(self) -> str: ...
 
 
 class Recorder:
@@ -74,7 +74,7 @@ class Recorder:
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{reference['name']}.{int(now.timestamp() * 1e9):x}{self._store.suffix()}"},
+            "metadata": {"name": f"{reference['name']}.{int(now.timestamp() * 1e9):x}{self._store.random_suffix()}"},
             "involvedObject": reference,
             "reason": reason,
             "message": message,

@@ -93,7 +93,7 @@ class Registry:
         return [obj for obj in found if field_selectors.matches_fields(obj, fields)] if fields else found
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Call the observer with an `Event` after each change. Returns a function that ends this; see `Store`."""
+        """Call the observer with an `Event` after each change. Returns a function that removes the observer."""
         return self.store.observe(observer)
 
     # Writing
@@ -283,8 +283,8 @@ class Registry:
         """Record a Kubernetes Event about an object. See `Recorder.record`."""
         self._recorder.record(involved, type, reason, message, component)
 
-    def suffix(self) -> str:
-        """Return a few random characters for a generated name."""
+    def random_suffix(self) -> str:
+        """Return eight random hexadecimal digits for a generated name."""
         return f"{self._rng.getrandbits(32):08x}"
 
     # Shared steps

@@ -38,22 +38,24 @@ class ClusterCache:
         """The pods that are not terminal, by UID."""
         self.waiting: dict[str, Obj] = {}
         """The pods that this scheduler may place now, by UID. They are a subset of `pods`."""
-        self.losses = 0
-        """A counter that increases when a node leaves or changes, or when resources are used: an earlier placement may
-        no longer fit."""
+        self.placement_generation = 0
+        """Increases when a node is added, changed or removed, or when a pod takes resources.
+
+        A placement from an earlier generation may no longer fit.
+        """
         self._members: dict[GroupKey, dict[str, Obj]] = {}
         self._usage: dict[str, tuple[str, ResourceList]] = {}
 
     def put_node(self, obj: Obj) -> None:
         node = node_state(obj)
-        self.losses += 1
+        self.placement_generation += 1
         self.nodes[node.name] = node
         for name, request in self._usage.values():
             if name == node.name:
                 node.reserve(request)
 
     def drop_node(self, obj: Obj) -> None:
-        self.losses += 1
+        self.placement_generation += 1
         self.nodes.pop(obj["metadata"]["name"], None)
 
     def put_pod(self, pod: Obj) -> None:
@@ -108,7 +110,7 @@ class ClusterCache:
 
     def _take(self, uid: str, node: str, request: ResourceList) -> None:
         self._subtract(uid)
-        self.losses += 1
+        self.placement_generation += 1
         self._usage[uid] = (node, request)
         if node in self.nodes:
             self.nodes[node].reserve(request)

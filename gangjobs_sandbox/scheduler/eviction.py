@@ -38,8 +38,8 @@ class Evictor:
         self._registry = registry
         self._clock = clock
         self._cache = cache
-        self._claims: dict[str, str] = {}
-        """By UID of an evicted pod, the unit for which it was evicted."""
+        self._preemptor_by_victim: dict[str, str] = {}
+        """By UID of an evicted pod, the UID of the first pod of the unit for which the pod was evicted."""
 
     def preempt(
         self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
@@ -67,13 +67,18 @@ class Evictor:
         return Eviction(evicted[0].node, len(evicted)) if evicted else None
 
     def _occupants(self, *, preemptors: set[str]) -> Cooperative[list[Occupant]]:
-        """Return the placed pods. Pods that leave for another unit are omitted, so their resources count as used."""
-        self._claims = {gone: by for gone, by in self._claims.items() if gone in self._cache.pods}
+        """Return the placed pods, without the pods that were evicted for another unit that still waits.
+
+        The resources of the omitted pods count as used.
+        """
+        self._preemptor_by_victim = {
+            victim: preemptor for victim, preemptor in self._preemptor_by_victim.items() if victim in self._cache.pods
+        }
         occupants: list[Occupant] = []
         for pod in list(self._cache.pods.values()):
             yield
-            node, claimed_by = node_of(pod), self._claims.get(uid_of(pod))
-            if node is not None and (claimed_by in preemptors or claimed_by not in self._cache.waiting):
+            node, preemptor = node_of(pod), self._preemptor_by_victim.get(uid_of(pod))
+            if node is not None and (preemptor in preemptors or preemptor not in self._cache.waiting):
                 unit = self._unit_of(pod)
                 occupants.append(Occupant(pod, node, request_of(pod), priority_of(pod), unit, is_deleting(pod)))
         return occupants
@@ -103,7 +108,7 @@ class Evictor:
             if exc.code != 404:
                 raise
             return
-        self._claims[uid_of(pod)] = uid_of(by)
+        self._preemptor_by_victim[uid_of(pod)] = uid_of(by)
         place = occupant.node if pod_group is None else "cluster"
         message = f"Preempted by {kind} {uid_of(pod_group or by)} on node {place}"
         self._registry.record_event(pod, "Normal", "Preempted", message, SCHEDULER_NAME)

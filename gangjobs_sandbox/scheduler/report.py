@@ -1,4 +1,4 @@
-"""Writes the conditions of pods and PodGroups and records Events. Writes only what has changed."""
+"""Writes the conditions of pods and PodGroups, and records Events. An unchanged condition is not written."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Reporter:
         self._clock = clock
         self._pod_group_condition = pod_group_condition
 
-    def bound(self, pod: Obj, node: str) -> None:
+    def record_binding(self, pod: Obj, node: str) -> None:
         message = f"Successfully assigned {namespace_of(pod)}/{name_of(pod)} to {node}"
         self._registry.record_event(pod, "Normal", "Scheduled", message, SCHEDULER_NAME)
 
-    def refused(self, pod: Obj, message: str, *, reason: str = "Unschedulable") -> None:
+    def record_refusal(self, pod: Obj, message: str, *, reason: str = "Unschedulable") -> None:
         """Record that the pod found no node in this attempt."""
         self._registry.record_event(pod, "Warning", "FailedScheduling", message, SCHEDULER_NAME)
         self._set(PODS, pod, "PodScheduled", "False", reason, message)
 
-    def group_placed(self, pod_group: Obj) -> None:
+    def record_group_placement(self, pod_group: Obj) -> None:
         self._set_group(pod_group, "True", "Scheduled", "")
 
-    def group_refused(self, pod_group: Obj, message: str, *, reason: str = "Unschedulable") -> None:
-        """Record the refusal. The condition of a group that was placed before stays true."""
+    def record_group_refusal(self, pod_group: Obj, message: str, *, reason: str = "Unschedulable") -> None:
+        """Record that the group was not placed. The condition of a group that was placed before stays true."""
         if not has_condition(pod_group, self._pod_group_condition or ""):
             self._set_group(pod_group, "False", reason, message)
 

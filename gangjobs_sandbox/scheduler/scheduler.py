@@ -3,8 +3,9 @@
 A unit is a single pod, or all waiting pods of a group. The scheduler tries a unit when the unit is new or when a change
 may help it, but not before the back-off of the unit is over. A unit that does not fit is tried again without limit. The
 scheduler ignores a group until the group exists and has minCount pods. Then it places the pods on one snapshot of the
-nodes: as many as needed, or none (1.36 and later). Placement is cooperative: if nodes or members were lost in the
-meantime, the scheduler binds nothing and tries the unit again.
+nodes: as many as needed, or none (1.36 and later). Placement is cooperative: if in the meantime a node has changed,
+another pod has taken resources, or a placed member no longer waits, the scheduler binds nothing and tries the unit
+again.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Scheduler:
         group = self._ready_group(key)
         if group is None:
             return
-        losses = self._cache.losses
+        generation = self._cache.placement_generation
         pods = yield from in_order(self._cache.waiting_of(key))
         if not pods:
             return
@@ -151,7 +152,8 @@ class Scheduler:
         needed = gang.minimum - gang.bound
         candidates = yield from _candidates(pods)
         placement = yield from place_cooperatively(candidates, self._cache.nodes.values(), needed=needed)
-        if losses != self._cache.losses or not all(uid in self._cache.waiting for uid in placement.nodes):
+        is_outdated = generation != self._cache.placement_generation
+        if is_outdated or not all(uid in self._cache.waiting for uid in placement.nodes):
             self._activate(unit)
             return
         eviction = None
@@ -162,9 +164,9 @@ class Scheduler:
         if group.pod_group is None:
             return
         if placement.is_feasible:
-            self._report.group_placed(group.pod_group)
+            self._report.record_group_placement(group.pod_group)
         else:
-            self._report.group_refused(group.pod_group, self._messages.group(gang, placement, eviction))
+            self._report.record_group_refusal(group.pod_group, self._messages.group(gang, placement, eviction))
 
     def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> Cooperative[bool]:
         if group.pod_group is None or not self._release.schedules_groups:
@@ -173,10 +175,10 @@ class Scheduler:
         if message is None:
             return False
         for pod in pods:
-            self._report.refused(pod, message, reason="SchedulerError")
+            self._report.record_refusal(pod, message, reason="SchedulerError")
             yield
-        self._report.group_refused(group.pod_group, message, reason="SchedulerError")
-        self._scheduling_queue.failed(unit)
+        self._report.record_group_refusal(group.pod_group, message, reason="SchedulerError")
+        self._scheduling_queue.record_failure(unit)
         return True
 
     def _ready_group(self, key: GroupKey) -> Group | None:
@@ -199,12 +201,12 @@ class Scheduler:
             if node is not None:
                 yield from self._accept(pod, node)
             else:
-                self._report.refused(pod, messages[uid_of(pod)])
+                self._report.record_refusal(pod, messages[uid_of(pod)])
             yield
         if placement.is_feasible and not placement.refused:
             self._scheduling_queue.forget(unit)
         else:
-            self._scheduling_queue.failed(unit)
+            self._scheduling_queue.record_failure(unit)
 
     def _accept(self, pod: Obj, node: str) -> Cooperative[None]:
         """Bind the pod. In 1.35, a gang's pod first holds its resources and waits for the other pods."""
@@ -229,15 +231,15 @@ class Scheduler:
             if exc.code not in (404, 409):
                 raise
             return
-        self._report.bound(pod, node)
+        self._report.record_binding(pod, node)
 
     def _expire_permits(self) -> None:
         """Release the resources of gangs that were not complete before their timeout. Used in 1.35 only."""
         for permit in self._permits.expire():
             uid = uid_of(permit.pod)
             self._cache.forget_assumed(uid)
-            self._report.refused(self._cache.pods[uid], permit.timeout_message)
-            self._scheduling_queue.failed(("pod", uid))
+            self._report.record_refusal(self._cache.pods[uid], permit.timeout_message)
+            self._scheduling_queue.record_failure(("pod", uid))
             self._resources_changed()
 
     def _rank(self, unit: Unit) -> Cooperative[tuple[int, str, str]]:
@@ -295,7 +297,7 @@ class Scheduler:
         return group is not None and (group.min_count or 1) == self._cache.member_count(key)
 
     def _resources_changed(self) -> None:
-        """Try all waiting units in the next cycle, because one of them may fit now."""
+        """Request that the next cycle tries all waiting units, because one of them may fit now."""
         self._has_freed_resources = True
         self.queue.add(_CYCLE)
 

@@ -1,4 +1,7 @@
-"""The units to try and when: new units, and units that a change may help, after their back-off."""
+"""The queue of the scheduler: the units to try, and the time at which each of them may be tried.
+
+The queue holds new units, and units that a change may help. A unit that failed waits until its back-off is over.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class SchedulingQueue:
         self._attempts: dict[Unit, Attempts] = {}
 
     def activate(self, unit: Unit) -> float:
-        """Mark the unit as active. Returns the seconds until it may be tried."""
+        """Mark the unit as active. Returns the seconds until the scheduler may try the unit."""
         self._active[unit] = None
         now = self._clock.now()
         return (self._ready_at(unit, now) - now).total_seconds()
@@ -51,7 +54,7 @@ class SchedulingQueue:
         """Mark the unit as inactive before an attempt. Only later events make it active again."""
         self._active.pop(unit, None)
 
-    def failed(self, unit: Unit) -> None:
+    def record_failure(self, unit: Unit) -> None:
         """Record a failed attempt. The back-off is 1 s, doubled by each failure, up to 10 s."""
         failures = self._attempts[unit].failures + 1 if unit in self._attempts else 1
         backoff_s = min(BACKOFF_BASE_S * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), BACKOFF_MAX_S)

@@ -81,10 +81,10 @@ def test_service_without_pods_gives_no_names(spec: dict, gives_names: bool) -> N
     assert (ServiceName.of(service) is not None) is gives_names
 
 
-def test_table_keeps_readers_up_to_date(tmp_path: Path) -> None:
+def test_table_keeps_hosts_files_up_to_date(tmp_path: Path) -> None:
     table = NameTable()
     path = tmp_path / "hosts"
-    table.add_reader("u0", "default", HostsFile(str(path)))
+    table.add_hosts_file("u0", "default", HostsFile(str(path)))
     table.set_service("default", "train", SERVICE)
     table.publish(member(0))
     table.publish(member(1))
@@ -99,22 +99,22 @@ def test_table_keeps_readers_up_to_date(tmp_path: Path) -> None:
     table.set_service("default", "train", None)
     table.flush()
     assert live_lines(path) == []
-    table.remove_reader("u0")
+    table.remove_hosts_file("u0")
 
 
-def test_new_reader_gets_all_names(tmp_path: Path) -> None:
+def test_new_hosts_file_gets_all_names(tmp_path: Path) -> None:
     table = NameTable()
     table.set_service("default", "train", SERVICE)
     table.publish(member(3))
     table.flush()
-    table.add_reader("u9", "default", HostsFile(str(tmp_path / "hosts")))
+    table.add_hosts_file("u9", "default", HostsFile(str(tmp_path / "hosts")))
     assert live_lines(tmp_path / "hosts")[0].startswith("127.64.0.4 train-3.train ")
-    table.remove_reader("u9")
+    table.remove_hosts_file("u9")
 
 
 def test_readiness_changes_names(tmp_path: Path) -> None:
     table = NameTable()
-    table.add_reader("u0", "default", HostsFile(str(tmp_path / "hosts")))
+    table.add_hosts_file("u0", "default", HostsFile(str(tmp_path / "hosts")))
     table.set_service("default", "web", READY_ONLY)
     table.publish(member())
     table.flush()
@@ -122,7 +122,7 @@ def test_readiness_changes_names(tmp_path: Path) -> None:
     table.publish(member(ready=True))
     table.flush()
     assert live_lines(tmp_path / "hosts")[0].startswith("127.64.0.1 web ")
-    table.remove_reader("u0")
+    table.remove_hosts_file("u0")
 
 
 def test_hosts_file_is_changed_in_place(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Assessment:
     decision: Obj | None = None
     """The interim condition, which this sync or an earlier one has decided."""
 
-    def deleted(self, pods: Iterable[Obj]) -> None:
+    def count_deleted(self, pods: Iterable[Obj]) -> None:
         """Update the counts after the deletion of these active pods."""
         for pod in pods:
             self.active -= 1

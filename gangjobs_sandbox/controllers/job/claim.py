@@ -1,4 +1,7 @@
-"""Claims the pods of a Job: adopts pods without a controller that match the selector, and releases pods that do not."""
+"""Claims the pods of a Job.
+
+A claim adopts matching pods that have no controller, and disowns pods that no longer match the selector.
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class JobSync:
         deleted, refusal = yield from self._control.delete(job, assessment.active_pods, uncounted=False)
         if len(deleted) < len(assessment.active_pods):
             assessment.decision = None
-        assessment.deleted(deleted)
+        assessment.count_deleted(deleted)
         return refusal
 
     def _continue_job(
@@ -129,7 +129,7 @@ class JobSync:
         wanted = plan(job, assessment, self._clock.now())
         if wanted.delete:
             deleted, refusal = yield from self._control.delete(job, wanted.delete, uncounted=True)
-            assessment.deleted(deleted)
+            assessment.count_deleted(deleted)
             return refusal, wanted.retry_after_s
         pods = (self._render(job, assessment, index, group) for index in wanted.create)
         created, refusal = yield from self._control.create(job, pods)
