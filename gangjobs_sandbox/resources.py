@@ -125,6 +125,6 @@ def by_key(name: str | Resource) -> Resource:
 
 
 def by_kind(api_version: str, kind: str) -> Resource | None:
-    """Return the resource of the `apiVersion` and `kind` of an object or reference, or None if there is none here."""
+    """Return the resource of the `apiVersion` and `kind` of an object or reference, or None if the sandbox has none."""
     group = api_version.rpartition("/")[0]
     return _BY_KIND.get((group, kind))

@@ -59,7 +59,7 @@ class SandboxThread:
 
 @contextmanager
 def running(config: SandboxConfig | None = None) -> Iterator[SandboxThread]:
-    """Run a sandbox while the block runs. It is ready when the block begins.
+    """Run a sandbox while the block runs. The sandbox is ready when the block begins.
 
     Raises:
         SandboxError: the sandbox cannot start.

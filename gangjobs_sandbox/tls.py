@@ -37,7 +37,10 @@ class Certificate:
     key: bytes = field(repr=False)
 
     def server_context(self) -> ssl.SSLContext:
-        """The TLS context of the server. The key is on disk only while OpenSSL reads it, readable only by its owner."""
+        """Return the TLS context of the server.
+
+        The key is on disk only while OpenSSL reads the file, which only the owner can read.
+        """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         descriptor, name = tempfile.mkstemp(suffix=".pem")
         try:
@@ -49,7 +52,7 @@ class Certificate:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """The TLS context of a client that trusts only this server."""
+        """Return the TLS context of a client that trusts only this server."""
         return ssl.create_default_context(cadata=self.certificate.decode())
 
 
@@ -59,7 +62,7 @@ def issue(
     common_name: str = "gangjobs sandbox",
     usages: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH,),
 ) -> Certificate:
-    """Issue a new certificate for these names and addresses."""
+    """Issue a self-signed certificate for these names and addresses. `usages` are the extended key usages."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = datetime.now(UTC)

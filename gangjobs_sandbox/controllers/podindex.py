@@ -47,6 +47,6 @@ class PodIndex:
         """Return the pods that the object of this UID controls, in order of their creation."""
         return list(self._by_controller.get(uid, {}).values())
 
-    def free_in(self, namespace: str) -> list[Obj]:
+    def without_controller(self, namespace: str) -> list[Obj]:
         """Return the pods of the namespace that have no controller."""
         return list(self._free.get(namespace, {}).values())

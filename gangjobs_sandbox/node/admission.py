@@ -22,7 +22,7 @@ __all__ = ["Admission", "Rejection"]
 
 @dataclass(frozen=True)
 class Rejection:
-    """The reason why the node does not run a pod. Reason and message are the kubelet's."""
+    """The reason why the node does not run a pod. `reason` and `message` have the wording of the kubelet."""
 
     reason: str
     message: str

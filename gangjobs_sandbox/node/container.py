@@ -77,7 +77,7 @@ class Pod(Protocol):
     start_slots: asyncio.Semaphore
 
     async def container_sources(self, container: Mapping[str, Any]) -> Sources: ...
-    def changed(self) -> None: ...
+    def publish_state(self) -> None: ...
     def event(self, kind: str, reason: str, message: str, container: str = "") -> None: ...
 
 
@@ -95,7 +95,10 @@ class ContainerRunner:
         """Set when the container has started for the first time, or will never start."""
 
     def stop_on(self, stop: StopRequest) -> None:
-        """Stop on this request instead of the pod's. Sidecars use it, because they end after the other containers."""
+        """Stop the container on this request instead of the request of the pod.
+
+        Sidecars have a request of their own, because they end after the other containers.
+        """
         self._own_stop = stop
 
     async def run(self) -> None:
@@ -142,7 +145,7 @@ class ContainerRunner:
             message = f"back-off {delay:g}s restarting failed container={self.state.name} {where}"
             self.state.wait(Waiting("CrashLoopBackOff", message))
             self._pod.event(WARNING, "BackOff", f"Back-off restarting failed {where}", self.state.name)
-            self._pod.changed()
+            self._pod.publish_state()
         stopped = await self._own_stop.wait_for(delay) if delay else self._own_stop.is_requested()
         if stopped and self.state.last:
             self.state.end(self.state.last)
@@ -159,13 +162,13 @@ class ContainerRunner:
             probed = bool(self._container.get("readinessProbe"))
             self.state.run(_from_timestamp(process.started), container_id, number=number, ready=not probed)
             self.startup_done.set()
-            self._pod.changed()
+            self._pod.publish_state()
         exit_record = await self._watch(process)
         self.state.end(self._terminated_state(exit_record, run, container_id), number=number)
         if exit_record.reason == REASON_START:
             self._pod.event(WARNING, "Failed", f"Error: {exit_record.message}", self.state.name)
         self._process = None
-        self._pod.changed()
+        self._pod.publish_state()
 
     async def _adopt_or_start(self, run: Path) -> ContainerProcess | None:
         """Adopt or start the process. Returns None if the pod was stopped before the start."""
@@ -181,7 +184,7 @@ class ContainerRunner:
                 )
                 self.state.wait(Waiting(reason, str(error)))
                 self._pod.event(WARNING, "Failed", f"Error: {error}", self.state.name)
-                self._pod.changed()
+                self._pod.publish_state()
                 await self._own_stop.wait_for(self._pod.retry_s)
                 continue
             async with self._pod.start_slots:
@@ -219,7 +222,7 @@ class ContainerRunner:
 
     def _set_ready(self, ready: bool) -> None:
         self.state.ready = ready
-        self._pod.changed()
+        self._pod.publish_state()
 
     async def _terminate(self, process: ContainerProcess) -> None:
         """Run the preStop hook, send SIGTERM, and send SIGKILL after the grace period."""

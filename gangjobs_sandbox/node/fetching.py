@@ -1,4 +1,4 @@
-"""Fetches what a pod needs before it can start from the API server: ConfigMaps, Secrets, and tokens."""
+"""Fetches from the API server what a pod needs before the pod can start: ConfigMaps, Secrets, and tokens."""
 
 from __future__ import annotations
 

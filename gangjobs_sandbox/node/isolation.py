@@ -6,7 +6,7 @@
 | user-namespaces | Linux with unprivileged user namespaces | at their original paths; the process is root in it |
 | rewritten-paths | none | paths in the pod's spec are rewritten; names resolve in Python programs |
 
-None of them is a security boundary: containers run as the user of the sandbox and can read the machine's files.
+No kind is a security boundary: containers run as the user of the sandbox and can read the machine's files.
 """
 
 from __future__ import annotations

@@ -93,20 +93,20 @@ class PodWorker:
     # The node calls these methods.
 
     def update(self, pod: dict[str, Any]) -> None:
-        """Process a new version of the object."""
+        """Process a new version of the Pod object."""
         self.pod = pod
         if pod["metadata"].get("deletionTimestamp"):
             self._deleted.set()
             self._request_stop(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
 
     def remove(self) -> None:
-        """Process the removal of the object."""
+        """Process the removal of the Pod object."""
         self._removed.set()
         self._deleted.set()
         self._request_stop(_GRACE_REMOVED_S)
 
     async def run(self) -> None:
-        """Run the pod. Returns when the object and the folder are gone."""
+        """Run the pod. Returns when the Pod object and the folder of the pod are gone."""
         writing = asyncio.create_task(self._writer.run(), name=f"status of {self._name}")
         try:
             if not self._finished:
@@ -137,8 +137,8 @@ class PodWorker:
             self._host.client, self.pod["metadata"]["namespace"], environment_references(container)
         )
 
-    def changed(self) -> None:
-        """Publish the state as pod status, and as names that depend on readiness."""
+    def publish_state(self) -> None:
+        """Publish the changed state: the names that depend on readiness, and the status of the pod."""
         if self.state.pod_ip:
             ready = all(item.ready for item in self.state.of_kind(Kind.MAIN, Kind.SIDECAR))
             self._host.network.names.publish(PodName.of(self.pod, self.state.pod_ip, ready=ready))

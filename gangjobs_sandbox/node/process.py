@@ -58,7 +58,7 @@ class ContainerProcess:
 
     @classmethod
     async def start(cls, spec: Spec) -> ContainerProcess:
-        """Start the shim. Returns when the program runs or failed to start; then `wait` returns the reason."""
+        """Start the shim. Returns when the program runs, or could not be started: then `wait` returns the reason."""
         process = cls(spec.directory)
         try:
             await process._launch(spec)

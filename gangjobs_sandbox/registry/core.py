@@ -33,7 +33,7 @@ DATA_BYTES_MAX = 1024 * 1024
 
 
 class NamespaceStrategy(Strategy):
-    """Namespaces. The finalizer `kubernetes` in the spec keeps a namespace until its contents are deleted."""
+    """The rules of namespaces. The finalizer `kubernetes` in the spec keeps a namespace until it is empty."""
 
     has_status = True
     returns_deleted = True
@@ -70,7 +70,7 @@ def terminating(outcome: Outcome, now: str) -> Outcome:
 
 
 class NodeStrategy(Strategy):
-    """Nodes. The status of a new node is kept, and its allocatable resources default to its capacity."""
+    """The rules of nodes. The status of a new node is kept, and its allocatable resources default to its capacity."""
 
     has_status = True
 
@@ -92,7 +92,7 @@ def _default_allocatable(node: Object) -> None:
 
 
 class ServiceStrategy(Strategy):
-    """Services. They get no cluster IP, because the sandbox has no proxy."""
+    """The rules of services. Services get no cluster IP, because the sandbox has no proxy."""
 
     has_status = True
     returns_deleted = True
@@ -142,7 +142,7 @@ def _service_causes(service: Object) -> Iterator[Cause]:
 
 
 class ConfigMapStrategy(Strategy):
-    """ConfigMaps: valid keys, a limit of the size, and immutability."""
+    """The rules of config maps: valid keys, a limit of the size, and immutability."""
 
     def validate(self, obj: Object, context: Context) -> list[Cause]:
         return list(_data_causes(obj))
@@ -156,7 +156,7 @@ class ConfigMapStrategy(Strategy):
 
 
 class SecretStrategy(ConfigMapStrategy):
-    """Secrets. `stringData` is moved to `data`, whose values are base64."""
+    """The rules of secrets. `stringData` is moved to `data`, whose values are base64."""
 
     def default(self, obj: Object, context: Context) -> None:
         obj.setdefault("type", "Opaque")
@@ -200,13 +200,13 @@ def _problem_with_key(key: str) -> str | None:
 
 
 class LeaseStrategy(Strategy):
-    """Leases. An update must name the resourceVersion."""
+    """The rules of leases. An update must name the resourceVersion."""
 
     unconditional_update = False
 
 
 class EventStrategy(Strategy):
-    """Events. Nothing removes them: the sandbox keeps them for its lifetime."""
+    """The rules of events. The sandbox keeps all events for its lifetime."""
 
     def default(self, obj: Object, context: Context) -> None:
         for field in ("eventTime", "firstTimestamp", "lastTimestamp"):

@@ -1,4 +1,4 @@
-"""What a DELETE does to one object, as a pure function.
+"""Plans what a DELETE does to one object. Pure.
 
 The object is removed immediately, or it is marked and waits: for its grace period (pods), for its finalizers, or for
 the garbage collector, which uses the finalizers `orphan` and `foregroundDeletion`. The rules are those of

@@ -148,7 +148,8 @@ class Registry:
         A resourceVersion or uid in the object must be the current one.
 
         Raises:
-            StatusError: 404, 409 another version or another object, 422, 400.
+            StatusError: 404 the object does not exist, 409 the resourceVersion or the uid is not the current one,
+                422 or 400 the new object is not valid.
         """
         kind, _, _ = self._open(resource)
         new: Object = decode(obj) if decode else objects_copy(obj)
@@ -174,7 +175,8 @@ class Registry:
         """Patch an object. The patch may contain a resourceVersion as a precondition.
 
         Raises:
-            StatusError: 404, 409 another version, 422 (also another uid), 400.
+            StatusError: 404 the object does not exist, 409 the resourceVersion is not the current one, 422 the patched
+                object is not valid or has another uid, 400 the patch is malformed or changes the name.
         """
         which, _, _ = self._open(resource)
         old = self.get(which, name, namespace)
@@ -203,7 +205,7 @@ class Registry:
         Returns the last version of the object.
 
         Raises:
-            StatusError: 404, 409 a precondition does not hold.
+            StatusError: 404 the object does not exist, 409 a precondition does not hold.
         """
         options = DeleteOptions(
             propagation=Propagation(propagation) if propagation else None,
@@ -243,7 +245,7 @@ class Registry:
         """Bind a pod to a node, as `pods/binding` does.
 
         Raises:
-            StatusError: 404, 409 the pod has a node already or is being deleted.
+            StatusError: 404 the pod does not exist, 409 the pod has a node or scheduling gates, or is being deleted.
         """
         pod = self.get(PODS, name, namespace)
         return self.store.put(PODS, pods.bound(pod, node, timestamp(self.clock.now()), annotations)).obj
@@ -260,7 +262,7 @@ class Registry:
         """Evict a pod, as `pods/eviction` does: add the condition DisruptionTarget and delete the pod.
 
         Raises:
-            StatusError: 404, 409 a precondition does not hold.
+            StatusError: 404 the object does not exist, 409 a precondition does not hold.
         """
         pod = self.get(PODS, name, namespace)
         deletion.check_preconditions(PODS, pod, DeleteOptions(uid=uid))

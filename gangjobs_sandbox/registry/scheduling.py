@@ -27,7 +27,7 @@ _CONDITION_STATUSES = ("False", "True", "Unknown")
 
 
 class PriorityClassStrategy(Strategy):
-    """PriorityClasses, whose value and preemption policy are immutable."""
+    """The rules of PriorityClasses, whose value and preemption policy are immutable."""
 
     def default(self, obj: Object, context: Context) -> None:
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
@@ -53,7 +53,7 @@ class PriorityClassStrategy(Strategy):
 
 
 class WorkloadStrategy(Strategy):
-    """Workloads, in the form of each release."""
+    """The rules of Workloads in each release."""
 
     def default(self, obj: Object, context: Context) -> None:
         for template in (obj.get("spec") or {}).get("podGroupTemplates") or ():
@@ -142,7 +142,7 @@ def _changes(new: Object, old: Object, context: Context) -> list[Cause]:
 
 
 class PodGroupStrategy(Strategy):
-    """PodGroups. A finalizer protects a PodGroup while pods that may run refer to it."""
+    """The rules of PodGroups. A finalizer protects a PodGroup while pods that may run refer to it."""
 
     has_status = True
 

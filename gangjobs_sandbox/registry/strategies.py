@@ -38,7 +38,7 @@ class Context:
 
 
 class Strategy:
-    """A resource without special rules: any content, no generation, immediate deletion."""
+    """The rules that apply unless a resource overrides them: any content, no generation, and immediate deletion."""
 
     has_status: ClassVar[bool] = False
     propagation: ClassVar[Propagation] = Propagation.BACKGROUND

@@ -44,7 +44,7 @@ class Evictor:
     def preempt(
         self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
     ) -> Cooperative[Eviction | None]:
-        """Evict less important pods if the candidates fit then. Raises StatusError.
+        """Evict less important pods if the candidates fit after the evictions. Raises StatusError.
 
         The resources are not reserved: the scheduler tries the candidates again when the resources are free.
 

@@ -1,4 +1,4 @@
-"""Why a node does not suit a pod, in the texts of the filter plugins of kube-scheduler. Pure."""
+"""Finds out why a node does not suit a pod. The texts are those of the filter plugins of kube-scheduler. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:
 
 
 def shortages(request: Mapping[str, Decimal], node: NodeState) -> list[str]:
-    """Return the resources of which the node has too little for this request."""
+    """Return one message for each resource of which the node has too little for this request."""
     return ["Too many pods" if name == PODS else f"Insufficient {name}" for name in quantity.fits(request, node.free)]
 
 

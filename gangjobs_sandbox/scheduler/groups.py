@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """An existing group."""
+    """A group that exists in the API server."""
 
     min_count: int | None
     """The number of pods that start together, or None for a group that is not a gang."""

@@ -29,7 +29,10 @@ _SCORE_MAX = 100
 
 EquivalenceClass = tuple[str, frozenset[tuple[str, Decimal]]]
 Rank = tuple[int, Decimal, int]
-"""Lower is better: the negative score and the negative number of free pods of a node, then its position by name."""
+"""The sort key of a node: the negative score, the negative number of free pods, and the position by name.
+
+The node with the lowest rank is the best.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ class Refusal:
     """The reason why no node fits a pod."""
 
     text: str
-    """`0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
+    """The message, such as `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
     nodes: int
+    """The number of nodes."""
     hopeless: int
-    """The nodes that would not fit even if they were empty."""
+    """The number of nodes that the pod would not fit even if they were empty."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Placement:
     nodes: dict[str, str] = field(default_factory=dict)
     """The node by pod UID. The mapping is only a proposal unless `is_feasible`."""
     refused: dict[str, Refusal] = field(default_factory=dict)
-    """By pod UID."""
+    """By pod UID, the reason why no node fits the pod."""
     shortfall: Shortfall | None = None
 
     @property

@@ -139,7 +139,9 @@ def _decide(job: Obj, classified: ClassifiedPods, assessment: Assessment, now: d
     if assessment.indexes is None:
         return None
     completions = job["spec"]["completions"]
-    message = success_policy.met(job["spec"].get("successPolicy"), assessment.indexes.succeeded, completions)
+    message = success_policy.message_of_met_rule(
+        job["spec"].get("successPolicy"), assessment.indexes.succeeded, completions
+    )
     return conditions.success_policy_met(message, now) if message else None
 
 

@@ -30,7 +30,7 @@ def claim(job: Obj, pods: PodIndex, control: PodControl) -> Cooperative[None]:
         if not selected.matches(labels_of(pod)):
             control.disown(job, pod)
         yield
-    for pod in _alive(pods.free_in(job["metadata"]["namespace"])):
+    for pod in _alive(pods.without_controller(job["metadata"]["namespace"])):
         if selected.requirements and selected.matches(labels_of(pod)):
             control.adopt(job, pod)
         yield

@@ -1,4 +1,4 @@
-"""What the Job controller reads from a pod: whether it is ready or failed, when it ended, and so on. Pure."""
+"""Reads a pod for the Job controller: whether the pod is ready or failed, when it ended, and so on. Pure."""
 
 from __future__ import annotations
 

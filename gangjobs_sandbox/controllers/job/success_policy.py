@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def met(policy: Mapping[str, Any] | None, succeeded: Indexes, completions: int) -> str | None:
-    """Return the message of the first rule that is met, or None."""
+def message_of_met_rule(policy: Mapping[str, Any] | None, succeeded: Indexes, completions: int) -> str | None:
+    """Return the message of the first rule that is met, or None if no rule is met."""
     if policy is None or not succeeded:
         return None
     for position, rule in enumerate(policy.get("rules") or ()):
