@@ -1,6 +1,6 @@
 """Requests about Kueue's objects of one Job. Each version of Kueue's API that is known has the fields that are read.
 
-Where a right is missing, or Kueue is not installed, the answer is unknown and not no.
+Where a permission is missing, or Kueue is not installed, the answer is unknown and not no.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Deactivation(Enum):
     NO_WORKLOAD = "no Workload"
     """Kueue has made no Workload for the Job, or the Workload was deleted."""
     FORBIDDEN = "forbidden"
-    """The right is missing to read or to change Workloads."""
+    """The permission to read or to change Workloads is missing."""
 
 
 async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str) -> Deactivation:
@@ -80,7 +80,7 @@ class FoundWorkload(NamedTuple):
 
 
 async def find_workload(client: KueueClient, namespace: str, job_uid: str) -> FoundWorkload | None:
-    """Return the Workload of a Job; `None` if there is none, or if the right is missing to read it.
+    """Return the Workload of a Job; `None` if there is none, or if the permission to read it is missing.
 
     Raises:
         ClusterError: this is unknown.

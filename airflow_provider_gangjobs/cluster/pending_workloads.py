@@ -5,8 +5,8 @@ read is some seconds after the first gang has begun to wait, so gangs that are a
 reads follow once a minute, as long as gangs wait. A process that looks now and then, such as Airflow's API server, uses
 `recent_positions` instead.
 
-A position is information for people only. If the API is not served, or the right to read it is missing, or a read fails
-for any other reason, the position is unknown, and nothing is logged.
+A position is information for people only. If the API is not served, the permission to read it is missing, or a read
+fails for any other reason, the position is unknown, and nothing is logged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VERSIONS: Final = ("v1beta2", "v1beta1")
 FIRST_READ_AFTER_S: Final = 5.0
 READ_EVERY_S: Final = 60.0
 NOT_SERVED_READ_EVERY_S: Final = 600.0
-"""The pause after a response that says that the API is not served, or that the right is missing."""
+"""The pause after a response that says that the API is not served, or that the permission is missing."""
 RECENT_READ_TIMEOUT_S: Final = 2.0
 """How long a reader of `RecentPositions` waits for a response. Somebody waits for a page meanwhile."""
 

@@ -113,7 +113,7 @@ FINALIZER_JOB_TRACKING: Final = "batch.kubernetes.io/job-tracking"
 
 ENV_RESULT_PATH: Final = "GANG_RESULT_PATH"
 RESULT_PATH: Final = "/dev/termination-log"
-RESULT_BYTES_MAX: Final = 4096
+TERMINATION_MESSAGE_BYTES_MAX: Final = 4096
 """The kubelet keeps 4096 bytes of a container's termination message."""
 
 ENV_ATTEMPT: Final = "GANG_ATTEMPT"

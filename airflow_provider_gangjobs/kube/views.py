@@ -315,7 +315,7 @@ FAILED_POD_CONDITIONS: Final = {**POD_CONDITIONS, "Ready": "False"}
 """The same for a pod whose phase is `Failed`. The condition `Ready` has the time at which the kubelet saw the end."""
 
 
-class Gang(_View, frozen=True):
+class GangSchedulingPolicy(_View, frozen=True):
     """The gang policy of a PodGroup: how many pods are placed together."""
 
     min_count: int = 1
@@ -324,7 +324,7 @@ class Gang(_View, frozen=True):
 class SchedulingPolicy(_View, frozen=True):
     """`spec.schedulingPolicy` of a PodGroup."""
 
-    gang: Gang | None = None
+    gang: GangSchedulingPolicy | None = None
 
 
 class PodGroupSpec(_View, frozen=True):
@@ -475,6 +475,6 @@ def view(kind: type[View], obj: dict[str, Any]) -> View:
     return msgspec.convert(obj, kind)
 
 
-def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
-    """Return the condition of this type if its status is True, and None otherwise."""
+def find_true_condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
+    """Return the condition of this type if its status is `True`, and `None` otherwise."""
     return next((item for item in conditions if item.type == kind and item.status == "True"), None)

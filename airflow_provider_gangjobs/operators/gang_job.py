@@ -353,8 +353,8 @@ class GangJobOperator(StoringTask):
         if event.status is not Status.ERROR:
             return event
         errors = event.tracking_errors
-        retried = has_retries_left(context["ti"])
-        action = recovery_action(live=gangs.is_live(event.ref), errors=errors, has_retries_left=retried)
+        will_be_retried = has_retries_left(context["ti"])
+        action = recovery_action(live=gangs.is_live(event.ref), errors=errors, has_retries_left=will_be_retried)
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
         args = trigger_args(self, gangs, event.ref, attempt=event.attempt, disruptions=event.disruptions)
         if action is RecoveryAction.DEFER:

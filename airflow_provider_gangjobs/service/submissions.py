@@ -150,11 +150,13 @@ class SubmissionService(Struct, frozen=True):
         :param older_than: Leave gangs alone whose Job was created more recently than this.
         :param dry_run: Only report what would be done.
         """
-        from airflow_provider_gangjobs.submission.half_submitted import tidy
+        from airflow_provider_gangjobs.submission.half_submitted import clean_up_half_submitted
 
         where = None if everywhere else namespace or self.namespace
         now = self.client.server_clock.now
-        return await tidy(self.client, namespace=where, older_than=older_than, now=now, dry_run=dry_run)
+        return await clean_up_half_submitted(
+            self.client, namespace=where, older_than=older_than, now=now, dry_run=dry_run
+        )
 
     async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
         """Remove the provider's finalizer from the pods of a gang, of a namespace, or (with neither) of the cluster.

@@ -158,7 +158,7 @@ def decide_operation_action(jobs: Sequence[Job], *, spec_hash: str, min_attempt:
 def _is_current(job: Job) -> bool:
     state = job_state(job)
     is_abandoned = state in {JobState.TERMINATING, JobState.DROPPED}
-    return state is JobState.LIVE or (job.complete is not None and not is_abandoned)
+    return state is JobState.LIVE or (job.complete_condition is not None and not is_abandoned)
 
 
 def _next_number(jobs: Sequence[Job], min_attempt: int) -> int:

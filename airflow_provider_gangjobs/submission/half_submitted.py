@@ -6,8 +6,8 @@ Job has not changed since the cleanup read it. So a submitter that continues in 
 changes no gang that runs.
 
 The rule is `decide_cleanup`. A half-submitted gang of a task is removed, because nobody waits for it: the next try of
-the task submits a complete gang. A half-submitted gang of a chosen id is started if all its objects exist, because its
-client may still ask for the id. Otherwise the gang is removed.
+the task submits a complete gang. A half-submitted gang of a chosen id is started if all its objects exist and its roles
+are not the Jobs of a JobSet, because its client may still ask for the id. Otherwise the gang is removed.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
                     yield CONFIGMAPS, source["configMap"]["name"]
 
 
-async def tidy(
+async def clean_up_half_submitted(
     client: ClientProtocol,
     *,
     namespace: str | None,
@@ -153,26 +153,26 @@ async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -
     return False
 
 
-async def _complete(requests: RetryingRequests, job: Object) -> bool:
-    stored = read_job(job)
-    if stored.has_roles:
-        for one in (await requests.read_gang(job)).jobs[1:]:
+async def _complete(requests: RetryingRequests, stored: Object) -> bool:
+    job = read_job(stored)
+    if job.has_roles:
+        for one in (await requests.read_gang(stored)).jobs[1:]:
             await start_role(requests, one.metadata.name, one.metadata.uid, one.metadata.generation)
-    return await patch_unchanged(requests.client, JOBS, job["metadata"], queue_of_job(stored).start_patch(stored))
+    return await patch_unchanged(requests.client, JOBS, stored["metadata"], queue_of_job(job).start_patch(job))
 
 
-async def _remove(requests: RetryingRequests, job: Object) -> bool:
+async def _remove(requests: RetryingRequests, stored: Object) -> bool:
+    job = read_job(stored)
     # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
     # has changed the Job, and then this patch does not apply.
-    marked = job_state(read_job(job)) is JobState.HALTED or await patch_unchanged(
-        requests.client, JOBS, job["metadata"], halt_patch(CLEANUP_HALT_REASON, read_job(job))
+    marked = job_state(job) is JobState.HALTED or await patch_unchanged(
+        requests.client, JOBS, stored["metadata"], halt_patch(CLEANUP_HALT_REASON, job)
     )
-    stored = read_job(job)
-    if marked and stored.has_roles:
+    if marked and job.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
-        await end_roles(requests, stored.ref)
-        return (await remove_job_if(requests, stored.ref, lambda _: True)).deleted
-    return marked and await requests.remove(JOBS, stored.ref.name, stored.ref.uid)
+        await end_roles(requests, job.ref)
+        return (await remove_job_if(requests, job.ref, lambda _: True)).deleted
+    return marked and await requests.remove(JOBS, job.ref.name, job.ref.uid)
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

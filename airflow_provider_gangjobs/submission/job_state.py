@@ -34,8 +34,8 @@ def job_state(job: Job) -> JobState:
         (job.is_dropped, JobState.DROPPED),
         # A gang that outlives its task is delivered while it runs. Until the gang ends, another try may adopt it.
         (job.is_delivered and (job.is_over or not job.outlives_task), JobState.DELIVERED),
-        (job.complete is not None, JobState.SUCCEEDED),
-        (job.failed is not None, JobState.FAILED),
+        (job.complete_condition is not None, JobState.SUCCEEDED),
+        (job.failed_condition is not None, JobState.FAILED),
         (job.is_halted, JobState.HALTED),
     )
     return next((state for holds, state in states if holds), JobState.LIVE)

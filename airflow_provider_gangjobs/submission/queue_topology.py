@@ -1,4 +1,4 @@
-"""Read whether a queue of Kueue places all pods of a gang or none. Where a right is missing, this is unknown."""
+"""Read whether a queue of Kueue places all pods of a gang or none. Where a permission is missing, this is unknown."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ _STATE_OF: Final = {Phase.SUCCEEDED: OperationState.SUCCEEDED, Phase.FAILED: Ope
 
 
 def _error(job: Job) -> FailureCause | None:
-    failed = job.failed or job.failure_target
+    failed = job.failed_condition or job.failure_target_condition
     if failed is not None and not job.failed_by_halt:
         return FailureCause(failed.reason, failed.message)
     return FailureCause(*job.halt_cause) if job.is_halted else None

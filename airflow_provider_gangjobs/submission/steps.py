@@ -162,12 +162,13 @@ async def _find_stored(step: Step, progress: Progress) -> Object | None:
 
 
 _WEBHOOK: Final = "admission webhook"
-"""Part of the message of a request that an admission webhook has refused. The status is 403, as for a missing right."""
+"""Part of the message of a request that an admission webhook has refused. The status is 403, as it is when a permission
+is missing."""
 # Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
 _NOT_READY: Final = ("not yet ready to handle request", "not found")
-MISSING_RIGHT_ADVICE: Final = "Give the service account this permission; see the documented Role"
-_MISSING_RIGHT: Final = re.compile(r'User ".*" cannot ')
-"""Part of the message of a missing right. A RoleBinding whose Role does not exist adds "not found" to that message."""
+MISSING_PERMISSION_ADVICE: Final = "Give the service account this permission; see the documented Role"
+_MISSING_PERMISSION: Final = re.compile(r'User ".*" cannot ')
+"""Part of the message of a request without the permission. A RoleBinding whose Role does not exist adds "not found"."""
 
 
 def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> None:
@@ -177,13 +178,13 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
         return
     if isinstance(error, NotFound) and (meaning := step.not_found(progress, error)) is not None:
         raise meaning from error
-    is_right_missing = isinstance(error, Forbidden) and _WEBHOOK not in error.message
-    advice = MISSING_RIGHT_ADVICE if is_right_missing else ""
+    is_permission_missing = isinstance(error, Forbidden) and _WEBHOOK not in error.message
+    advice = MISSING_PERMISSION_ADVICE if is_permission_missing else ""
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
 
 
 def _is_not_ready(message: str) -> bool:
-    return any(text in message for text in _NOT_READY) and not _MISSING_RIGHT.search(message)
+    return any(text in message for text in _NOT_READY) and not _MISSING_PERMISSION.search(message)
 
 
 def _is_quota_exceeded(error: ClusterError) -> bool:
@@ -206,4 +207,4 @@ def confirm_start(is_due: Callable[[], bool] | None) -> RepeatableStep:
     return RepeatableStep("confirm that the task still runs", lambda _: is_due is not None and is_due(), interrupt)
 
 
-__all__ = ["MISSING_RIGHT_ADVICE", "WEBHOOK_WAIT_S", "RepeatableStep", "Step", "confirm_start", "run_step"]
+__all__ = ["MISSING_PERMISSION_ADVICE", "WEBHOOK_WAIT_S", "RepeatableStep", "Step", "confirm_start", "run_step"]

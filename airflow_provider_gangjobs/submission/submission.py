@@ -52,9 +52,9 @@ class Submission:
 
 def state_of(job: Job) -> SubmissionState:
     """Return the state of a gang by its Job as it was last read."""
-    if job.complete is not None:
+    if job.complete_condition is not None:
         return SubmissionState.SUCCEEDED
-    if job.failed is not None:
+    if job.failed_condition is not None:
         return SubmissionState.FAILED
     return SubmissionState.SUSPENDED if job.is_suspended or job.has_job_set else SubmissionState.RUNNING
 

@@ -67,7 +67,7 @@ from airflow_provider_gangjobs.submission.role_jobs import (
     finish_halts,
 )
 from airflow_provider_gangjobs.submission.step_order import steps_of
-from airflow_provider_gangjobs.submission.steps import MISSING_RIGHT_ADVICE, confirm_start, run_step
+from airflow_provider_gangjobs.submission.steps import MISSING_PERMISSION_ADVICE, confirm_start, run_step
 from airflow_provider_gangjobs.submission.submission import Submission, state_of
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _step(where: str, name: str) -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        advice = MISSING_RIGHT_ADVICE if isinstance(error, Forbidden) else ""
+        advice = MISSING_PERMISSION_ADVICE if isinstance(error, Forbidden) else ""
         raise SubmissionFailed(where, name, str(error), error.transient, advice) from error
 
 

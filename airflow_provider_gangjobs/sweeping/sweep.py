@@ -1,7 +1,8 @@
 """Sweep: one look at all gangs of a namespace, and what follows from it. The rules are `gang.state.ownership`.
 
-A `Sweep` remembers between its looks since when nobody has followed a gang, and since when Airflow says that the task
-of a gang has ended. After a restart of the process it counts again from the beginning, which only delays what it does.
+A `Sweep` remembers from one sweep to the next since when nobody has followed a gang, and since when Airflow says that
+the task of a gang has ended. After a restart of the process it counts again from the beginning, which only delays what
+it does.
 
 Whatever a sweep deletes, it deletes in exactly the version of the Job that it has judged. A try that adopts the gang
 meanwhile changes the claim, and the sweep leaves the gang alone.
@@ -60,7 +61,7 @@ class _Memory:
 
 @dataclass
 class Sweep:
-    """The looks of one process at the gangs of one installation in one namespace."""
+    """One sweep after the other of a namespace, by one process, for the gangs of one installation."""
 
     installation: str
     """Id of the installation. Without an id, only pods whose Job is gone are released."""
@@ -82,8 +83,8 @@ class Sweep:
     _memory: dict[GangRef, _Memory] = field(default_factory=dict, init=False)
     _has_more: bool = field(default=False, init=False)
 
-    async def look(self, gangs: GangService, view: NamespaceView) -> list[SweptGang]:
-        """Look at all gangs once. Returns what was done, with the errors of requests that failed."""
+    async def run(self, gangs: GangService, view: NamespaceView) -> list[SweptGang]:
+        """Sweep once: look at all gangs, and act. Returns what was done, with the errors of requests that failed."""
         unowned, vanished = await self._find_unowned(view)
         decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
         if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):

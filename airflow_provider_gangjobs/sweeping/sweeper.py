@@ -90,7 +90,7 @@ class NamespaceSweeper:
                 totals = sweep_totals()
                 totals.count(SweepCounter.LOOKS)
                 try:
-                    swept = await self._sweep.look(gangs, view)
+                    swept = await self._sweep.run(gangs, view)
                     log_swept(swept)
                     totals.count_swept(swept)
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months

@@ -225,7 +225,7 @@ class _Follower:
         report_in_s = self.reporter.report(
             observation, self.now(), has_events=self.evidence.has_events or has_queue_decision(workload)
         )
-        if job is not None and job.jobs and (is_halted or job.failure_target is not None):
+        if job is not None and job.jobs and (is_halted or job.failure_target_condition is not None):
             await self.jobs.end_jobs(job)
         if is_halted:
             return await self._halted(halted)

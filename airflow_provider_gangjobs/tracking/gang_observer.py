@@ -36,12 +36,12 @@ class ObservedPods:
     """The pods of one gang at one look. The next look may change the index, so nobody keeps this any longer."""
 
     index: PodIndex
-    are_of_one_moment: bool
+    is_complete_snapshot: bool
     """At some moment the gang had these pods and no others."""
 
     def completeness(self, job: Job | None, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
         """Say whether these are all pods that the Job ever had; see `check_completeness`."""
-        if not self.are_of_one_moment:
+        if not self.is_complete_snapshot:
             return Completeness.UNKNOWN
         return check_completeness(job, self.index, recorded, ref)
 
@@ -74,8 +74,8 @@ class GangObserver:
         """Process all changes, and return the pods. Called once for each look at the gang."""
         await self.process_changes()
         # The watch is read before anything else is awaited, so it is of the moment of the last change.
-        are_of_one_moment = self._watch.shows_all_pods_of_a_moment
-        return ObservedPods(await self.indexed(), are_of_one_moment)
+        is_complete_snapshot = self._watch.is_complete_snapshot
+        return ObservedPods(await self.indexed(), is_complete_snapshot)
 
     async def process_changes(self) -> None:
         """Enqueue all pods that have changed. On return nothing of the watch is left to process."""

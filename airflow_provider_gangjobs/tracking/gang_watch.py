@@ -172,7 +172,7 @@ class GangWatch:
         return self._pods.peek()
 
     @property
-    def shows_all_pods_of_a_moment(self) -> bool:
+    def is_complete_snapshot(self) -> bool:
         """At some moment the gang had the pods of `pods` and no others."""
         return self._informers[1].is_complete_snapshot
 
@@ -197,7 +197,7 @@ class GangWatch:
         return self._queue_informer is not None and self._queue_informer.is_synced
 
     def pop_pod_changes(self, at_most: int) -> tuple[list[PodView], list[PodView]]:
-        """Return pods that have changed, and the last views of pods that are gone, each once; at most so many of both.
+        """Remove and return at most `at_most` changed pods, and the last views of at most `at_most` deleted pods.
 
         If there are none, the pods that were returned before are the pods at this moment.
         """

@@ -37,7 +37,7 @@ class InformerWatch(Generic[V]):
 
     @property
     def _listed(self) -> tuple[Resource, str, str | None]:
-        """The resource, namespace and label selector of a list that needs the same rights as the informer."""
+        """The resource, namespace and label selector of a list that needs the same permissions as the informer."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ WAIT_S: Final = 30.0
 wait."""
 
 _REFUSALS: Final = {
-    Deactivation.FORBIDDEN: "the right to change Kueue's Workloads is missing",
+    Deactivation.FORBIDDEN: "the permission to change Kueue's Workloads is missing",
     Deactivation.NO_WORKLOAD: "the Job has no Workload of Kueue",
 }
 

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.half_submitted import CleanupAction, CleanupReport, tidy
+from airflow_provider_gangjobs.submission.half_submitted import CleanupAction, CleanupReport, clean_up_half_submitted
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -56,7 +56,7 @@ async def tidied(
     """Tidy at a time at which all objects are this old."""
     now = cluster.bench.clock.now() + age
     options = {"older_than": HOUR, **options}
-    return await tidy(
+    return await clean_up_half_submitted(
         api or cluster.client, namespace=NAMESPACE, now=lambda: now, clock=cluster.time.clock(), **options
     )
 

@@ -150,5 +150,5 @@ async def test_follower_lets_a_halted_job_fail_whose_halt_was_interrupted(plane)
     plane.registry.patch(JOBS, ref.name, NAMESPACE, halt_patch("stop", read_job(plane.job())), PatchKind.MERGE)
     event = await Follower(plane, ref).event()
     assert (event.status, event.message) == ("failed", "The gang was halted: stop")
-    await plane.until(lambda: read_job(plane.job()).failed is not None, within_s=60)
+    await plane.until(lambda: read_job(plane.job()).failed_condition is not None, within_s=60)
     assert plane.pods() == []

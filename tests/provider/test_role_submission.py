@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_struct
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.half_submitted import CleanupAction, tidy
+from airflow_provider_gangjobs.submission.half_submitted import CleanupAction, clean_up_half_submitted
 from airflow_provider_gangjobs.submission.operations import submit_operation
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -95,7 +95,9 @@ async def test_the_cleanup_removes_what_a_crash_left_of_a_task():
         async with running_cluster() as cluster:
             await die(cluster, crash, "ti-1")
             cluster.bench.run(60)
-            await tidy(cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now)
+            await clean_up_half_submitted(
+                cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now
+            )
             cluster.bench.run(60)
             release_all(cluster)
             assert cluster.objects(JOBS) == cluster.objects(PODGROUPS) == cluster.objects(PODS) == [], crash
@@ -116,7 +118,9 @@ async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
             process = CrashingClient(cluster.client, crash)
             with pytest.raises(ProcessDied):
                 await submit_operation(process, LEADER_AND_WORKERS, trigger_id="mine", discovered=cluster.discovered)
-            report = await tidy(cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now)
+            report = await clean_up_half_submitted(
+                cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now
+            )
             cluster.bench.run(60)
             if CleanupAction.REMOVE in report.gangs.values():
                 release_all(cluster)

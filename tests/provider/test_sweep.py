@@ -60,7 +60,7 @@ class Sweeper:
     async def swept(self, *, after_s: float = 0.0, api: Any = None) -> list[SweptGang]:
         self.cluster.time.now += after_s
         view = await ListedView.read(self.cluster.client, NAMESPACE)
-        return await self.sweep.look(GangService(api or self.cluster.client), view)
+        return await self.sweep.run(GangService(api or self.cluster.client), view)
 
     async def until_confirmed(self, *, api: Any = None) -> list[SweepAction]:
         """Sweep three times: the gang has no follower, and then its task has ended in two answers."""

@@ -184,4 +184,4 @@ async def test_gang_without_the_rights_of_kueue_is_not_returned_and_ends(kueue: 
             async with following(tenant, submission, IN_TIME) as lines:
                 event = await lines.event()
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
-    assert "right to change Kueue's Workloads" in event.message
+    assert "permission to change Kueue's Workloads" in event.message

@@ -232,9 +232,9 @@ def test_phase_and_verdict_of_the_jobs_together(
 def test_reason_is_that_of_the_job_that_failed_and_not_that_others_were_deleted(states: tuple[str | None, str | None]):
     gang = gang_of(*states)
     role = ("leader", "worker")[states.index("failed")]
-    assert gang.failed is not None
-    assert gang.failed.reason == "BackoffLimitExceeded"
-    assert f"of role {role}" in gang.failed.message
+    assert gang.failed_condition is not None
+    assert gang.failed_condition.reason == "BackoffLimitExceeded"
+    assert f"of role {role}" in gang.failed_condition.message
 
 
 def test_counters_are_those_of_the_roles_and_not_of_the_record() -> None:
@@ -246,7 +246,8 @@ def test_counters_are_those_of_the_roles_and_not_of_the_record() -> None:
 def test_job_with_another_uid_is_not_the_job_of_the_gang() -> None:
     jobs = [role_job("leader", "complete", uid="again"), role_job("worker", "complete")]
     gang = read_gang(stored_main_job(), jobs)
-    assert (phase_of(gang), gang.failure_target and gang.failure_target.reason) == ("finishing", "JobOfRoleDeleted")
+    target = gang.failure_target_condition
+    assert (phase_of(gang), target and target.reason) == ("finishing", "JobOfRoleDeleted")
     assert must_delete_job_set(gang)
 
 
@@ -282,7 +283,7 @@ def test_main_job_that_kueue_has_suspended_is_not_half_submitted() -> None:
 
 def test_missing_job_fails_no_gang_whose_submission_is_not_complete() -> None:
     gang = gang_of("waits", None, noted=False, suspend=True)
-    assert (gang.failure_target, gang.is_ended) == (None, False)
+    assert (gang.failure_target_condition, gang.is_ended) == (None, False)
 
 
 @pytest.mark.parametrize("state", CONDITIONS)

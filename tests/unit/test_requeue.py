@@ -143,7 +143,10 @@ class KueueWithoutWorkloads:
 
 
 REFUSALS = {
-    "no right": (Forbidden(403, request="list workloads"), "the right to change Kueue's Workloads is missing"),
+    "no permission": (
+        Forbidden(403, request="list workloads"),
+        "the permission to change Kueue's Workloads is missing",
+    ),
     "no Workload": (None, "the Job has no Workload of Kueue"),
 }
 

@@ -258,15 +258,15 @@ def test_reason_is_that_of_the_job_that_failed_by_itself(first, second):
     """The Jobs that the follower ends have failed by a deadline, in the same second or later."""
     gang = read_gang(job("leader", first), [job("worker", second)])
     role = ("leader", "worker")[(first, second).index("failed")]
-    assert gang.failed.reason == "BackoffLimitExceeded"
-    assert f"of role {role}" in gang.failed.message
+    assert gang.failed_condition.reason == "BackoffLimitExceeded"
+    assert f"of role {role}" in gang.failed_condition.message
 
 
 def test_counters_and_indexes_are_those_of_all_jobs():
     gang = read_gang(job("leader", "complete", T1), [job("worker", "complete", T2)])
     assert (gang.ranks, gang.workers, gang.status.succeeded) == (4, 4, 4)
     assert gang.status.completed_indexes == "0,1-3"
-    assert gang.ended_at == gang.complete.last_transition_time
+    assert gang.ended_at == gang.complete_condition.last_transition_time
     assert gang.ended_at.minute == 2
 
 
@@ -279,14 +279,14 @@ def test_record_alone_never_says_that_the_gang_has_ended(state):
 
 def test_role_that_is_missing_fails_a_gang_that_was_started():
     gang = read_gang(job("leader", "runs"), [])
-    assert (gang.failure_target.reason, phase_of(gang)) == ("JobOfRoleDeleted", "finishing")
-    assert "role worker" in gang.failure_target.message
+    assert (gang.failure_target_condition.reason, phase_of(gang)) == ("JobOfRoleDeleted", "finishing")
+    assert "role worker" in gang.failure_target_condition.message
     assert [part.metadata.name for part in jobs_to_end(gang)] == ["g"]
 
 
 def test_role_that_is_missing_fails_no_gang_whose_submission_is_not_complete():
     gang = read_gang(job("leader", "runs", suspend=True), [])
-    assert gang.failure_target is None
+    assert gang.failure_target_condition is None
     assert not gang.is_ended
 
 

@@ -172,8 +172,8 @@ class _SharedInformer(Generic[V]):
     async def serve(self) -> None:
         """Run until the informer has had no user for `linger_s`."""
         try:
-            async with asyncio.timeout_at(self._ends_at) as self._lifetime, asyncio.TaskGroup() as beside:
-                beside.create_task(self.health.warn_when_stale(), name=f"health of {self._target}")
+            async with asyncio.timeout_at(self._ends_at) as self._lifetime, asyncio.TaskGroup() as group:
+                group.create_task(self.health.warn_when_stale(), name=f"health of {self._target}")
                 await self._run()
         except TimeoutError:
             log_fields(log, logging.DEBUG, "informer stopped, no gang uses it", informer=str(self._target))

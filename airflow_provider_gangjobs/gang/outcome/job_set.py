@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.outcome.summary import failures_first
 from airflow_provider_gangjobs.gang.state.pods import has_ended
-from airflow_provider_gangjobs.kube.views import condition
+from airflow_provider_gangjobs.kube.views import find_true_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,11 +40,11 @@ def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[
     :param jobs: The Jobs of the JobSet.
     :param pods: The pods of these Jobs. Other pods are ignored.
     """
-    failed = sorted((job for job in jobs if condition(job.status.conditions, "Failed")), key=_failed_at)
+    failed = sorted((job for job in jobs if find_true_condition(job.status.conditions, "Failed")), key=_failed_at)
     if not failed:
         return "", ""
     first = failed[0]
-    found = condition(first.status.conditions, "Failed")
+    found = find_true_condition(first.status.conditions, "Failed")
     assert found is not None, "the Job was selected by this condition"
     also = f" {len(failed) - 1} more failed after it." if len(failed) > 1 else ""
     why = ": ".join(filter(None, (found.reason, found.message)))
@@ -71,7 +71,7 @@ def _capitalized(text: str) -> str:
 
 
 def _failed_at(job: JobView) -> datetime:
-    found = condition(job.status.conditions, "Failed")
+    found = find_true_condition(job.status.conditions, "Failed")
     return (found.last_transition_time if found else None) or datetime.max.replace(tzinfo=UTC)
 
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
+from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.kube.text import cut_end
-from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated, condition
+from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated, find_true_condition
 
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
@@ -167,7 +167,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     :param ended: False if tracking stopped before the pod ended. The kind of the outcome is then `UNKNOWN`.
     """
     container, terminated = _deciding_container(pod)
-    disruption = condition(pod.status.conditions, "DisruptionTarget")
+    disruption = find_true_condition(pod.status.conditions, "DisruptionTarget")
     kind = _kind_of(pod, terminated, disruption) if ended else OutcomeKind.UNKNOWN
     observed = None if podutil.is_lost(terminated) else terminated
     finished = caused = podutil.finished_at(pod)
@@ -303,9 +303,11 @@ def _reason(pod: PodView, terminated: Terminated | None) -> str:
 
 def _message_bytes_max(pod: PodView) -> int:
     containers = len(pod.status.container_statuses) + len(pod.status.init_container_statuses)
-    return min(RESULT_BYTES_MAX, POD_MESSAGE_BYTES_MAX // max(containers, 1))
+    return min(TERMINATION_MESSAGE_BYTES_MAX, POD_MESSAGE_BYTES_MAX // max(containers, 1))
 
 
 def _cut(message: str) -> str:
     raw = message.encode()
-    return message if len(raw) <= RESULT_BYTES_MAX else raw[:RESULT_BYTES_MAX].decode(errors="ignore")
+    if len(raw) <= TERMINATION_MESSAGE_BYTES_MAX:
+        return message
+    return raw[:TERMINATION_MESSAGE_BYTES_MAX].decode(errors="ignore")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
-from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
+from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.summary import result_outcomes
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
@@ -158,5 +158,7 @@ def _value(rank: int, outcome: Outcome | None, ref: GangRef) -> Any:
     if outcome is None:
         return None
     if outcome.message_cut:
-        raise ResultTooLarge(ref=str(ref), rank=rank, size=len(outcome.message.encode()), limit=RESULT_BYTES_MAX)
+        raise ResultTooLarge(
+            ref=str(ref), rank=rank, size=len(outcome.message.encode()), limit=TERMINATION_MESSAGE_BYTES_MAX
+        )
     return outcome.result

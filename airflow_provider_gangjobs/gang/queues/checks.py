@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
 
 QUEUES_SHOWN_MAX: Final = 10
-RUNNING: Final = "None"
+STOP_POLICY_NONE: Final = "None"
 """Value of `spec.stopPolicy` of a queue that is not held."""
 _SUSPENDS_UNNAMED: Final = "the cluster suspends each Job that names no queue (manageJobsWithoutQueueName of Kueue)"
 _NAME_A_QUEUE: Final = "Give queue_name, or name the queue in the connection"
@@ -84,8 +84,8 @@ def admission_checks(cluster_queue: Mapping[str, Any]) -> list[str]:
 def held_reason(name: str, facts: QueueFacts) -> str | None:
     """Return why a queue admits nothing at the moment; `None` if it does, or if this is unknown."""
     queue = (facts.local_queues or {}).get(name, {})
-    policy = queue.get("spec", {}).get("stopPolicy", RUNNING)
-    if policy != RUNNING:
+    policy = queue.get("spec", {}).get("stopPolicy", STOP_POLICY_NONE)
+    if policy != STOP_POLICY_NONE:
         return f"LocalQueue {name} is held: its stopPolicy is {policy}"
     conditions = queue.get("status", {}).get("conditions") or ()
     inactive = (item for item in conditions if item.get("type") == "Active" and item.get("status") == "False")

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.requeue_annotation import parse_requeues
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
-from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, view
+from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_condition, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,7 +194,7 @@ class Job(Struct, frozen=True):
     @property
     def has_end_condition(self) -> bool:
         """This one Job has completed or failed, whatever the other Jobs of the gang do."""
-        return any(condition(self.status.conditions, kind) for kind in ("Complete", "Failed"))
+        return any(find_true_condition(self.status.conditions, kind) for kind in ("Complete", "Failed"))
 
     # -- ownership ---------------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Job(Struct, frozen=True):
     @property
     def ended_at(self) -> datetime | None:
         """Time at which the Job completed or failed."""
-        failed = self.failed
+        failed = self.failed_condition
         return self.status.completion_time or (failed.last_transition_time if failed else None)
 
     @property
@@ -289,19 +289,19 @@ class Job(Struct, frozen=True):
     # -- state -------------------------------------------------------------------------------------------------------
 
     @property
-    def complete(self) -> Condition | None:
+    def complete_condition(self) -> Condition | None:
         """The condition `Complete`, if it is true. `None` if the state of other Jobs of the gang is not known."""
-        return None if self.lacks_jobs else condition(self.status.conditions, "Complete")
+        return None if self.lacks_jobs else find_true_condition(self.status.conditions, "Complete")
 
     @property
-    def failed(self) -> Condition | None:
+    def failed_condition(self) -> Condition | None:
         """The condition `Failed`, if it is true. `None` if the state of other Jobs of the gang is not known."""
-        return None if self.lacks_jobs else condition(self.status.conditions, "Failed")
+        return None if self.lacks_jobs else find_true_condition(self.status.conditions, "Failed")
 
     @property
     def is_ended(self) -> bool:
         """The Job has completed or failed: no pod of the Job runs, and the Job controller creates no other pod."""
-        return self.complete is not None or self.failed is not None
+        return self.complete_condition is not None or self.failed_condition is not None
 
     @property
     def is_over(self) -> bool:
@@ -309,20 +309,20 @@ class Job(Struct, frozen=True):
         return self.is_ended or self.is_halted or self.is_being_deleted
 
     @property
-    def failure_target(self) -> Condition | None:
+    def failure_target_condition(self) -> Condition | None:
         """The condition `FailureTarget`, if it is true: the Job is going to fail (KEP-3939).
 
         A gang with roles is going to fail when one of its Jobs has failed.
         """
-        found = condition(self.status.conditions, "FailureTarget")
-        return found or (condition(self.status.conditions, "Failed") if self.lacks_jobs else None)
+        found = find_true_condition(self.status.conditions, "FailureTarget")
+        return found or (find_true_condition(self.status.conditions, "Failed") if self.lacks_jobs else None)
 
     @property
     def interim_condition(self) -> Condition | None:
         """The condition that announces the end (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still
         run."""
-        announced = None if self.lacks_jobs else condition(self.status.conditions, "SuccessCriteriaMet")
-        return announced or self.failure_target
+        announced = None if self.lacks_jobs else find_true_condition(self.status.conditions, "SuccessCriteriaMet")
+        return announced or self.failure_target_condition
 
     @property
     def is_being_deleted(self) -> bool:
@@ -353,7 +353,7 @@ class Job(Struct, frozen=True):
     @property
     def failed_by_halt(self) -> bool:
         """The Job fails, or has failed, by the deadline that a halt has set."""
-        decided = self.failed or self.failure_target
+        decided = self.failed_condition or self.failure_target_condition
         return self.is_halted and decided is not None and decided.reason == REASON_JOB_DEADLINE
 
     @property
@@ -370,7 +370,7 @@ class Job(Struct, frozen=True):
 
     @property
     def is_suspended(self) -> bool:
-        """`spec.suspend` is true. The Job controller may not have processed it yet, see `suspended`."""
+        """`spec.suspend` is true. The Job controller may not have processed it yet, see `suspended_condition`."""
         return self.view.spec.suspend
 
     @property
@@ -379,9 +379,9 @@ class Job(Struct, frozen=True):
         return self.is_suspended and self.generation >= _GENERATION_OF_SECOND_CHANGE
 
     @property
-    def suspended(self) -> Condition | None:
+    def suspended_condition(self) -> Condition | None:
         """The condition `Suspended`, if it is true: the Job controller has processed `spec.suspend`."""
-        return condition(self.status.conditions, "Suspended")
+        return find_true_condition(self.status.conditions, "Suspended")
 
     @property
     def queue(self) -> str | None:

@@ -162,7 +162,7 @@ def _times(
     began: dict[Phase, datetime | None] = {}
     if job is not None:
         began[Phase.SUBMITTED] = job.created_at
-        began[Phase.QUEUED] = job.suspended.last_transition_time if job.suspended else None
+        began[Phase.QUEUED] = job.suspended_condition.last_transition_time if job.suspended_condition else None
         if phase is Phase.QUEUED:
             # A Job in a queue is queued from its creation, before the Job controller has processed it. If Kueue has
             # stopped the Job, the time is unknown until then: Kueue removes startTime before that.
@@ -176,7 +176,7 @@ def _times(
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
         began[PHASE_OF_VERDICT[verdict.kind]] = verdict.at
     elif job is not None and phase is Phase.FAILED:
-        ended = job.suspended or job.interim_condition
+        ended = job.suspended_condition or job.interim_condition
         began[Phase.FAILED] = ended.last_transition_time if ended else None
     return {reached: at for reached, at in began.items() if at is not None}
 

@@ -194,7 +194,7 @@ def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: f
 
 
 def _deletes_delivered(job: Job) -> bool:
-    is_success = job.complete is not None
+    is_success = job.complete_condition is not None
     return job.on_finish is OnFinish.DELETE or (job.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
 
 

@@ -103,6 +103,6 @@ def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
 
 
 def _is_queued(job: Job) -> bool:
-    if job.suspended is not None or (job.is_queued_by_kueue and job.started_at is None):
+    if job.suspended_condition is not None or (job.is_queued_by_kueue and job.started_at is None):
         return True
     return job.is_suspended and (job.has_run or job.is_started_by_others)

@@ -44,7 +44,7 @@ class PodIndex:
         """Pods with a container that cannot be created, by uid."""
         self.refusals: Counter[str] = Counter()
         """Messages of the scheduler about pods that it could not place, with the number of pods for each message."""
-        self._refusals: dict[str, str] = {}
+        self._refusal_by_uid: dict[str, str] = {}
         self.update(pods)
 
     def __len__(self) -> int:
@@ -155,11 +155,11 @@ class PodIndex:
             elif before is not None and was and not is_now:
                 ranks.remove(before.rank)
         if before is not None:
-            self._count(before, -1)
+            self._add_to_totals(before, -1)
         if now is not None:
-            self._count(now, 1)
+            self._add_to_totals(now, 1)
 
-    def _count(self, one: PodState, number: int) -> None:
+    def _add_to_totals(self, one: PodState, number: int) -> None:
         self._ended += number * one.has_ended
         self._succeeded += number * one.has_succeeded
         self._held += number * one.is_held
@@ -170,12 +170,12 @@ class PodIndex:
             self.pods_with_errors[uid] = pod
         else:
             self.pods_with_errors.pop(uid, None)
-        before, now = self._refusals.pop(uid, ""), refusal(pod) if pod is not None else ""
+        before, now = self._refusal_by_uid.pop(uid, ""), refusal(pod) if pod is not None else ""
         if before:
-            _count(self.refusals, before, -1)
+            _add_to_counter(self.refusals, before, -1)
         if now:
-            _count(self.refusals, now, 1)
-            self._refusals[uid] = now
+            _add_to_counter(self.refusals, now, 1)
+            self._refusal_by_uid[uid] = now
 
     def _with_completed(self, ranks: RankSet, job: Job | None) -> int:
         """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
@@ -199,7 +199,7 @@ def _is_running(one: PodState) -> bool:
     return one.has_started and not one.has_ended
 
 
-def _count(counter: Counter[str], key: str, number: int) -> None:
+def _add_to_counter(counter: Counter[str], key: str, number: int) -> None:
     counter[key] += number
     if not counter[key]:
         del counter[key]

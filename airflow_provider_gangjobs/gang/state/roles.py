@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job
-from airflow_provider_gangjobs.kube.views import Condition, JobSpec, JobStatus, JobView, condition, view
+from airflow_provider_gangjobs.kube.views import Condition, JobSpec, JobStatus, JobView, find_true_condition, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -167,7 +167,7 @@ def ttl_patch(job: Job) -> dict[str, Any] | None:
         return None
     spec = {"ttlSecondsAfterFinished": int(ttl_s)}
     if job.has_job_set and not Job(job.jobs[0]).has_end_condition:
-        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if job.complete is None else {"completions": 0}
+        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if job.complete_condition is None else {"completions": 0}
     return {"spec": spec}
 
 
@@ -231,14 +231,14 @@ def _shifted(role: RoleRanks, job: JobView) -> str:
 def _conditions(
     found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str], *, is_whole: bool
 ) -> Iterable[Condition]:
-    suspended = condition(found[0][1].status.conditions, "Suspended")
+    suspended = find_true_condition(found[0][1].status.conditions, "Suspended")
     if suspended is not None:
         yield suspended
     jobs = [Job(job) for _, job in found]
     failure = _failure(found, lost)
     if failure is not None:
         yield replace(failure, type="Failed" if all(job.has_end_condition for job in jobs) else "FailureTarget")
-    elif is_whole and all(condition(job.status.conditions, "Complete") for job in jobs):
+    elif is_whole and all(find_true_condition(job.status.conditions, "Complete") for job in jobs):
         yield max((_complete(job) for job in jobs), key=_when)
     elif is_whole and all(_announces_success(job) for job in jobs):
         yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_announced_at, jobs)))
@@ -285,7 +285,7 @@ def _failure(found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str]) ->
 
 
 def _condition(job: JobView, kind: str) -> Condition | None:
-    return condition(job.status.conditions, kind)
+    return find_true_condition(job.status.conditions, kind)
 
 
 def _complete(job: Job) -> Condition:

@@ -68,7 +68,7 @@ def judge(job: Job | None, ref: GangRef) -> Verdict | None:
 
 
 def _verdict_by_conditions(job: Job) -> Verdict | None:
-    for found, kind in ((job.complete, VerdictKind.SUCCEEDED), (job.failed, VerdictKind.FAILED)):
+    for found, kind in ((job.complete_condition, VerdictKind.SUCCEEDED), (job.failed_condition, VerdictKind.FAILED)):
         if found is not None and not _came_from_deletion(found, kind, job):
             at = (job.status.completion_time if kind is VerdictKind.SUCCEEDED else None) or found.last_transition_time
             limited_by = job.time_limit or ""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.progress import Counts
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
-EVIDENCE_CHARACTERS_MAX: Final = 256
+WAIT_TEXT_CHARACTERS_MAX: Final = 256
 """Limit of a message from the cluster, because schedulers list the reasons of every node."""
 NO_CAUSE_NAMED: Final = "The scheduler cannot place the gang, and no pod names the cause"
 
@@ -273,7 +273,7 @@ _REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.
 def summarize_scheduler_message(message: str) -> str:
     """Return a short form of a scheduler's message, for example `Insufficient nvidia.com/gpu on 3 of 3 nodes`.
 
-    A message in an unknown format is cut at `EVIDENCE_CHARACTERS_MAX`.
+    A message in an unknown format is cut at `WAIT_TEXT_CHARACTERS_MAX`.
     """
     found = _NODES.search(message)
     if found is None:
@@ -286,6 +286,6 @@ def summarize_scheduler_message(message: str) -> str:
 
 
 def to_line(message: str) -> str:
-    """Return the message on one line, cut at `EVIDENCE_CHARACTERS_MAX`."""
+    """Return the message on one line, cut at `WAIT_TEXT_CHARACTERS_MAX`."""
     line = " ".join(message.split())
-    return cut_end(line, EVIDENCE_CHARACTERS_MAX)
+    return cut_end(line, WAIT_TEXT_CHARACTERS_MAX)

@@ -49,7 +49,7 @@ LAG_MAX_S: Final = 10.0
 """How long to wait at most for a watch of pods that is behind the watch of Jobs."""
 PAUSE_PER_POD_S: Final = 40e-6
 PAUSE_MAX_S: Final = 1.0
-"""Between two sweeps over a large gang. A sweep costs half a microsecond a pod: one per cent."""
+"""The pause between two passes over a large gang. A pass costs 0.5 us for each pod, about one per cent of the pause."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class FinalHarvestResult:
     """Sentences for the user about what is missing."""
 
 
-class _Sweep(NamedTuple):
-    """The result of one sweep."""
+class _Pass(NamedTuple):
+    """The result of one pass over the pods."""
 
     is_done: bool
     """All pods are known, recorded and released."""
@@ -135,20 +135,20 @@ class FinalHarvest:
         began = progress_at = self.clock.monotonic()
         while True:
             before = self.harvest.harvester.statistics()
-            sweep, pods = await self._sweep(job, pods or await self.observer.refresh()), None
-            if sweep.is_done:
+            found, pods = await self._run_pass(job, pods or await self.observer.refresh()), None
+            if found.is_done:
                 return FinalHarvestResult()
             monotonic = self.clock.monotonic()
             if self.harvest.harvester.statistics().released > before.released:
                 progress_at = monotonic
-            if monotonic - progress_at >= NO_PROGRESS_S and not self._in_grace(sweep.held, monotonic - began):
-                sweep = await self._sweep(job, await self.observer.refresh(), must_list=True)
-                return FinalHarvestResult() if sweep.is_done else await self._abandon(sweep.held)
+            if monotonic - progress_at >= NO_PROGRESS_S and not self._in_grace(found.held, monotonic - began):
+                found = await self._run_pass(job, await self.observer.refresh(), must_list=True)
+                return FinalHarvestResult() if found.is_done else await self._abandon(found.held)
             await self.watch.changed(self._retry_in_s())
             if self.watch.pod_count > self.limits.listed_at_once_max:
                 await self.clock.sleep(min(self.watch.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
-    async def _sweep(self, job: Job | None, pods: ObservedPods, *, must_list: bool = False) -> _Sweep:
+    async def _run_pass(self, job: Job | None, pods: ObservedPods, *, must_list: bool = False) -> _Pass:
         """Harvest the pods that the watch shows. When none of them is left and there may be others, list the pods from
         the API server and harvest them.
 
@@ -161,10 +161,10 @@ class FinalHarvest:
         if listed is None or must_list:
             is_harvested = not held and error is None
             if is_harvested and completeness is Completeness.COMPLETE:
-                return _Sweep(is_done=True, held=[], error=None)
+                return _Pass(is_done=True, held=[], error=None)
             waits = not is_harvested or (completeness is Completeness.PENDING and self._waits_for_watch())
             if waits and not must_list:
-                return _Sweep(is_done=False, held=held, error=error)
+                return _Pass(is_done=False, held=held, error=error)
             listed = await self._list()
         await self.observer.add_listed(listed)
         async for batch in in_batches(listed, self.limits.batch_pods):
@@ -172,7 +172,7 @@ class FinalHarvest:
         error = await self.harvest.drain()
         newest = {pod.metadata.uid: pod for pod in (*held, *listed)}
         held = await self._held_of(list(newest.values()))
-        return _Sweep(is_done=not held and error is None, held=held, error=error)
+        return _Pass(is_done=not held and error is None, held=held, error=error)
 
     def _waits_for_watch(self) -> bool:
         """Whether to wait some seconds for a watch that is behind, because listing many pods costs more."""

@@ -28,7 +28,12 @@ from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
 from airflow_provider_gangjobs.tracking.harvest.queue import HarvestQueue, UnrecordedPod
-from airflow_provider_gangjobs.tracking.harvest.schedule import HELD_MAX, SLOW_RELEASE_PODS, Action, HarvestSchedule
+from airflow_provider_gangjobs.tracking.harvest.schedule import (
+    RELEASABLE_MAX,
+    SLOW_RELEASE_PODS,
+    Action,
+    HarvestSchedule,
+)
 from airflow_provider_gangjobs.tracking.harvest.statistics import HarvestStatistics
 from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
 
@@ -196,7 +201,7 @@ class Harvester:
             while True:
                 if self._queue.enqueued != seen:
                     seen = self._queue.enqueued
-                    schedule.pods_ended(clock.monotonic())
+                    schedule.note_ended_pods(clock.monotonic())
                 await self._run_once(schedule, backoff, clock)
         except BaseException as exc:
             self._fail_drains(exc)
@@ -218,9 +223,9 @@ class Harvester:
         error = await self._perform(action, lambda: self._continues_to_release(schedule, clock))
         now = clock.monotonic()
         if action is Action.RECORD:
-            schedule.recorded(now, self._recorded_pods)
+            schedule.note_record(now, self._recorded_pods)
         elif action is Action.RELEASE_SLOWLY:
-            schedule.released_slowly(now, now - began)
+            schedule.note_slow_release(now, now - began)
         self._log.backlog(self.backlog)
         if error is None:
             backoff.reset()
@@ -258,9 +263,9 @@ class Harvester:
             case Action.RELEASE_TERMINATING:
                 return await self._release(self._queue.next_terminating(BATCH_PODS_MAX))
             case Action.RELEASE_SLOWLY:
-                return await self._release(self._queue.next_held(SLOW_RELEASE_PODS))
+                return await self._release(self._queue.next_releasable(SLOW_RELEASE_PODS))
             case _:
-                return await self._release(self._queue.next_held(HELD_MAX), until=lambda: not continues())
+                return await self._release(self._queue.next_releasable(RELEASABLE_MAX), until=lambda: not continues())
 
     # -- recording and releasing -------------------------------------------------------------------------------
 

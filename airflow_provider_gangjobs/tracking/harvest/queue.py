@@ -35,14 +35,14 @@ class HarvestQueue:
         self._unrecorded_terminating: dict[str, UnrecordedPod] = {}
         self._unrecorded: dict[str, UnrecordedPod] = {}
         self._terminating: dict[str, PodView] = {}
-        self._held: dict[str, PodView] = {}
+        self._releasable: dict[str, PodView] = {}
         self.enqueued = 0
         """Number of pods that were added to be recorded, ever."""
 
     def backlog(self) -> Backlog:
         """Return how many pods are to be recorded, and to be released."""
         unrecorded = len(self._unrecorded_terminating) + len(self._unrecorded)
-        return Backlog(unrecorded, len(self._terminating), len(self._held))
+        return Backlog(unrecorded, len(self._terminating), len(self._releasable))
 
     def __len__(self) -> int:
         return sum(self.backlog())
@@ -58,11 +58,11 @@ class HarvestQueue:
         """Have a recorded pod released."""
         uid = pod.metadata.uid
         self.remove(uid)
-        (self._held if pod.metadata.deletion_timestamp is None else self._terminating)[uid] = pod
+        (self._releasable if pod.metadata.deletion_timestamp is None else self._terminating)[uid] = pod
 
     def remove(self, uid: str) -> None:
         """Take a pod out of the queue. Safe to repeat."""
-        for pods in (self._unrecorded_terminating, self._unrecorded, self._terminating, self._held):
+        for pods in (self._unrecorded_terminating, self._unrecorded, self._terminating, self._releasable):
             pods.pop(uid, None)
 
     def unrecorded(self, uid: str) -> UnrecordedPod | None:
@@ -77,6 +77,6 @@ class HarvestQueue:
         """Return the first pods to release of those that are being deleted. They stay in the queue."""
         return list(islice(self._terminating.values(), at_most))
 
-    def next_held(self, at_most: int) -> list[PodView]:
+    def next_releasable(self, at_most: int) -> list[PodView]:
         """Return the first of the other pods to release. They stay in the queue."""
-        return list(islice(self._held.values(), at_most))
+        return list(islice(self._releasable.values(), at_most))

@@ -14,7 +14,8 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 QUIET_AFTER_S: Final = 3.0
-"""Without a pod that ended. By then the Job controller has counted the pods, and its own writes are done."""
+"""When no pod has ended for this many seconds, a harvester releases pods at full speed. By then the Job controller has
+counted the pods, and its own writes are done."""
 RECORD_INTERVAL_PER_POD_S: Final = 2e-3
 RECORD_INTERVAL_MAX_S: Final = 2.0
 """Between two writes to the ledger. The API server merges a whole ConfigMap to add an entry, so adding costs more the
@@ -26,7 +27,7 @@ SLOW_RELEASE_PAUSE_FACTOR: Final = 60.0
 answers in 5 ms, and less than one a second of a busy server that takes 50 ms. With a factor of 3 a gang of 5,000 pods
 completed in 1.3 times its time, with this factor 2,500 pods complete in 1.02 times (benchmarks/harvest.py)."""
 SLOW_RELEASE_PAUSE_MIN_S: Final = 0.005
-HELD_MAX: Final = 10_000
+RELEASABLE_MAX: Final = 10_000
 """Pods that are recorded and still held, some 10 MB. More pods are released at full speed."""
 
 
@@ -46,7 +47,7 @@ class Backlog(NamedTuple):
     unrecorded: int = 0
     terminating: int = 0
     """Recorded pods with a deletion timestamp. Somebody waits for each of them to go."""
-    held: int = 0
+    releasable: int = 0
     """The other recorded pods."""
 
 
@@ -58,19 +59,22 @@ class HarvestSchedule:
     _record_at: float = 0.0
     _slow_release_at: float = 0.0
 
-    def pods_ended(self, now: float) -> None:
-        """Pods have ended: others probably end soon."""
+    def note_ended_pods(self, now: float) -> None:
+        """Set the time from which pods are released at full speed. Pods have ended: others probably end soon."""
         self._quiet_at = now + QUIET_AFTER_S
 
-    def recorded(self, now: float, pods: int) -> None:
-        """The ledger was written to.
+    def note_record(self, now: float, pods: int) -> None:
+        """Set the time of the next write to the ledger.
 
         :param pods: The number of outcomes that this harvester has recorded.
         """
         self._record_at = now + min(pods * RECORD_INTERVAL_PER_POD_S, RECORD_INTERVAL_MAX_S)
 
-    def released_slowly(self, now: float, took_s: float) -> None:
-        """A slow release took so many seconds."""
+    def note_slow_release(self, now: float, took_s: float) -> None:
+        """Set the time of the next slow release.
+
+        :param took_s: How many seconds the last one took.
+        """
         self._slow_release_at = now + max(SLOW_RELEASE_PAUSE_FACTOR * took_s, SLOW_RELEASE_PAUSE_MIN_S)
 
     def next_action(self, now: float, backlog: Backlog, *, is_draining: bool = False) -> tuple[Action, float | None]:
@@ -82,12 +86,12 @@ class HarvestSchedule:
             return Action.RELEASE_TERMINATING, 0.0
         if backlog.unrecorded and (is_draining or now >= self._record_at):
             return Action.RECORD, 0.0
-        if backlog.held and self._may_release_all(now, backlog, is_draining=is_draining):
+        if backlog.releasable and self._may_release_all(now, backlog, is_draining=is_draining):
             return Action.RELEASE_ALL, 0.0
-        if backlog.held and now >= self._slow_release_at:
+        if backlog.releasable and now >= self._slow_release_at:
             return Action.RELEASE_SLOWLY, 0.0
         times = [self._record_at] * bool(backlog.unrecorded)
-        times += [self._quiet_at, self._slow_release_at] * bool(backlog.held)
+        times += [self._quiet_at, self._slow_release_at] * bool(backlog.releasable)
         return Action.WAIT, min(times) - now if times else None
 
     def continues_to_release(self, now: float, backlog: Backlog, *, is_draining: bool = False) -> bool:
@@ -101,4 +105,4 @@ class HarvestSchedule:
         return self._may_release_all(now, backlog, is_draining=is_draining)
 
     def _may_release_all(self, now: float, backlog: Backlog, *, is_draining: bool) -> bool:
-        return is_draining or now >= self._quiet_at or backlog.held > HELD_MAX
+        return is_draining or now >= self._quiet_at or backlog.releasable > RELEASABLE_MAX
