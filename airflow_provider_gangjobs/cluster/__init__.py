@@ -1,1 +1,4 @@
-"""One Kubernetes API server: connection, credentials, client, errors, discovery, informer. Knows nothing of gangs."""
+"""One Kubernetes API server: connection, credentials, client, errors, discovery, informer.
+
+The package imports nothing of `gang`.
+"""

@@ -146,7 +146,8 @@ class _Discovery:
         return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), resources, self._unknown)
 
     async def _first_of(self, wanted: WantedVersions, versions: Iterable[str]) -> DiscoveredResources | None:
-        """Return what is known once one of these versions serves what is wanted of it, or `None`."""
+        """Read the versions in order. Return the discovered resources when a version serves all of its wanted
+        resources, or `None`."""
         for version in versions:
             await self._read_version(version)
             served = {name: resources for name, resources in self._read.items() if resources}

@@ -6,15 +6,16 @@
     ├── SubmissionConflict       the Job exists and was created from other parameters
     ├── SubmissionFailed         the API server refused a step, or did not answer
     ├── PreviousAttemptRunning   pods of an earlier attempt still run
-    ├── GangFailed               the Job ended as failed
-    │   ├── AppFailed            a rank's program exited with an error
-    │   ├── ImagePullFailed      a rank's image could not be pulled
-    │   └── Disrupted            a rank was evicted, or its node was drained or lost
-    │       └── Preempted        a pod of higher priority took the place of a rank
-    ├── DeadlineExceeded         one of the three deadlines passed
-    │   └── Unschedulable        the scheduler never placed the pods, and reported why
-    ├── JobDeleted               the Job was deleted before its end
-    │   └── JobReplaced          another Job of the same name replaced the Job
+    ├── GangEndError             the gang ended without success, or a time limit passed
+    │   ├── GangFailed           the Job ended as failed
+    │   │   ├── AppFailed        a rank's program exited with an error
+    │   │   ├── ImagePullFailed  a rank's image could not be pulled
+    │   │   └── Disrupted        a rank was evicted, or its node was drained or lost
+    │   │       └── Preempted    a pod of higher priority took the place of a rank
+    │   ├── DeadlineExceeded     a deadline of the gang or the execution_timeout of the task passed
+    │   │   └── Unschedulable    the scheduler never placed the pods, and reported why
+    │   └── JobDeleted           the Job was deleted before its end
+    │       └── JobReplaced      another Job of the same name replaced the Job
     ├── TrackingFailed           the state of the gang is unknown
     ├── OutcomesMissing          the gang succeeded, but its results are unknown
     ├── ResultTooLarge           a rank wrote a result above the limit

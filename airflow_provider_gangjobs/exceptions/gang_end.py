@@ -133,14 +133,16 @@ class DeadlineExceeded(GangEndError):
 
     ref: str
     phase: str
-    """`queued`, `assembling` or `running`."""
+    """`queued`, `assembling` or `running`. With `limited_by`, any phase of the gang, `under way` if the phase is not
+    known, or `still ending` if the task waited for the pods of the previous attempt."""
     seconds: float | None
     """How long the phase was allowed to take; `None` if the limit is no longer known."""
     waiting_for: str = ""
     advice: str = ""
     """What to do; if empty, the message has the usual advice for the phase."""
     limited_by: str = ""
-    """`execution_timeout` if that parameter of the task set the limit; empty for a deadline of the phase."""
+    """The parameter of the task that set the limit: `execution_timeout`, or `assemble_timeout` if the task waited for
+    the pods of the previous attempt. Empty for a deadline of the phase."""
 
     @property
     def what(self) -> str:

@@ -27,22 +27,22 @@ FOLLOWERS: Final = f"{LABEL_PURPOSE}={ObjectPurpose.FOLLOWER}"
 
 
 def gang_selector(name: str) -> str:
-    """Select all objects of the gang whose Job has this name."""
+    """Return the label selector of all objects of the gang whose Job has this name."""
     return f"{LABEL_GANG}={name}"
 
 
 def roles_selector(names: Sequence[str]) -> str:
-    """Select the Jobs of the gangs with roles whose main Jobs have these names."""
+    """Return the label selector of the Jobs of further roles, of the gangs whose main Jobs have these names."""
     return f"{LABEL_GANG_ROLE},{LABEL_GANG} in ({','.join(names)})"
 
 
 def ledger_selector(name: str, uid: str) -> str:
-    """Select the ledger ConfigMaps of the Job with this name and UID."""
+    """Return the label selector of the ledger ConfigMaps of the Job with this name and UID."""
     return f"{gang_selector(name)},{LABEL_PURPOSE}={ObjectPurpose.LEDGER},{LABEL_JOB_UID}={uid}"
 
 
 def task_selector(*digests: str) -> str:
-    """Select the Jobs of all attempts of a task or operation, also Jobs whose submission was deleted.
+    """Return the label selector of the Jobs of all attempts of a task or operation, also of dropped Jobs.
 
     :param digests: The digests of its key, see `SubmissionKey.digests`.
     """
@@ -50,6 +50,9 @@ def task_selector(*digests: str) -> str:
 
 
 def submission_selector(digest: str, attempt: int | None = None) -> str:
-    """Select the Jobs of all attempts of a task or operation, or of one attempt."""
+    """Return the label selector of the Jobs of all attempts of a task or operation, or of one attempt.
+
+    Dropped Jobs, whose submission was deleted, are left out.
+    """
     selector = f"{task_selector(digest)},!{LABEL_DROPPED}"
     return selector if attempt is None else f"{selector},{LABEL_ATTEMPT}={attempt}"

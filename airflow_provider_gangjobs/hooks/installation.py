@@ -1,9 +1,10 @@
 """The id of this Airflow installation, which tells its gangs from those of another Airflow in the same namespace.
 
-All workers must compute the same id, without the database and in each try, or a retry would not find the gang of the
-try before it. The URL by which users or workers reach Airflow meets this: it belongs to one Airflow, every process may
-know it, and it changes rarely. The keys of the configuration (`fernet_key`, `jwt_secret`) do not: they are rotated,
-Airflow generates them again in each process if they are not set, and a worker needs none of them.
+All workers must compute the same id in each try, without the database. Otherwise a retry would not find the gang of the
+previous try. The id is computed from the URL by which users or workers reach Airflow: the URL belongs to one Airflow,
+every process may know it, and it changes rarely. The keys of the configuration (`fernet_key`, `jwt_secret`) are
+unsuitable: they are rotated, Airflow generates them again in each process if they are not set, and a worker needs none
+of them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ def mask(text: str) -> str:
 def mask_event(event: GangEvent) -> GangEvent:
     """Return the event with masked texts, within its limits. Names, states, and numbers stay.
 
-    The texts are masked before they are cut. In an event that was cut before, no more than that can be masked.
+    The texts are masked before they are cut. If the event was cut before, a secret that the cut has
+    shortened is not recognized.
     """
     masked = replace(
         event,

@@ -1,4 +1,4 @@
-"""Lets a suspended Job end as failed that was halted or has no time left. The rules are `gang.state.halt`.
+"""Makes a suspended Job fail if the Job was halted or its activeDeadlineSeconds is 0. The rules are `gang.state.halt`.
 
 If Kueue manages the Job, Kueue and the Job controller act on the same change of the Job: Kueue suspends the Job again,
 because its Workload is inactive, and the Job controller lets the Job fail, because its deadline has passed. The Job
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""The pause before each look at the Job, in seconds. A sweep continues with a Job that is suspended after the last."""
+"""The pause before each read of the Job, in seconds. A sweep continues with a Job that is suspended after the last."""
 BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
 """The pauses where a process is about to be killed."""
 
@@ -37,11 +37,11 @@ BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
 async def finish_halted(
     client: ClientProtocol, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S
 ) -> bool:
-    """Let a Job that was halted or has no time left end as failed, if it is suspended. Raises no `ClusterError`.
+    """Make a suspended Job fail if the Job was halted or its activeDeadlineSeconds is 0. Raises no `ClusterError`.
 
     Of a gang with roles, this is the main Job. Safe to repeat.
 
-    :param pauses_s: The pause before each look at the Job, in seconds. No pause continues after the deadline of the
+    :param pauses_s: The pause before each read of the Job, in seconds. No pause continues after the deadline of the
         requests, see `cluster.request_deadline`.
     :return: False if the Job may stay suspended.
     """

@@ -67,13 +67,13 @@ class JobRequests:
     async def halt(self, job: Job, reason: str) -> bool:
         """Halt the gang of a Job that was just read. Return false if the Job is gone.
 
-        Of a gang with roles, this is the Job of the first role. `end_jobs` ends the others. A Job that is suspended
-        stays suspended until `finish_halted` lets it fail.
+        Of a gang with roles, this is the main Job: that of the first role, or the Job without pods that owns the
+        JobSet. `end_jobs` ends the others. A Job that is suspended stays suspended until `finish_halted` makes it fail.
         """
         return await self.patch(halt_patch(reason, Job(job.jobs[0]) if job.jobs else job))
 
     async def finish_halted(self, job: Job | None) -> None:
-        """Let the Job of a halted gang end as failed, if it is suspended. Raises no `ClusterError`.
+        """Make the Job of a halted gang fail if it is suspended. Raises no `ClusterError`.
 
         :param job: The Job as it was just read; `None` if it is gone.
         """
@@ -94,7 +94,7 @@ class JobRequests:
             await self.retry(lambda: delete_job_set(self.client, self.ref))
 
     async def finish_main_job(self, gang: Job) -> None:
-        """Let the main Job of a JobSet fail that `end_jobs` has ended, also if Kueue suspends it again.
+        """Make the suspended main Job of a JobSet fail, after `end_jobs` has set its activeDeadlineSeconds to 0.
 
         Raises no `ClusterError`.
 

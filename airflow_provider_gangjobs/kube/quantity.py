@@ -43,8 +43,8 @@ _FACTORS: dict[str, Decimal] = {
     "E": Decimal(10**18),
     **{suffix: Decimal(1024**power) for power, suffix in enumerate(_BINARY_STEPS, start=1)},
 }
-_EXPONENT_DIGITS_MAX = 4
-"""`1e999999999` is a short string, but its number would fill the memory."""
+_EXPONENT_CHARACTERS_MAX = 4
+"""With the `e` and the sign. `1e999999999` is a short string, but its number would fill the memory."""
 
 
 def parse(quantity: str | float | Decimal) -> Decimal:
@@ -62,7 +62,7 @@ def parse(quantity: str | float | Decimal) -> Decimal:
         raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
     number, exponent, suffix = match.groups()
     if exponent is not None:
-        if len(exponent) > _EXPONENT_DIGITS_MAX:
+        if len(exponent) > _EXPONENT_CHARACTERS_MAX:
             raise ValueError(f"{quantity!r} is not a quantity: its exponent is out of range")
         return Decimal(number + exponent)
     return Decimal(number) * _FACTORS[suffix] if suffix else Decimal(number)

@@ -151,7 +151,7 @@ class JobStatus(_View, frozen=True):
 
 
 class JobView(_View, frozen=True):
-    """A Job as the server has it. What it means is said by `gang.state.job.Job`."""
+    """A Job as the server has it. `gang.state.job.Job` interprets the fields."""
 
     metadata: JobMeta = JobMeta()
     spec: JobSpec = JobSpec()
@@ -235,7 +235,7 @@ class PodStatus(_View, frozen=True):
 
 
 class PodView(_View, frozen=True):
-    """A pod as the server has it. What it means is said by `gang.state.pods`."""
+    """A pod as the server has it. `gang.state.pods` interprets the fields."""
 
     metadata: Meta = Meta()
     spec: PodSpec = PodSpec()

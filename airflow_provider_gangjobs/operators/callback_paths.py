@@ -13,7 +13,8 @@ REMEDY: Final = "Give a class of a module that worker and triggerer can import, 
 
 
 def to_paths(given: Any) -> tuple[Any, ...]:
-    """Return the dotted paths of one class or path, several, or none. What is neither stays as it is."""
+    """Return the dotted paths of one class or path, several, or none. A value that is neither a class
+    nor a path is returned unchanged."""
     items = () if given is None else given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
     return tuple(f"{item.__module__}.{item.__qualname__}" if isinstance(item, type) else item for item in items)
 

@@ -66,7 +66,8 @@ def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> Gang
 def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
     """Return the last lines of the rank's log or, without a log, its termination message, with a heading.
 
-    :param message: What happened. If the program left no message, that of the rank is the kubelet's, which is in here.
+    :param message: What happened. If the program left no termination message, the rank has the message of the kubelet,
+        which is already part of this text.
     """
     if log_tail:
         return f"Last lines of {rank.label}:\n{log_tail}"

@@ -47,8 +47,9 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     With `external_task_id`, the failure of a gang counts when its task has ended, because the task may submit another
     gang until then.
 
-    If the gangs cannot be read, the sensor waits, and fails after some time with `TrackingFailed`. This says nothing
-    about the gangs.
+    If the gangs cannot be read, a deferred sensor waits, and fails after some time with `TrackingFailed`. This says
+    nothing about the gangs. With `deferrable=False`, the sensor looks again until its `timeout`, unless the API server
+    refuses the request.
 
     :param gangs: Name of a Job, a reference with `namespace`, `name` and `uid` (such as the XCom `gang` of
         `GangJobOperator`, or its result with `wait_until="submitted"`), or a list of them. (templated)

@@ -54,7 +54,7 @@ async def halt(
     :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
         patch. If another one is responsible, the function returns false.
     :param seen: The Job as it was just read.
-    :param pauses_s: How patiently a Job that was suspended is made to fail, see `finish_halted`.
+    :param pauses_s: The pause before each read of the Job, in seconds; see `finish_halted`.
 
     Raises:
         ClusterError: it is unknown whether the gang is halted.

@@ -5,7 +5,8 @@ because the JobSet controller deletes and creates these Jobs. So the main Job is
 JobSet, and everything else is as for every gang. docs/design.md, "Roles in a queue", gives the reasons for the order:
 
 1. The main Job and the JobSet are created, both suspended. The JobSet controller creates the Jobs, also suspended.
-2. When all Jobs exist, their UIDs are known. A Job that replaces one of them is not taken for it.
+2. When all Jobs exist, their UIDs are known. A Job that the JobSet controller creates later has another UID
+   and does not belong to the gang.
 3. The JobSet gets the label of its queue. From then on Kueue may let it run.
 4. The main Job is started, with the UIDs in an annotation. Now the submission is complete.
 """

@@ -1,4 +1,4 @@
-"""The requests of a submission. This module counts the requests and retries those that are safe to repeat.
+"""Requests about the gangs of one namespace. They are counted, and callers have those retried that are safe to repeat.
 
 A write whose answer was lost is never treated as a failed write. Safe to repeat are reads, deletions with a uid, and
 patches that have the same result however often they are sent.
@@ -37,7 +37,10 @@ T = TypeVar("T")
 
 
 class RetryingRequests:
-    """Sends the requests of one submission in one namespace, and retries those that are safe to repeat."""
+    """Sends the requests of one operation on gangs in one namespace: a submission, an ending, an upload or a cleanup.
+
+    A request is not retried, unless its method says so, or a caller sends it with `retry` or `retry_write`.
+    """
 
     def __init__(self, client: ClientProtocol, namespace: str, *, clock: Clock | None = None) -> None:
         self.client = client

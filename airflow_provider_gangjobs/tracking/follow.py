@@ -72,7 +72,8 @@ PAUSE_PER_POD_S: Final = 200e-6
 costs 7 us for each changed pod."""
 PAUSE_MAX_S: Final = 2.0
 COLLECT_S: Final = 0.1
-"""During this pause: how soon pods that end are harvested, and the end of the Job is noticed."""
+"""The interval at which the follower processes changes of pods, and checks whether the Job has ended, during the
+pause."""
 RESULTS_GONE: Final = (
     "The Job was deleted after its end, and the recorded outcomes of its ranks with it. A task that wants results "
     "fails. Set a longer ttl_after_finished."
@@ -242,7 +243,8 @@ class _Follower:
         return await self._next_sleep(observation, _soonest(report_in_s, requeue_s))
 
     async def _requeue(self, job: Job | None) -> float | None:
-        """Do what is due of the return to the queue; see `Requeue.advance`. Only a follower with the limit does it."""
+        """Do the next step of the return to the queue (`Requeue.advance`). A follower without assemble_timeout does
+        nothing."""
         if self.deadlines.assemble_s is None:
             return None
         return await self.requeue.advance(job, self.watch.queue_workload, self.now())

@@ -47,7 +47,8 @@ class TriggerArgs:
     :param disruptions: How many attempts in a row before this one were lost to disruptions. The event carries the
         number back to the operator, even if the Job is gone.
     :param tracking_errors: How many deferrals in a row before this one ended because the trigger could not follow the
-        gang. The trigger waits before it follows the gang again; see `wait.pause_after_errors_s`.
+        gang. The trigger waits before it follows the gang again; see
+        `gang_job_wait.pause_after_errors_s`.
     :param installation: Id of the Airflow installation. The triggerer sweeps the gangs of this installation in the
         namespace. Empty if the installation has no id.
     :param outlives_task: Whether the gang runs on after its task has succeeded.

@@ -1,4 +1,4 @@
-"""Errors of reading credentials, before `source` adds the connection to them. No message contains a secret."""
+"""Errors of reading credentials, to which `credential_source` adds the connection. No message contains a secret."""
 
 from __future__ import annotations
 

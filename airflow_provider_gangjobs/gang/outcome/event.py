@@ -118,7 +118,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return GangRef(self.namespace, self.name, self.uid)
 
     def within_limits(self) -> GangEvent:
-        """Return the event with its free texts cut to their limits.
+        """Return the event with its message, its notes and the messages of its ranks cut to their limits.
 
         Texts are masked before they are cut, because the part of a secret that a cut leaves is not recognized.
         """
@@ -179,8 +179,8 @@ def build_event(
 ) -> GangEvent:
     """Build an event.
 
-    Its free texts are whole: `within_limits` cuts them. Of the outcomes, the event has the first `RANKS_MAX` in the
-    order of `failures_first`.
+    The message and the notes are whole: `within_limits` cuts them. `remedy` and `image` are cut here. Of the outcomes,
+    the event has the first `RANKS_MAX` in the order of `failures_first`.
     """
     is_cut = len(completed_indexes) > COMPLETED_INDEXES_CHARACTERS_MAX
     return GangEvent(

@@ -106,7 +106,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     disruption: str = ""
     """Reason of the DisruptionTarget condition."""
     status_message: str = ""
-    """Message of the pod status if not the program caused the end, for example which resource the node lacked."""
+    """Message of the pod status if something other than the program caused the end, for example which resource the node
+    lacked."""
 
     @property
     def is_disruption(self) -> bool:
@@ -296,7 +297,7 @@ def _signal(terminated: Terminated | None) -> int | None:
 
 
 def _reason(pod: PodView, terminated: Terminated | None) -> str:
-    # A pod has a reason of its own if not its program caused the end: the container was then only stopped.
+    # A pod has a reason of its own if something other than the program caused the end: the container was only stopped.
     of_container = terminated.reason if terminated and terminated.reason != "Completed" else ""
     return pod.status.reason or of_container
 

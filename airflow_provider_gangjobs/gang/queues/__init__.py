@@ -1,4 +1,5 @@
-"""Queues: who decides when the Job of a gang may run. One module for each answer: nobody, or Kueue."""
+"""Queues: who decides when the Job of a gang may run. Nobody (`no_queue`), Kueue for a Job (`kueue`), or Kueue for the
+JobSet of the roles (`job_set`)."""
 
 from airflow_provider_gangjobs.gang.queues.base import Queue
 from airflow_provider_gangjobs.gang.queues.job_set import QueueOfJobSet

@@ -1,7 +1,7 @@
-"""What can be known about a queue before a gang is submitted. Pure; what could not be read is unknown, and not no.
+"""Checks of a queue before a gang is submitted. Pure. What could not be read is unknown, and is no reason to refuse.
 
 Whether a queue lists a resource is not checked: the configuration of Kueue may leave out or replace resources, and only
-Kueue knows its configuration. Kueue says it as the reason of waiting within a second.
+Kueue knows its configuration. Within a second, Kueue reports a missing resource as the reason why the gang waits.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def needs_finish(job: Job) -> bool:
 
 
 class FinishStep(StrEnum):
-    """What remains to be done until a Job has failed that was halted, or that has no time left (`end_patch`)."""
+    """What remains to be done until a Job fails that was halted, or whose activeDeadlineSeconds is 0 (`end_patch`)."""
 
     NOTHING = "nothing"
     """The Job has ended, is being deleted, or is not to end."""

@@ -32,7 +32,8 @@ REASON_HALTED: Final = "Halted"
 REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
 """Reason of a Job that failed because its activeDeadlineSeconds has passed. A halt sets this deadline."""
 _GENERATION_OF_SECOND_CHANGE: Final = 3
-"""`metadata.generation` is 1 after the creation of a Job, and 2 after its start."""
+"""`metadata.generation` is 1 after the creation of a Job, and each change of the `spec` adds 1. The start of the Job is
+the first change, unless the Job is halted before it starts."""
 _KEEP_SUSPENDED: Final = "keep_suspended"
 """Name of the parameter that keeps the submission from starting the Job."""
 
@@ -49,8 +50,9 @@ def read_job(stored: JobView | Mapping[str, Any]) -> Job:
 class Job(Struct, frozen=True):
     """A Job at one moment. Two values are equal if all fields that the views contain are equal.
 
-    The Job of the first role of a gang with roles is the main Job of the gang. Its own conditions say nothing about the
-    other Jobs. Unless `gang.state.roles` has combined it with the others, the gang therefore counts as not ended.
+    The main Job of a gang with roles is the Job of the first role, or the Job without pods that owns the JobSet of the
+    roles. Its own conditions say nothing about the other Jobs. Unless `gang.state.roles` has combined it with the
+    others, the gang therefore counts as not ended.
     """
 
     view: JobView
@@ -375,7 +377,8 @@ class Job(Struct, frozen=True):
 
     @property
     def is_suspended_again(self) -> bool:
-        """Somebody has suspended the Job after its submission had started it."""
+        """The Job is suspended, and its `spec` has changed at least twice: the submission or Kueue had started the Job,
+        and somebody has suspended it again."""
         return self.is_suspended and self.generation >= _GENERATION_OF_SECOND_CHANGE
 
     @property

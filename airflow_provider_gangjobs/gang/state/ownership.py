@@ -88,14 +88,16 @@ class SweepFacts:
 def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     """Return what a sweep does with a gang. The first rule that fits decides.
 
+    A gang is over if it has ended, was halted, is being deleted, or was dropped (`Job.is_dropped`).
+
     | the gang | action |
     |---|---|
     | is of another installation, or its installation or the own one has no id | leave |
     | is followed, or was followed within the grace | leave |
-    | has ended, was halted, or is being deleted, and its pods are held | release |
-    | was delivered, and its policy deletes the Job | delete |
-    | was halted, and its Job is suspended, so that the Job cannot fail | finish |
-    | has ended, was halted, or is being deleted | leave |
+    | is over, and its pods are held | release |
+    | is over, was delivered and not dropped, and its policy deletes the Job | delete |
+    | is over, and its halted Job is suspended, so that the Job cannot fail | finish |
+    | is over | leave |
     | has no task or no policy, or its policy keeps it after a kill | leave |
     | was handed over by its task, and runs on | leave |
     | is live, and Airflow was not asked | ask |

@@ -47,7 +47,7 @@ class RequeueStep(StrEnum):
 
 
 def may_be_requeued(job: Job) -> bool:
-    """Return whether the gang is one of those that return to their queue."""
+    """Return whether a follower may return the gang to its queue."""
     is_plain = (job.decision or "").startswith("basic:")
     return is_plain and job.is_queued_by_kueue and job.requeues is not None and not job.is_over
 

@@ -19,8 +19,9 @@ gang was halted. When a Job has failed, the JobSet controller deletes the others
 Job with another uid than the submission has noted is not the Job of the gang: the controller has created it again,
 after somebody had deleted the Job of the gang.
 
-`combine` is the only function that knows that a gang may consist of several objects. A kind of object that contains the
-Jobs of a gang itself needs another function that returns a `Job`, such as `gang.state.job_set.read_job_set`.
+`read_gang` is the function that combines the Jobs of a gang, so that its callers see one Job. A kind of object that
+contains the Jobs of a gang itself needs another function that returns a `Job`, such as
+`gang.state.job_set.read_job_set`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[Job]:
 
 
 def is_role_job(job: JobView) -> bool:
-    """Return whether the Job belongs to a role that is not the first one: another Job is the main Job of its gang."""
+    """Return whether the Job belongs to a role and is not the main Job of its gang.
+
+    The main Job is that of the first role. In a JobSet the Jobs of all roles are role Jobs, also the first one.
+    """
     return job.metadata.labels.gang_role is not None and job.metadata.annotations.roles is None
 
 
