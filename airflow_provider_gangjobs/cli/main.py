@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "main"]
 
-SANDBOX = "sandbox"
-"""The extra of this distribution that installs the distribution `gangjobs-sandbox`."""
-
 
 class CommandModule(Protocol):
     """The interface of a command's module."""

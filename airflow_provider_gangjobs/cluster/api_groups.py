@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
 
 EXPIRY_S = 600.0
 """A scheduler that is installed later is noticed after this time, and at once if its group was not served before."""
@@ -33,13 +32,13 @@ class ApiGroup(Struct, frozen=True):
     """Why a request failed; empty if all requests succeeded."""
 
 
-async def read_api_group(client: Client, group: str, *, clock: Clock | None = None) -> ApiGroup:
+async def read_api_group(client: Client, group: str) -> ApiGroup:
     """Return what the cluster serves of a group. A group that is served is cached for `EXPIRY_S`.
 
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    return await loop_local(_Cache).get(client, group, clock or client.clock)
+    return await loop_local(_Cache).get(client, group)
 
 
 class _Cache:
@@ -47,8 +46,8 @@ class _Cache:
         self._lock = asyncio.Lock()
         self._known: dict[tuple[str, str], tuple[ApiGroup, float]] = {}
 
-    async def get(self, client: Client, group: str, clock: Clock) -> ApiGroup:
-        key = client.config.key, group
+    async def get(self, client: Client, group: str) -> ApiGroup:
+        clock, key = client.clock, (client.config.key, group)
         async with self._lock:
             known, expires_at = self._known.get(key, (ApiGroup(), 0.0))
             if clock.monotonic() < expires_at:

@@ -82,8 +82,8 @@ class Position:
 class PendingPositions:
     """The positions of all Jobs of one event loop that wait in queues of Kueue."""
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
+    def __init__(self) -> None:
+        self._clock = Clock()
         self._readers: dict[_Queue, _QueueReader] = {}
 
     def acquire(

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.exceptions import (
 )
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import to_sentence
@@ -26,8 +27,6 @@ from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
 
 IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
 UNSCHEDULABLE_REASON_SUFFIX: Final = f".{WaitCause.UNSCHEDULABLE}"
-JOB_DEADLINE: Final = "DeadlineExceeded"
-"""Reason of a Job that its own activeDeadlineSeconds ended. A disruption before that did not end the Job."""
 
 
 def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
@@ -51,10 +50,11 @@ def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> Gang
     failed = [rank for rank in event.ranks if rank.outcome is not OutcomeKind.SUCCEEDED]
     ranks = tuple(rank.rank for rank in failed if rank.rank is not None)
     ref, reason, message = str(event.ref), event.reason, _message_with_remedy(event)
+    # A disruption before the activeDeadlineSeconds of the Job passed did not end the Job.
     match failed[0] if failed else None:
-        case RankEnd(outcome=OutcomeKind.PREEMPTED, node=node) if reason != JOB_DEADLINE:
+        case RankEnd(outcome=OutcomeKind.PREEMPTED, node=node) if reason != REASON_JOB_DEADLINE:
             return Preempted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
-        case RankEnd(outcome=OutcomeKind.EVICTED | OutcomeKind.LOST, node=node) if reason != JOB_DEADLINE:
+        case RankEnd(outcome=OutcomeKind.EVICTED | OutcomeKind.LOST, node=node) if reason != REASON_JOB_DEADLINE:
             return Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         # The exit code of a pod that was evicted because of a limit of its own may be unknown.
         case RankEnd(outcome=OutcomeKind.FAILED, exit_code=code) as first if code or first.reason == REASON_EVICTED:

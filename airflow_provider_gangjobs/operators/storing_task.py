@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.operators.delivered_task import DeliveredTask
 from airflow_provider_gangjobs.operators.storage_urls import storage_problems
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.operators.task_storage import TaskStorage
     from airflow_provider_gangjobs.submission.submission import Submission
 
-RANK_RESULT_BYTES: Final = 4095
+RANK_RESULT_BYTES: Final = TERMINATION_MESSAGE_BYTES_MAX - 1
 """The largest result of one rank that the kubelet keeps whole."""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, discover
-from airflow_provider_gangjobs.cluster.errors import ApiError, BadRequest, ClusterError, Invalid
+from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
@@ -120,7 +120,7 @@ async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple
         stored = await client.create(JOBS, job, namespace, dry_run=True)
     except (BadRequest, Invalid) as error:
         return False, f"the server refuses a dry run: {error.message}"
-    except (ApiError, ClusterError) as error:
+    except ClusterError as error:
         return None, f"a dry run failed: {error}"
     if dialect.has_link(stored, group):
         return True, f"a dry run keeps {dialect.link_path}"

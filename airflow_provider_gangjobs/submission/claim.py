@@ -115,10 +115,10 @@ async def is_gone(client: ClientProtocol, ref: GangRef) -> bool:
     return await get_main_job(client, ref) is None
 
 
-async def mark_delivered(client: ClientProtocol, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:
+async def mark_delivered(client: ClientProtocol, ref: GangRef, *, at: datetime) -> bool:
     """Mark the outcome as delivered, so that the next submission is a new attempt. Returns false if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
-    return await RetryingRequests(client, ref.namespace, clock=clock).jobs(ref).patch(mark)
+    return await RetryingRequests(client, ref.namespace).jobs(ref).patch(mark)
 
 
 async def mark_delivered_by(
@@ -129,9 +129,7 @@ async def mark_delivered_by(
     return await patch_claimed(client, ref, claim_id, mark, clock=clock)
 
 
-async def hand_over(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
-) -> bool:
+async def hand_over(client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime) -> bool:
     """Give up the claim of a gang that runs on after its task has succeeded, if `claim_id` holds the claim.
 
     Nothing that happens to the task instance ends the gang after that. If the gang has ended, the next submission of
@@ -144,7 +142,7 @@ async def hand_over(
         annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds"),
         annotation_pointer(ANNOTATION_CLAIM): "",
     }
-    return await patch_claimed(client, ref, claim_id, values, clock=clock) is not None
+    return await patch_claimed(client, ref, claim_id, values) is not None
 
 
 async def patch_claimed(

@@ -171,9 +171,7 @@ def result_of(removal: Removal, claim_id: str) -> KillResult:
     return KillResult.LEFT_ALONE if removal.kept is None or removal.job is None else kill_result(removal.job, claim_id)
 
 
-async def delete_claimed(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
-) -> bool:
+async def delete_claimed(client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None) -> bool:
     """Delete the Job, ended or not, if `claim_id` is responsible for the gang.
 
     Returns false if another task instance is responsible. Returns true if the Job was gone.
@@ -183,7 +181,7 @@ async def delete_claimed(
     Raises:
         ClusterError: it is unknown whether the gang is deleted.
     """
-    return (await remove_claimed(client, ref, claim_id, seen=seen, clock=clock)).kept is None
+    return (await remove_claimed(client, ref, claim_id, seen=seen)).kept is None
 
 
 async def remove_claimed(

@@ -93,7 +93,7 @@ async def uploads(client: ClientProtocol, *, namespace: str) -> list[Upload]:
     return sorted(map(_to_upload, stored), key=lambda one: one.content_id)
 
 
-async def delete_upload(client: ClientProtocol, content_id: str, *, namespace: str, clock: Clock | None = None) -> bool:
+async def delete_upload(client: ClientProtocol, content_id: str, *, namespace: str) -> bool:
     """Delete an upload, even if gangs use it. Returns false if the upload was gone. Safe to repeat.
 
     Raises:
@@ -102,7 +102,7 @@ async def delete_upload(client: ClientProtocol, content_id: str, *, namespace: s
     """
     if not is_content_id(content_id):
         raise InvalidGangSpec((Problem("content_id", f"is {content_id!r:.80}", "Give what `upload` returned"),))
-    requests = RetryingRequests(client, namespace, clock=clock)
+    requests = RetryingRequests(client, namespace)
     stored = await requests.find(CONFIGMAPS, content_id)
     if stored is None or (stored["metadata"].get("labels") or {}).get(LABEL_PURPOSE) != ObjectPurpose.UPLOAD:
         return False

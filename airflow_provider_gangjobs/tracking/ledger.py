@@ -34,6 +34,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.owner_references import owned_by
 from airflow_provider_gangjobs.gang.selectors import ledger_selector
 
 if TYPE_CHECKING:
@@ -290,13 +291,12 @@ class Ledger:
         return ours and meta.get("deletionTimestamp") is None
 
     def _manifest(self, data: Mapping[str, str]) -> dict[str, Any]:
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.ref.name, "uid": self.ref.uid}
         labels = {LABEL_GANG: self.ref.name, LABEL_PURPOSE: str(ObjectPurpose.LEDGER), LABEL_JOB_UID: self.ref.uid}
         meta = {
             "name": self._name,
             "namespace": self.ref.namespace,
             "labels": labels,
-            "ownerReferences": [owner],
+            "ownerReferences": [owned_by("batch/v1", "Job", self.ref.name, self.ref.uid)],
         }
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)}
 

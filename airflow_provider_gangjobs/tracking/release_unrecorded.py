@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 log = logging.getLogger(__name__)
@@ -105,7 +104,6 @@ async def drain_pods(
     may_get_pods: bool = True,
     roles: Collection[str] = (),
     within_s: float = DRAIN_WITHIN_S,
-    clock: Clock | None = None,
 ) -> bool:
     """Release the pods of a gang that was deleted or halted, until no pod is held and no other pod is to be expected.
 
@@ -120,7 +118,7 @@ async def drain_pods(
     :return: False if pods may still be held. The Job of a gang that was deleted in the foreground then stays, and the
         next submission of its task, or `gangjobs release`, releases the pods.
     """
-    clock = clock or client.clock
+    clock = client.clock
     began = quiet_since = clock.monotonic()
     backoff = Backoff(clock, base_s=DRAIN_PAUSE_BASE_S, cap_s=DRAIN_PAUSE_CAP_S)
     # The roles, by None for a gang of one Job, whose deletion the Job controller has not noticed yet.

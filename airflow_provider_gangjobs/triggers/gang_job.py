@@ -113,8 +113,6 @@ class PreviousGangTrigger(_GangTrigger):
     :param args: The fields of `TriggerArgs` for the earlier attempt, as keyword arguments.
     """
 
-    until = "ended"
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the pods, and yield one event."""
         await import_in_thread(*CLIENT, "airflow_provider_gangjobs.triggers.previous_attempt_wait")

@@ -208,7 +208,7 @@ def diagnose_outcome(outcome: Outcome) -> Diagnosis:
 _VERDICT_REMEDIES: Final = {
     "JobDeleted": "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.",
     "JobReplaced": "Find out who creates Jobs of this name.",
-    "DeadlineExceeded": "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
+    REASON_JOB_DEADLINE: "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
     "BackoffLimitExceeded": "Look at the events of the Job: its pods left no outcome.",
 }
 

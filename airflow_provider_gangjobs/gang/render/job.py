@@ -37,7 +37,6 @@ from airflow_provider_gangjobs.gang.render.pod_template import (
     gang_template,
     labels_of,
     role_template,
-    user_template,
 )
 from airflow_provider_gangjobs.gang.render.policy import (
     Placement,
@@ -345,5 +344,4 @@ __all__ = [
     "render_job_set",
     "render_role",
     "render_service",
-    "user_template",
 ]

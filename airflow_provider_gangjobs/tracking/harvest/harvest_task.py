@@ -86,15 +86,13 @@ class HarvestTask:
             self._task.add_done_callback(lambda _: self._notify())
 
 
-async def harvest_once(
-    client: Client, ref: GangRef, pods: Sequence[PodView], *, clock: Clock | None = None
-) -> tuple[int, Exception | None]:
+async def harvest_once(client: Client, ref: GangRef, pods: Sequence[PodView]) -> tuple[int, Exception | None]:
     """Record and release pods of a gang that nobody follows any more, as far as they have ended.
 
     Returns:
         The number of pods that are still held, and the last error if some could not be recorded or released.
     """
-    task = HarvestTask(client, ref, clock or Clock(), notify=lambda: None)
+    task = HarvestTask(client, ref, Clock(), notify=lambda: None)
     try:
         task.enqueue(pods)
         error = await task.drain()

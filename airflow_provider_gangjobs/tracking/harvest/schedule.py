@@ -48,7 +48,7 @@ class Backlog(NamedTuple):
     terminating: int = 0
     """Recorded pods with a deletion timestamp. Somebody waits for each of them to go."""
     releasable: int = 0
-    """The other recorded pods."""
+    """The other recorded pods. Nobody waits for their release."""
 
 
 @dataclass

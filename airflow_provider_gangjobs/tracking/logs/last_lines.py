@@ -77,7 +77,6 @@ async def read_logs(
     *,
     outcomes: Sequence[Outcome] = (),
     tail_lines: int = TAIL_LINES,
-    limit_bytes: int = LIMIT_BYTES,
 ) -> list[RankLog]:
     """Read the logs that the policy selects, ordered by rank. At most `RANKS_MAX` logs are read, failed ranks first.
 
@@ -85,7 +84,6 @@ async def read_logs(
 
     :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
     :param tail_lines: Number of lines that are read from the end of each log.
-    :param limit_bytes: Number of bytes that are kept from the end of each log.
     """
     if policy is Logs.NONE:
         return []
@@ -98,7 +96,7 @@ async def read_logs(
 
     async def read(pod: PodView) -> RankLog:
         async with semaphore:
-            return await _read(client, pod, tail_lines=tail_lines, limit_bytes=limit_bytes)
+            return await _read(client, pod, tail_lines=tail_lines)
 
     return list(await asyncio.gather(*map(read, selected)))
 
@@ -176,11 +174,11 @@ def _by_rank(pod: PodView) -> tuple[int, str]:
     return -1 if rank is None else rank, pod.metadata.name
 
 
-async def _read(client: Client, pod: PodView, *, tail_lines: int, limit_bytes: int) -> RankLog:
+async def _read(client: Client, pod: PodView, *, tail_lines: int) -> RankLog:
     name, namespace, main = pod.metadata.name, pod.metadata.namespace, main_container(pod)
     container = main.name if main else None
     try:
-        tail = await client.log_tail(name, namespace, container=container, tail_lines=tail_lines, bytes_max=limit_bytes)
+        tail = await client.log_tail(name, namespace, container=container, tail_lines=tail_lines, bytes_max=LIMIT_BYTES)
     except ClusterError as exc:
         return _rank_log(pod, problem=explain_problem(exc, removal_of(pod)))
     missing = _missing(tail)
