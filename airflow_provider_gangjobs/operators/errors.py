@@ -70,9 +70,9 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
         which is already part of this text.
     """
     if log_tail:
-        return f"Last lines of {rank.label}:\n{log_tail}"
+        return f"Last lines of {rank.name}:\n{log_tail}"
     has_own = rank.message and rank.message.strip(" .") not in message
-    return f"Termination message of {rank.label}:\n{rank.message.rstrip()}" if has_own else ""
+    return f"Termination message of {rank.name}:\n{rank.message.rstrip()}" if has_own else ""
 
 
 def _message_with_remedy(event: GangEvent) -> str:

@@ -68,7 +68,7 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     role_rank: int | None = None
 
     @property
-    def label(self) -> str:
+    def name(self) -> str:
         """How messages name the rank of the pod, or the pod if it has no rank."""
         return name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
 
