@@ -319,7 +319,7 @@ def test_ledgers_and_events_without_roles_are_read_as_those_of_a_gang_of_one_job
         "phase": "running",
         "ranks": [end],
     }
-    assert GangEvent.from_payload(payload).ranks[0].label == "rank 3"
+    assert GangEvent.from_payload(payload).ranks[0].name == "rank 3"
 
 
 def test_entry_of_a_gang_of_one_job_has_no_fields_of_roles():
