@@ -33,13 +33,13 @@ from airflow_provider_gangjobs.operators.deferral import (
     with_deadline,
     worker_wait_limit_s,
 )
-from airflow_provider_gangjobs.operators.hand_over import HandOver, is_handed_over, submitted_event
 from airflow_provider_gangjobs.operators.messages import submission_messages
 from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.operators.skip import skip_on_exit_codes
 from airflow_provider_gangjobs.operators.start_guard import StartGuard
 from airflow_provider_gangjobs.operators.storing_task import StoringTask
 from airflow_provider_gangjobs.operators.trigger_args import args_of_submission, trigger_args
+from airflow_provider_gangjobs.operators.wait_until import HandOver, is_handed_over, submitted_event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

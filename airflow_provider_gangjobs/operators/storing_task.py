@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import Results
-from airflow_provider_gangjobs.operators.delivered_task import DeliveredTask
+from airflow_provider_gangjobs.operators.delivery import DeliveredTask
 from airflow_provider_gangjobs.operators.storage_urls import storage_problems
 
 if TYPE_CHECKING:

@@ -21,12 +21,13 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
 )
-from airflow_provider_gangjobs.operators import callback_paths, hand_over, parameter_checks, shorthands
+from airflow_provider_gangjobs.operators import callback_paths, parameter_checks, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 from airflow_provider_gangjobs.operators.kubernetes_names import renamed_parameters
 from airflow_provider_gangjobs.operators.mpi import mpi_problems
 from airflow_provider_gangjobs.operators.roles import role_problems
 from airflow_provider_gangjobs.operators.storage_urls import storage_problems, to_url
+from airflow_provider_gangjobs.operators.wait_until import limit_problems
 
 if TYPE_CHECKING:
     import os
@@ -367,7 +368,7 @@ class GangTaskParameters(BaseOperator):
         problems += shorthands.result_problems(self.results_limit)
         problems += tuple(storage_problems("result_storage", self.result_storage))
         problems += tuple(storage_problems("log_storage", self.log_storage))
-        problems += hand_over.limit_problems(self, choices["wait_until"])
+        problems += limit_problems(self, choices["wait_until"])
         problems += role_problems(self.roles, choices["wait_until"], self.launch)
         if problems:
             raise InvalidGangSpec(problems)
