@@ -72,9 +72,10 @@ class OutcomesMissing(GangJobError):
             why = "The outcomes are not recorded"
         else:
             why = "The outcomes are not recorded, and the pods no longer exist"
-        are = "is" if self.held == 1 else "are"
-        pods = f"{pluralize(self.held, 'pod')} {are} still held by the finalizer gangjobs.airflow/harvest"
-        held = pods if self.held else ""
+        held = ""
+        if self.held:
+            are = "is" if self.held == 1 else "are"
+            held = f"{pluralize(self.held, 'pod')} {are} still held by the finalizer gangjobs.airflow/harvest"
         return " ".join(filter(None, (to_short_sentence(why), to_short_sentence(self.problem), held)))
 
     @property

@@ -50,10 +50,15 @@ def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
 
 def _with_folder(spec: GangSpec, folder: str) -> dict[str, Any]:
     """Return the parameters that have `env`: those of the gang, or `roles`, because each role has its own."""
-    owners = {"": {"env": spec.env}} if spec.roles is None else {name: dict(spec.roles[name]) for name in spec.roles}
-    for parameters in owners.values():
-        add_env(parameters, {gangjobs_result.ENV_STORAGE: folder})
-    return owners[""] if spec.roles is None else {"roles": owners}
+    variables = {gangjobs_result.ENV_STORAGE: folder}
+    if spec.roles is None:
+        of_gang: dict[str, Any] = {"env": spec.env}
+        add_env(of_gang, variables)
+        return of_gang
+    roles = {name: dict(role) for name, role in spec.roles.items()}
+    for role in roles.values():
+        add_env(role, variables)
+    return {"roles": roles}
 
 
 def is_local(folder: str) -> bool:
@@ -69,10 +74,9 @@ def _path(folder: str) -> PurePosixPath:
 def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
     if validate(spec):
         return  # the submission reports these problems
-    for role in spec.roles or ("",):
-        pods = spec_of_role(spec, role) if role else spec
-        if problem := _volume_problem(user_template(pods, manifest_of(pods))["spec"], path):
-            where = f" in the role {role}" if role else ""
+    pods = {f" in the role {role}": spec_of_role(spec, role) for role in spec.roles} if spec.roles else {"": spec}
+    for where, each in pods.items():
+        if problem := _volume_problem(user_template(each, manifest_of(each))["spec"], path):
             raise InvalidGangSpec((Problem(PARAMETER, f"{path} {problem}{where}", REMEDY),))
 
 

@@ -64,17 +64,17 @@ class FailedRanks:
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
         self._last: dict[int | str, tuple[str, bool]] = {}
-        self.add(outcomes)
+        for outcome in outcomes:
+            self.add(outcome)
 
     def __len__(self) -> int:
         return sum(has_failed for _, has_failed in self._last.values())
 
-    def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Count the outcomes of these pods, unless a later pod of the same rank is counted."""
-        for outcome in outcomes:
-            key = outcome.uid if outcome.rank is None else outcome.rank
-            end = (_created(outcome), outcome.outcome in _ORDER)
-            self._last[key] = max(self._last.get(key, end), end)
+    def add(self, outcome: Outcome) -> None:
+        """Count the outcome of a pod, unless a later pod of the same rank is counted."""
+        key = outcome.uid if outcome.rank is None else outcome.rank
+        end = (_created(outcome), outcome.outcome in _ORDER)
+        self._last[key] = max(self._last.get(key, end), end)
 
 
 def _created(outcome: Outcome) -> str:

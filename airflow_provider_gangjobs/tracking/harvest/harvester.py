@@ -336,7 +336,7 @@ class Harvester:
         """Keep outcomes for the event. If there are many, and the ledger has them, only `outcomes` are kept."""
         for outcome in outcomes:
             self._outcomes.setdefault(outcome.uid, outcome)
-            self.failed_ranks.add((outcome,))
+            self.failed_ranks.add(outcome)
         if self._ledger is not None and len(self._outcomes) > 2 * OUTCOMES_KEPT_MAX:
             self._outcomes = {outcome.uid: outcome for outcome in self.outcomes}
 
