@@ -129,6 +129,12 @@ _OUTCOME_RULES: Final = (
     ),
     _Rule(
         "PodDeleted",
+        lambda outcome: outcome.is_deleted_success,
+        _constant("had its pod deleted after its main container had succeeded, while another container ran on"),
+        "Find out who deleted the pod, and let its other containers end with the main container.",
+    ),
+    _Rule(
+        "PodDeleted",
         _kind_is(OutcomeKind.DELETED),
         _constant("had its pod deleted"),
         "Find out who deleted the pod: a person, a drain or a clean-up.",
@@ -234,7 +240,7 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRa
         summary = ": ".join(filter(None, (verdict.reason, verdict.message)))
         return Diagnosis(verdict.reason or "Failed", summary, _VERDICT_REMEDIES.get(verdict.reason, ""))
     found = diagnose_outcome(cause)
-    others = len(FailedRanks(outcomes) if failed is None else failed) - 1
+    others = len(FailedRanks(outcomes) if failed is None else failed) - (not cause.is_deleted_success)
     consequence = f"; {pluralize(others, 'other rank')} ended after it" if others > 0 else ""
     return Diagnosis(found.code, f"{found.summary}{consequence}", found.remedy)
 
@@ -253,6 +259,8 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
     WaitCause.STARTING: "Raise assemble_timeout, or use a smaller image.",
     WaitCause.RANKS: "Raise run_timeout.",
+    WaitCause.SIDECAR: "Let the container end with the main container, or make it an init container with "
+    "restartPolicy: Always.",
 }
 
 

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     WaitCause,
     WaitInputs,
     explain_assembly,
+    explain_run,
     explain_suspension,
 )
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -193,7 +194,7 @@ def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
         case Phase.ASSEMBLING:
             return explain_assembly(inputs)
         case Phase.RUNNING:
-            return Wait(WaitCause.RANKS)
+            return explain_run(inputs.pods)
         case Phase.FINISHING:
             return _finishing(inputs, verdict)
         case _:
@@ -224,7 +225,8 @@ def _format_assembling(counts: Counts) -> str:
 
 
 def _format_running(counts: Counts) -> str:
-    return f"{min(counts.started, counts.ranks)}/{counts.ranks} ranks"
+    ended = max(counts.ranks - counts.running, 0)
+    return f"{counts.ranks - ended}/{counts.ranks} ranks" + (f", {ended} ended" if ended else "")
 
 
 def _format_ended(counts: Counts) -> str:
