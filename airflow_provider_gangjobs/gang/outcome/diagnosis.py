@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.gang.state.roles import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -130,7 +131,7 @@ _OUTCOME_RULES: Final = (
     _Rule(
         "PodDeleted",
         lambda outcome: outcome.is_deleted_success,
-        _constant("had its pod deleted after its main container had succeeded, while another container ran on"),
+        _constant("had its pod deleted after its main container had succeeded, before its other containers had ended"),
         "Find out who deleted the pod, and let its other containers end with the main container.",
     ),
     _Rule(
@@ -213,6 +214,7 @@ def diagnose_outcome(outcome: Outcome) -> Diagnosis:
 
 _VERDICT_REMEDIES: Final = {
     "JobDeleted": "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.",
+    REASON_JOB_MISSING: "Find out who deleted the Job of the role: a user, a TTL, or a clean-up of the namespace.",
     "JobReplaced": "Find out who creates Jobs of this name.",
     REASON_JOB_DEADLINE: "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
     "BackoffLimitExceeded": "Look at the events of the Job: its pods left no outcome.",
@@ -229,6 +231,8 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRa
     cause = (
         root_cause(outcomes) if verdict.kind is VerdictKind.FAILED and verdict.reason != REASON_JOB_DEADLINE else None
     )
+    if verdict.reason == REASON_JOB_MISSING and cause is not None and cause.outcome is OutcomeKind.DELETED:
+        cause = None  # the pods were deleted with their Job, or because the provider has ended the other roles
     if cause is None and verdict.reason == REASON_JOB_DEADLINE and verdict.limited_by:
         return Diagnosis(
             verdict.reason,

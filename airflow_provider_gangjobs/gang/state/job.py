@@ -249,8 +249,19 @@ class Job(Struct, frozen=True):
     @property
     def started_ranks(self) -> int:
         """Number of ranks that have started by the counters of the Job, which count ready pods and ended pods."""
-        status = self.status
-        return status.ready + status.succeeded + status.failed
+        return self.status.ready + self.ended_ranks
+
+    @property
+    def ended_ranks(self) -> int:
+        """Number of ranks that have started and ended, by the counters of the Job.
+
+        A Job that ends by a deadline counts pods as failed that never started. These are left out, unless the gang was
+        halted while all ranks ran.
+        """
+        decided = self.failed_condition or self.failure_target_condition
+        is_by_deadline = self.is_halted or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
+        ran = (self.halt_note or "").startswith(f"{REASON_JOB_DEADLINE}.running.")  # the format of `DeadlineHalt`
+        return self.status.succeeded + (0 if is_by_deadline and not ran else self.status.failed)
 
     @property
     def has_pods_left(self) -> bool:

@@ -110,7 +110,7 @@ class PodIndex:
 
     def counts(self, job: Job | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
-        ended = job.status.succeeded + job.status.failed if job else 0
+        ended = job.ended_ranks if job else 0
         started_ever = max(self._with_completed(self._started, job), ended + len(self._running))
         ranks = job.ranks if job else len(self._created)
         at_least = min(started_ever, ranks)

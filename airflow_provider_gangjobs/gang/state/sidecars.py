@@ -106,7 +106,7 @@ def decide_end(job: Job, pods: Iterable[PodView], rules: JobRules) -> EndByMain 
     if failed:
         first = min(failed, key=lambda pod: _finished_at(ends[pod.metadata.uid]))
         due = _finished_at(ends[first.metadata.uid]) + SIDECAR_GRACE
-        jobs = tuple(one for one in _jobs_of(job) if first.metadata.is_owned_by(one.metadata.uid))
+        jobs = tuple(one for one in _jobs_of(job) if not job.jobs or first.metadata.is_owned_by(one.metadata.uid))
         return EndByMain(MainContainersEnd.FAILED, due, lingering, jobs) if jobs and rules.fails_at_once else None
     if not lingering or len(lingering) < len(running_on) or not _may_succeed(job, rules):
         return None
