@@ -52,6 +52,10 @@ ANNOTATION_DISRUPTIONS: Final = metadata_keys.ANNOTATION_DISRUPTIONS
 the number is 0."""
 ANNOTATION_HALTED: Final = metadata_keys.ANNOTATION_HALTED
 """Why the gang was halted. On the Job."""
+ANNOTATION_MAIN_CONTAINERS: Final = metadata_keys.ANNOTATION_MAIN_CONTAINERS
+"""How the ranks of the Job have ended by their main containers, one of
+`gang.state.main_containers.MainContainersEnd`. On a Job that the provider has ended because other containers kept its
+pods running."""
 ANNOTATION_TIME_LIMIT: Final = metadata_keys.ANNOTATION_TIME_LIMIT
 """The parameters of the task from which activeDeadlineSeconds was computed. On the Job. Absent if the user set
 activeDeadlineSeconds, or if the task has no time limits."""

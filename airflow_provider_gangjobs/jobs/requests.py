@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.cluster.preconditions import patch_uid, patch_unc
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job import Job
+from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd, end_by_main_patch
 from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted
 from airflow_provider_gangjobs.jobs.read import get_job
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.kube.views import JobView
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,11 @@ class JobRequests:
         """Merge-patch the Job in exactly the version that was read. Return false if the Job has changed."""
         version = {**version_of(job.view.metadata), "uid": self.ref.uid}
         return await self.retry(lambda: patch_unchanged(self.client, JOBS, version, body))
+
+    async def end_by_main(self, job: JobView, end: MainContainersEnd) -> bool:
+        """Mark one Job of the gang, and end its pods. Return false if the Job is not in the version that was read."""
+        body = end_by_main_patch(end)
+        return await self.retry(lambda: patch_unchanged(self.client, JOBS, version_of(job.metadata), body))
 
     async def halt(self, job: Job, reason: str) -> bool:
         """Halt the gang of a Job that was just read. Return false if the Job is gone.

@@ -96,6 +96,7 @@ class JobAnnotations(Annotations, frozen=True):
     delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
     disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
     halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
+    main_containers: str | None = msgspec.field(name=keys.ANNOTATION_MAIN_CONTAINERS, default=None)
     time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)
     task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
     gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)
@@ -158,17 +159,27 @@ class JobView(_View, frozen=True):
     status: JobStatus = JobStatus()
 
 
+class RestartRule(_View, frozen=True):
+    """An item of `restartPolicyRules` of a container."""
+
+    action: str = ""
+
+
 class ContainerSpec(_View, frozen=True):
     """A container of `spec.containers` or `spec.initContainers`."""
 
     name: str = ""
     image: str = ""
+    restart_policy: str = ""
+    """The policy of this container; empty if the policy of the pod applies."""
+    restart_policy_rules: tuple[RestartRule, ...] = ()
 
 
 class PodSpec(_View, frozen=True):
     """The fields of the `spec` of a pod that are read. Without a node, `node_name` is empty."""
 
     node_name: str = ""
+    restart_policy: str = ""
     containers: tuple[ContainerSpec, ...] = ()
     init_containers: tuple[ContainerSpec, ...] = ()
 

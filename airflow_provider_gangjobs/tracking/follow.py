@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s,
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, has_queue_decision, waits_for_kueue
+from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.requests import JobRequests
@@ -43,6 +44,7 @@ from airflow_provider_gangjobs.tracking.retry_until_answered import (
     gather_or_cancel,
     retry_until_answered,
 )
+from airflow_provider_gangjobs.tracking.sidecars import Sidecars
 from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence
 
@@ -77,6 +79,12 @@ pause."""
 RESULTS_GONE: Final = (
     "The Job was deleted after its end, and the recorded outcomes of its ranks with it. A task that wants results "
     "fails. Set a longer ttl_after_finished."
+)
+
+ENDED_BY_MAIN: Final = (
+    f"Other containers still ran {SIDECAR_GRACE.total_seconds():.0f} s after the end of the main containers, so the "
+    "provider has ended the Job, which shows Failed. Let these containers end with the main container, or make them "
+    "init containers with restartPolicy: Always."
 )
 
 
@@ -160,6 +168,7 @@ class _Follower:
         self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
         self.requeue = Requeue(self.jobs)
         self.harvest = HarvestTask(client, ref, clock, watch.wake)
+        self.sidecars = Sidecars(client, self.jobs, self.harvest, now)
         self.limits = limits
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=limits)
         self.evidence = WaitEvidence(client, ref, watch, clock)
@@ -240,7 +249,8 @@ class _Follower:
             return _Sleep(requeue_s, 0.0)
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
-        return await self._next_sleep(observation, _soonest(report_in_s, requeue_s))
+        ends_in_s = await self.sidecars.advance(job, pods.index)
+        return await self._next_sleep(observation, _soonest(report_in_s, requeue_s, ends_in_s))
 
     async def _requeue(self, job: Job | None) -> float | None:
         """Do the next step of the return to the queue (`Requeue.advance`). A follower without assemble_timeout does
@@ -332,7 +342,7 @@ class _Follower:
             diagnose_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks),
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
-            notes=(*result.notes, *self._notes_on_lost_results(verdict)),
+            notes=(*result.notes, *self._notes_on_lost_results(verdict), *_notes_on_sidecars(job)),
         )
 
     def _notes_on_lost_results(self, verdict: Verdict) -> tuple[str, ...]:
@@ -431,6 +441,10 @@ class _Follower:
 
 
 _RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)
+
+
+def _notes_on_sidecars(job: Job | None) -> tuple[str, ...]:
+    return (ENDED_BY_MAIN,) if job is not None and job.is_ended_by_main else ()
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHORT_WAIT_S: Final = 3.0
 """Times of the API server have whole seconds, so a wait of three seconds by these times lasted two seconds or more."""
 _USUALLY_SHORT: Final = frozenset(
-    {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER}
+    {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER, WaitCause.SIDECAR}
 )
 """Every gang waits for these, usually for less than a second."""
 
@@ -65,7 +65,8 @@ class PhaseReporter:
 def _delay_s(observation: Observation, now: datetime) -> float | None:
     wait = observation.wait
     is_usually_short = wait.cause in _USUALLY_SHORT or wait.names_no_cause
-    if not is_usually_short or observation.since is None:
+    since = wait.since or observation.since
+    if not is_usually_short or since is None:
         return None
-    age_s = (now - observation.since).total_seconds()
+    age_s = (now - since).total_seconds()
     return SHORT_WAIT_S - age_s if age_s < SHORT_WAIT_S else None

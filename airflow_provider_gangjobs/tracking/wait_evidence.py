@@ -12,6 +12,8 @@ from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCau
 from airflow_provider_gangjobs.tracking.read.job_events import job_events, queue_events, refusal_events
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -42,6 +44,7 @@ class WaitEvidence:
         self._queue_events: tuple[EventView, ...] = ()
         self._queue_events_due = clock.monotonic() + QUEUE_EVENTS_AFTER_S
         self._refusal = ""
+        self._ran_after_start: datetime | None = None
         self._has_read_refusal = False
 
     @property
@@ -59,10 +62,14 @@ class WaitEvidence:
             "queue_workload": self._watch.queue_workload,
             "queue_position": self._watch.queue_position,
             "earlier_refusal": self._refusal,
+            "ran_after_start": self._ran_after_start,
         }
 
     def keep(self, observation: Observation) -> None:
-        """Keep why the scheduler cannot place the gang, because it may overwrite the message that says so."""
+        """Keep why the scheduler cannot place the gang, because it may overwrite the message that says so, and that all
+        ranks have started, because a pod may be deleted before the Job shows its end."""
+        if observation.phase is Phase.RUNNING:
+            self._ran_after_start = observation.began.get(Phase.ASSEMBLING)
         if observation.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
             self._refusal = ""

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.cluster.resources import NAMESPACES
+from airflow_provider_gangjobs.cluster.resources import NAMESPACES, PODS, Resource
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from tests.cluster.tenant import Tenant
@@ -24,6 +24,7 @@ from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest
 from tests.endings.scenario_runner import outcomes_by_rank, play
 from tests.endings.scenarios import ROLE_SCENARIOS, SCENARIOS
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -131,3 +132,73 @@ async def test_deletion_of_a_namespace_waits_until_all_outcomes_are_recorded(
                 return tenant.namespace not in {one["metadata"]["name"] for one in await admin.list(NAMESPACES)}
 
             await gang.until(is_gone)
+
+
+INJECTION = {
+    "failurePolicy": "Fail",
+    "reinvocationPolicy": "Never",
+    "matchConstraints": {
+        "resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+        ]
+    },
+    "mutations": [
+        {
+            "patchType": "JSONPatch",
+            "jsonPatch": {
+                "expression": '[JSONPatch{op: "add", path: "/spec/containers/0", value: '
+                'Object.spec.containers{name: "istio-proxy", image: "proxy:1"}}]'
+            },
+        }
+    ],
+}
+"""Inserts a container before the container of the rank, as a webhook of a service mesh does."""
+
+
+@asynccontextmanager
+async def injecting(admin: Client, namespace: str) -> AsyncIterator[None]:
+    """Let the API server inject a container into the pods of a namespace, and wait until it does."""
+    kind = "MutatingAdmissionPolicy"
+    policies = Resource("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", kind, namespaced=False)
+    bindings = Resource(policies.group, "v1", "mutatingadmissionpolicybindings", f"{kind}Binding", namespaced=False)
+    meta = {"apiVersion": f"{policies.group}/v1", "metadata": {"name": namespace}}
+    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    await admin.create(policies, {**meta, "kind": policies.kind, "spec": INJECTION})
+    spec = {"policyName": namespace, "matchResources": selector}
+    await admin.create(bindings, {**meta, "kind": bindings.kind, "spec": spec})
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                if await _is_injected(admin, namespace):
+                    break
+                await asyncio.sleep(0.2)
+        yield
+    finally:
+        await admin.delete(bindings, namespace)
+        await admin.delete(policies, namespace)
+
+
+async def _is_injected(admin: Client, namespace: str) -> bool:
+    container = {"name": "main", "image": "trainer:1"}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+    stored = await admin.create(PODS, body, namespace)
+    await admin.delete(PODS, "probe", namespace, grace_period_s=0)
+    return len(stored["spec"]["containers"]) > 1
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "sidecar" in name])
+async def test_injected_container_does_not_keep_a_gang_running(name: str, plane: ControlPlane, tenant: Tenant) -> None:
+    """The gang ends as its main containers did, although the Job controller never sees a pod end by itself."""
+    if plane.release < "1.36":
+        pytest.skip("the API server has no MutatingAdmissionPolicy")
+    scenario = SCENARIOS[name.removesuffix(WITH_ROLES)]
+    has_roles = name.endswith(WITH_ROLES)
+    async with hollow_nodes(plane) as kubelets, injecting(kubelets.admin, tenant.namespace):
+        begun = GangUnderTest.begun(
+            kubelets.admin, tenant.config, tenant.namespace, kubelets, nodes=scenario.nodes, has_roles=has_roles
+        )
+        async with begun as gang:
+            await play(gang, scenario)
+            pods = [change.obj for change in (await gang.record()).of("pods") if change.gang == gang.ref.name]
+            assert {pod["spec"]["containers"][0]["name"] for pod in pods} == {"istio-proxy"}
+        assert tenant.forbidden_requests() == []

@@ -18,6 +18,7 @@ import msgspec
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DEFAULT_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -28,6 +29,8 @@ HOSTNAME = "kubernetes.io/hostname"
 STOP_S = 0.1
 """How long a program takes to end after SIGTERM."""
 SIGTERM_CODE = 143
+SIDECAR = "istio-proxy"
+"""The container that runs on after `end_main`. The template of the Job does not have it."""
 WATCH_S = 60.0
 AGAIN_S = 0.5
 
@@ -94,10 +97,21 @@ class FakeKubelets:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def end(self, pod: Obj, exit_code: int = 0, message: str = "") -> None:
-        """Let the program of the pod end by itself."""
+        """Let all programs of the pod that still run end by themselves."""
+        ended = self._ended(pod, exit_code, message)
+        states = {name: state if "terminated" in state else ended for name, state in _states(pod).items()}
+        has_failed = any(state["terminated"]["exitCode"] for state in states.values())
+        await self._status(pod, "Failed" if has_failed else "Succeeded", states)
+
+    async def end_main(self, pod: Obj, exit_code: int = 0, message: str = "") -> None:
+        """Let the program of the rank end by itself. The container that was injected into the pod runs on."""
+        states = {SIDECAR: {"running": {"startedAt": _text(self.now())}}, **_states(pod)}
+        await self._status(pod, "Running", {**states, _main(pod): self._ended(pod, exit_code, message)})
+
+    def _ended(self, pod: Obj, exit_code: int, message: str) -> Obj:
         ended = {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "message": message}
         times = {"startedAt": _text(started_at(pod) or self.now()), "finishedAt": _text(self.now())}
-        await self._status(pod, "Failed" if exit_code else "Succeeded", {"terminated": ended | times})
+        return {"terminated": ended | times}
 
     async def reconnect(self, name: str) -> None:
         """Let a node that was dead report again, and handle the pods that have changed meanwhile."""
@@ -123,7 +137,8 @@ class FakeKubelets:
             self._once(pod, "remove" if is_terminal else "stop", self._remove(pod) if is_terminal else self._stop(pod))
         elif pod["status"].get("phase", "Pending") == "Pending":
             started = {"running": {"startedAt": _text(self.now())}}
-            self._once(pod, "start", self._status(pod, "Running", started))
+            states = {container["name"]: started for container in pod["spec"]["containers"]}
+            self._once(pod, "start", self._status(pod, "Running", states))
 
     def _once(self, pod: Obj, what: str, work: Coroutine[Any, Any, None]) -> None:
         key = (pod["metadata"]["uid"], what)
@@ -145,24 +160,31 @@ class FakeKubelets:
             PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], uid=pod["metadata"]["uid"], grace_period_s=0
         )
 
-    async def _status(self, pod: Obj, phase: str, state: Obj) -> None:
-        meta, container = pod["metadata"], pod["spec"]["containers"][0]
-        running = phase == "Running"
-        container_status = {
-            "name": container["name"],
-            "image": container["image"],
-            "imageID": "",
-            "ready": running,
-            "started": running,
-            "restartCount": 0,
-            "state": state,
-        }
+    async def _status(self, pod: Obj, phase: str, states: dict[str, Obj]) -> None:
+        meta, running = pod["metadata"], phase == "Running"
+        statuses = [_container_status(name, state) for name, state in states.items()]
         ready = {"type": "Ready", "status": str(running), "lastTransitionTime": _text(self.now())}
-        status = {"phase": phase, "containerStatuses": [container_status], "conditions": [ready]}
+        status = {"phase": phase, "containerStatuses": statuses, "conditions": [ready]}
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
         await self.admin.patch(
             PODS, meta["name"], meta["namespace"], body, patch_type=PatchType.STRATEGIC, subresource="status"
         )
+
+
+def _main(pod: Obj) -> str:
+    first: str = pod["spec"]["containers"][0]["name"]
+    return (pod["metadata"].get("annotations") or {}).get(ANNOTATION_DEFAULT_CONTAINER, first)
+
+
+def _states(pod: Obj) -> dict[str, Obj]:
+    """Return the state of each container of a pod that has started; a pod that ends before has that of its program."""
+    return {one["name"]: one["state"] for one in pod["status"].get("containerStatuses") or ()} or {_main(pod): {}}
+
+
+def _container_status(name: str, state: Obj) -> Obj:
+    running = "running" in state
+    status = {"name": name, "image": "x:1", "imageID": "", "ready": running, "started": running, "restartCount": 0}
+    return {**status, "state": state}
 
 
 async def _tolerantly(work: Coroutine[Any, Any, None]) -> None:

@@ -169,6 +169,10 @@ class GangUnderTest:
         """Let the program of the rank end by itself."""
         await self.kubelets.end(await self.pod(rank), exit_code, message)
 
+    async def end_main(self, rank: int, exit_code: int = 0, message: str = "") -> None:
+        """Let the program of the rank end by itself, while a container that was injected into its pod runs on."""
+        await self.kubelets.end_main(await self.pod(rank), exit_code, message)
+
     async def end_all(self) -> None:
         for pod in await self.running_pods():
             await self.kubelets.end(pod)

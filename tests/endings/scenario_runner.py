@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_MAIN_CONTAINERS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.service import GangService
@@ -72,6 +73,8 @@ def job_verdict(job: Obj) -> Status | None:
     true_conditions = {c["type"] for c in job["status"].get("conditions") or () if c["status"] == "True"}
     if "Complete" in true_conditions:
         return Status.SUCCEEDED
+    if job["metadata"].get("annotations", {}).get(ANNOTATION_MAIN_CONTAINERS) == "succeeded":
+        return Status.SUCCEEDED if "Failed" in true_conditions else None
     was_deleted = "deletionTimestamp" in job["metadata"]
     return Status.FAILED if "Failed" in true_conditions and not was_deleted else None
 

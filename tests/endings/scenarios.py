@@ -196,6 +196,29 @@ async def leader_succeeds(gang: GangUnderTest) -> None:
     await gang.end(0)
 
 
+async def sidecars_run_on(gang: GangUnderTest) -> None:
+    await gang.running()
+    for rank in range(2):
+        await gang.end_main(rank, message=f'{{"rank": {rank}}}')
+
+
+async def one_fails_and_sidecars_run_on(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.end_main(1, 3)
+
+
+async def one_succeeds_and_one_sidecar_runs_on(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.end_main(0)
+    await gang.end(1)
+
+
+async def person_deletes_pod_of_ended_rank(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.end_main(1)
+    await gang.delete_pod(1)
+
+
 async def time_passes(gang: GangUnderTest) -> None:
     """Do nothing until the deadline has passed."""
 
@@ -303,6 +326,18 @@ SCENARIOS: dict[str, Scenario] = {
         OK,
         EVICTED + OK,
         spec=plain(backoffLimit=0, **rule("Ignore", **ON_DISRUPTION)),
+    ),
+    "all succeed, and sidecars run on": Scenario(
+        sidecars_run_on, Status.SUCCEEDED, "Succeeded", OK, OK, is_slow=True, notes=1
+    ),
+    "all succeed, and one sidecar runs on": Scenario(
+        one_succeeds_and_one_sidecar_runs_on, Status.SUCCEEDED, "Succeeded", OK, OK, is_slow=True, notes=1
+    ),
+    "one fails, and its sidecar runs on": Scenario(
+        one_fails_and_sidecars_run_on, Status.FAILED, "AppFailed", DELETED, FAILED, is_slow=True, notes=1
+    ),
+    "a person deletes the pod of a rank that has succeeded, and whose sidecar runs on": Scenario(
+        person_deletes_pod_of_ended_rank, Status.FAILED, "PodDeleted", DELETED, OK
     ),
     "the leader's success is enough": Scenario(
         leader_succeeds,

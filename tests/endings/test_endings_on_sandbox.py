@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
+from airflow_provider_gangjobs.gang.outcome.task_result import task_result
+from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
+from tests.crashes import CrashingAtFirst, may_die
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest
-from tests.endings.scenario_runner import play
+from tests.endings.scenario_runner import check, outcomes_by_rank, play
 from tests.endings.scenarios import ROLE_SCENARIOS, SCENARIOS, Scenario
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 NODE_GRACE_S = 86400.0
 
@@ -29,8 +43,54 @@ async def test_gang_with_roles_ends_as_a_gang_of_one_job(name: str) -> None:
     await play_on_sandbox(ROLE_SCENARIOS[name], "1.37", has_roles=True)
 
 
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("request_kind", ["GET jobs", "LIST pods", "POST configmaps", "LIST configmaps", "PATCH jobs"])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "run on" in name])
+@in_virtual_time
+async def test_next_follower_comes_to_the_same_end_of_a_gang_with_sidecars(
+    name: str, request_kind: str, applied: bool
+) -> None:
+    """The first follower dies before or after its first request of this kind."""
+    scenario = SCENARIOS[name]
+    async with gang_on_sandbox(scenario, "1.37") as (plane, gang):
+        process = CrashingAtFirst(plane.client, {request_kind}, applied=applied)
+        first = asyncio.create_task(follow(process, gang.ref, **follower_options(plane)))
+        await scenario.act(gang)
+        with may_die(process):
+            await first
+        assert process.has_died or request_kind == "LIST configmaps", process.requests
+        event = await gang.follow()
+        assert (event.status, event.reason) == (scenario.status, scenario.code)
+        assert outcomes_by_rank(event) == {0: scenario.rank_0, 1: scenario.rank_1}
+        await check(gang, event)
+        if name == "all succeed, and sidecars run on":
+            assert await results(plane, event) == [{"rank": 0}, {"rank": 1}]
+        assert (await gang.follow()).status is scenario.status
+
+
+async def results(plane: VirtualControlPlane, event: GangEvent) -> Any:
+    """Return what the task returns, with all results."""
+    collected = await collect_outcomes(plane.client, event)
+    assert collected.completed is not None
+    assert collected.is_complete
+    return task_result(collected.outcomes, collected.completed, Results.ALL, event.ref)
+
+
+def follower_options(plane: VirtualControlPlane) -> dict[str, Any]:
+    return {"now": plane.clock.now, "clock": loop_clock(), "report": lambda _: None}
+
+
 async def play_on_sandbox(scenario: Scenario, release: str, *, has_roles: bool = False) -> None:
     """Run the scenario on an embedded cluster of this release."""
+    async with gang_on_sandbox(scenario, release, has_roles=has_roles) as (_, gang):
+        await play(gang, scenario)
+
+
+@asynccontextmanager
+async def gang_on_sandbox(
+    scenario: Scenario, release: str, *, has_roles: bool = False
+) -> AsyncIterator[tuple[VirtualControlPlane, GangUnderTest]]:
+    """Submit the gang of a scenario on an embedded cluster of this release."""
     async with VirtualControlPlane.running(
         release=release, nodes=0, plays_nodes=False, node_grace_s=NODE_GRACE_S
     ) as plane:
@@ -46,4 +106,4 @@ async def play_on_sandbox(scenario: Scenario, release: str, *, has_roles: bool =
             **scenario.spec,
         )
         async with kubelets.playing(), begun as gang:
-            await play(gang, scenario)
+            yield plane, gang

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_HALTED
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from tests.guarantees.claims import find_order
 from tests.guarantees.history import (
     CONFIGMAPS,
@@ -34,6 +34,7 @@ from tests.guarantees.history import (
     is_held,
     is_running,
     job_uid_of,
+    main_exit_code,
     rank_of,
     spans,
     termination_message,
@@ -96,6 +97,9 @@ def success_is_complete(history: History, grace_s: float = GRACE_S) -> list[Viol
 
     The outcome of a rank was readable if it was in the ledger, or in the status of a pod that the finalizer kept. If
     the results of the task are known, they are the results that the ranks wrote. Later no pod of the gang stays held.
+
+    A Job that was marked as succeeded by its main containers counts as complete when it has failed by that. When it was
+    marked, the main container of each rank had ended with exit code 0, and the outcome of the rank could be read.
     """
     return [
         Violation(Guarantee.SUCCESS_IS_COMPLETE, success.at, success.task, what)
@@ -118,7 +122,7 @@ def _own_successes(history: History) -> Iterator[TaskChange]:
 def _faults_of_success(history: History, success: TaskChange, grace_s: float) -> Iterator[str]:
     before = [change for change in history.changes if change.at <= success.at]
     jobs = existing(change for change in before if change.plural == JOBS and change.task == success.task)
-    own = [job for job in jobs.values() if claim_of(job) == success.claim and has_condition(job, "Complete")]
+    own = [job for job in jobs.values() if claim_of(job) == success.claim and _has_succeeded(job)]
     if not own:
         yield f"no complete Job of task instance {success.claim} existed"
         return
@@ -128,8 +132,11 @@ def _faults_of_success(history: History, success: TaskChange, grace_s: float) ->
         yield f"the deletion of Job {name} was requested before"
     if annotation(job, ANNOTATION_DELIVERED):
         yield f"Job {name} was delivered before"
-    messages = _readable_messages(before, uid, name)
-    if missing := completed_ranks(job) - messages.keys():
+    is_marked = annotation(job, ANNOTATION_MAIN_CONTAINERS) is not None
+    if is_marked:
+        yield from _faults_of_mark(before, job)
+    messages = _readable_messages(before, uid, name, by_main=is_marked)
+    if missing := _successful_ranks(job) - messages.keys():
         yield f"the outcomes of ranks {sorted(missing)} of Job {name} could not be read"
     elif success.results is not None:
         yield from _wrong_results(success.results, messages)
@@ -139,8 +146,31 @@ def _faults_of_success(history: History, success: TaskChange, grace_s: float) ->
         yield f"pods {', '.join(still)} were held {grace_s:g} s later"
 
 
-def _readable_messages(before: list[Change], job_uid: str, gang: str) -> dict[int, str]:
-    """Return the termination message of each rank of a gang whose outcome is in the ledger or in a held pod."""
+def _has_succeeded(job: Obj) -> bool:
+    return has_condition(job, "Complete") or (_is_marked(job) and has_condition(job, "Failed"))
+
+
+def _is_marked(job: Obj) -> bool:
+    return annotation(job, ANNOTATION_MAIN_CONTAINERS) == "succeeded"
+
+
+def _successful_ranks(job: Obj) -> set[int]:
+    return set(range(job["spec"]["completions"])) if _is_marked(job) else completed_ranks(job)
+
+
+def _faults_of_mark(before: list[Change], job: Obj) -> Iterator[str]:
+    uid, name = job["metadata"]["uid"], job["metadata"]["name"]
+    at = next(change.at for change in before if change.plural == JOBS and change.uid == uid and _is_marked(change.obj))
+    known = _readable_messages([change for change in before if change.at <= at], uid, name, by_main=True)
+    if missing := _successful_ranks(job) - known.keys():
+        yield f"Job {name} was marked before the outcomes of ranks {sorted(missing)} could be read"
+
+
+def _readable_messages(before: list[Change], job_uid: str, gang: str, *, by_main: bool) -> dict[int, str]:
+    """Return the termination message of each rank of a gang whose outcome is in the ledger or in a held pod.
+
+    :param by_main: A pod counts as succeeded if its main container has ended with exit code 0.
+    """
     recorded: set[str] = set()
     for change in before:
         if change.plural == CONFIGMAPS and change.is_ledger and change.gang == gang:
@@ -151,7 +181,7 @@ def _readable_messages(before: list[Change], job_uid: str, gang: str) -> dict[in
         last = changes[-1].obj
         message, rank = termination_message(last), rank_of(last)
         is_readable = uid in recorded or (uid in there and is_held(last))
-        succeeded = (last.get("status") or {}).get("phase") == "Succeeded"
+        succeeded = (last.get("status") or {}).get("phase") == "Succeeded" or (by_main and main_exit_code(last) == 0)
         if job_uid_of(last) == job_uid and succeeded and message is not None and rank is not None and is_readable:
             found[rank] = message
     return found

@@ -396,9 +396,21 @@ def completed_ranks(job: Obj) -> set[int]:
 
 def termination_message(pod: Obj) -> str | None:
     """Return what the rank has written as its result; None if the rank's container has not ended."""
+    ended = _main_end(pod)
+    return None if ended is None else str(ended.get("message") or "")
+
+
+def main_exit_code(pod: Obj) -> int | None:
+    """Return the exit code of the rank's container; None if the container has not ended."""
+    ended = _main_end(pod)
+    return None if ended is None else int(ended["exitCode"])
+
+
+def _main_end(pod: Obj) -> Obj | None:
     main = annotation(pod, ANNOTATION_DEFAULT_CONTAINER) or MAIN_CONTAINER
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     for status in statuses:
         if status["name"] == main and "terminated" in (status.get("state") or {}):
-            return str(status["state"]["terminated"].get("message") or "")
+            ended: Obj = status["state"]["terminated"]
+            return ended
     return None

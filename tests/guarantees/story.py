@@ -47,7 +47,8 @@ class Story:
     def job(self, name: str = "train-0", claim: str = "try-1", **changes: Any) -> Story:
         """Create a Job, or change it.
 
-        :param changes: `annotations` to add; `condition` that becomes true; `completed` indexes; `deleting`.
+        :param changes: `annotations` to add; `condition` that becomes true; `completed` indexes; `completions`;
+            `deleting`.
         """
         job = self._objects.setdefault(name, _object(name, {LABEL_GANG: name, LABEL_TASK: TASK}))
         job["metadata"]["annotations"] |= {ANNOTATION_CLAIM: claim, **changes.get("annotations", {})}
@@ -55,6 +56,8 @@ class Story:
             job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         if "condition" in changes:
             job["status"]["conditions"] = [{"type": changes["condition"], "status": "True"}]
+        if "completions" in changes:
+            job["spec"]["completions"] = changes["completions"]
         if "completed" in changes:
             job["status"]["completedIndexes"] = changes["completed"]
         return self._store(JOBS, job)
@@ -62,7 +65,7 @@ class Story:
     def pod(self, rank: int, phase: str = "Running", *, job: str = "train-0", held: bool = True, **said: Any) -> Story:
         """Create a pod of a Job, or change it.
 
-        :param said: `message`: what the rank wrote as its result.
+        :param said: `message`: what the rank wrote as its result. `exit_code`: that of the main container.
         """
         name = f"{job}-{rank}"
         pod = self._objects.setdefault(name, _object(name, {LABEL_GANG: job, LABEL_TASK: TASK}))
@@ -71,8 +74,9 @@ class Story:
         pod["metadata"]["finalizers"] = [FINALIZER_HARVEST] if held else []
         pod["spec"]["nodeName"] = "node-0"
         pod["status"]["phase"] = phase
-        if phase in {"Succeeded", "Failed"}:
-            ended = {"exitCode": int(phase == "Failed"), "message": said.get("message", json.dumps(rank))}
+        if phase in {"Succeeded", "Failed"} or "exit_code" in said:
+            exit_code = said.get("exit_code", int(phase == "Failed"))
+            ended = {"exitCode": exit_code, "message": said.get("message", json.dumps(rank))}
             pod["status"]["containerStatuses"] = [{"name": "main", "state": {"terminated": ended}}]
         return self._store(PODS, pod)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_HALTED
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from tests.guarantees.checkers import CHECKERS, Guarantee, violations
 from tests.guarantees.history import History
 from tests.guarantees.story import Story, delivered, ended, running
@@ -33,12 +33,22 @@ def adopted() -> Story:
     return story.at(7).call("adopt", "try-2", "done", ended=8).at(9).call("kill", "try-1", "left", ended=10)
 
 
+def marked(*recorded: int, exit_code: int = 0, held: bool = True) -> Story:
+    """Return the history of a gang that the provider ends, because sidecars run on after its main containers."""
+    story = running().at(10).pod(0, exit_code=0).pod(1, exit_code=exit_code, held=held).record(*recorded)
+    story.at(40).job(annotations={ANNOTATION_MAIN_CONTAINERS: "succeeded"}, completions=2)
+    for rank in (0, 1):
+        story.at(45).pod(rank, "Failed", exit_code=exit_code if rank else 0, held=False)
+    return story.at(46).job(condition="Failed")
+
+
 GOOD: dict[str, Callable[[], Story]] = {
     "the gang runs": running,
     "the ranks have ended and wait for the harvest": lambda: ended().at(20),
     "the task succeeds": delivered,
     "a user kills the task and clears it": killed,
     "a retry adopts the gang": adopted,
+    "the main containers succeed, and sidecars run on": lambda: marked(0, 1).at(47).task("success", results=(0, 1)),
     "the results come from held pods": lambda: (
         ended()
         .at(12)
@@ -78,6 +88,18 @@ BAD: dict[str, tuple[Guarantee, Callable[[], Story]]] = {
     "success without the outcome of a rank": (
         SUCCESS,
         lambda: ended().record(0).pod(1, "Succeeded", held=False).at(12).task("success"),
+    ),
+    "success by main containers of which one was not recorded before": (
+        SUCCESS,
+        lambda: marked(0, held=False).record(1).at(47).task("success"),
+    ),
+    "success by main containers of which one has failed": (
+        SUCCESS,
+        lambda: marked(0, 1, exit_code=1).at(47).task("success"),
+    ),
+    "success by main containers before the Job has ended": (
+        SUCCESS,
+        lambda: marked(0, 1).job(condition="FailureTarget").at(47).task("success"),
     ),
     "success with None for a result": (SUCCESS, lambda: ended().record(0, 1).at(12).task("success", results=(0, None))),
     "success with results in a wrong order": (

@@ -132,7 +132,9 @@ async def test_job_of_a_role_that_somebody_deletes_fails_the_gang(plane):
     await asyncio.sleep(5)
     plane.registry.delete(JOBS, f"{ref.name}-worker", NAMESPACE, propagation="Background")
     event = await following.event()
-    assert event.status is Status.FAILED
+    assert (event.status, event.reason) == (Status.FAILED, "JobOfRoleDeleted")
+    assert event.message == "JobOfRoleDeleted: The Job of role worker was deleted"
+    assert event.remedy.startswith("Find out who deleted the Job of the role")
     assert plane.held(ref.name) == []
     assert condition_of(jobs_of(plane, ref)["leader"], "Failed")
 

@@ -203,6 +203,18 @@ class PodBuilder:
         self.obj["status"]["containerStatuses"].insert(0, {"name": name, "state": state})
         return self
 
+    def main_ended(self, when: float, exit_code: int = 0, *, kept_by: str = "istio-proxy", **fields: Any) -> Self:
+        """The main container of a running pod has ended for good, and another container runs on.
+
+        :param fields: Fields of the spec of the main container.
+        """
+        reason = "Error" if exit_code else "Completed"
+        self._ended("Running", exit_code, when, reason, "", 5)
+        spec = self.obj["spec"]
+        spec |= {"restartPolicy": "Never", "containers": [spec["containers"][0] | fields, {"name": kept_by}]}
+        self.obj["status"]["containerStatuses"].append({"name": kept_by, "state": {"running": {"startedAt": text(5)}}})
+        return self
+
     def restarts(self, count: int) -> Self:
         self.obj["status"]["containerStatuses"][0]["restartCount"] = count
         return self

@@ -145,6 +145,35 @@ def test_counts_are_of_ranks():
     assert (counts.held, counts.terminating) == (2, 1)
 
 
+def test_pods_that_were_deleted_unplaced_by_a_halt_have_not_started():
+    halted = job().resumed(3).annotation(ANNOTATION_HALTED, "DeadlineExceeded.assembling.unschedulable: no room")
+    counts = _observe(halted.counts(failed=4).failed(60, "DeadlineExceeded")).counts
+    assert (counts.placed, counts.started, counts.failed) == (0, 0, 4)
+
+
+def test_ranks_that_a_halt_ended_while_they_ran_have_started():
+    halted = job().resumed(3).annotation(ANNOTATION_HALTED, "DeadlineExceeded.running.ranks: running: 4/4 ranks")
+    assert _observe(halted.counts(failed=4).failed(60, "DeadlineExceeded")).counts.started == 4
+
+
+@pytest.mark.parametrize(("ran_after_start", "phase"), [(at(3), Phase.RUNNING), (at(1), Phase.ASSEMBLING)])
+def test_gang_that_has_run_since_its_start_does_not_assemble_again(ran_after_start, phase):
+    """A pod was deleted, and the Job does not show its end yet."""
+    seen = _observe(job().resumed(3), ranks(3, _running), ran_after_start=ran_after_start)
+    assert seen.phase is phase
+
+
+def test_wait_for_a_sidecar_names_the_rank_the_container_and_the_remedy():
+    pods = [*ranks(3, _running), pod("z").rank(3).on("node-a").running().main_ended(40, 3).view()]
+    seen = _observe(job().resumed(3), pods)
+    assert (seen.phase, seen.wait.cause, seen.wait.since) == (Phase.RUNNING, WaitCause.SIDECAR, at(40))
+    assert seen.line == (
+        "running: 3/4 ranks, 1 ended. The main container of rank 3 has ended with exit code 3, and container "
+        "istio-proxy keeps its pod running. If istio-proxy is a sidecar, let it end with the main container, or make "
+        "it an init container with restartPolicy: Always"
+    )
+
+
 GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: none."
 LACKING = "pod group is unschedulable, minCount (4) cannot be satisfied: 3 scheduled, 0 remaining"
 
@@ -277,6 +306,10 @@ LINES = {
     ),
     "assembling: 2 of 4 pods, none placed. 2 pods not created yet": (job().resumed(1), ranks(2)),
     "running: 4/4 ranks": (job().resumed(1), ranks(4, _running)),
+    "running: 3/4 ranks, 1 ended": (
+        job().resumed(1),
+        [*ranks(3, _running), pod("z").rank(3).on("n").succeeded().view()],
+    ),
     "succeeded: 4 ranks succeeded, 0 failed. CompletionsReached": (job().resumed(1).complete(60), ()),
     "deleted: JobDeleted: Job team/train-0 with uid job-uid is gone": (None, ()),
 }

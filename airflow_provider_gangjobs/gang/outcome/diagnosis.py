@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.gang.state.roles import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -129,6 +130,12 @@ _OUTCOME_RULES: Final = (
     ),
     _Rule(
         "PodDeleted",
+        lambda outcome: outcome.is_deleted_success,
+        _constant("had its pod deleted after its main container had succeeded, before its other containers had ended"),
+        "Find out who deleted the pod, and let its other containers end with the main container.",
+    ),
+    _Rule(
+        "PodDeleted",
         _kind_is(OutcomeKind.DELETED),
         _constant("had its pod deleted"),
         "Find out who deleted the pod: a person, a drain or a clean-up.",
@@ -207,6 +214,7 @@ def diagnose_outcome(outcome: Outcome) -> Diagnosis:
 
 _VERDICT_REMEDIES: Final = {
     "JobDeleted": "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.",
+    REASON_JOB_MISSING: "Find out who deleted the Job of the role: a user, a TTL, or a clean-up of the namespace.",
     "JobReplaced": "Find out who creates Jobs of this name.",
     REASON_JOB_DEADLINE: "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
     "BackoffLimitExceeded": "Look at the events of the Job: its pods left no outcome.",
@@ -223,6 +231,8 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRa
     cause = (
         root_cause(outcomes) if verdict.kind is VerdictKind.FAILED and verdict.reason != REASON_JOB_DEADLINE else None
     )
+    if verdict.reason == REASON_JOB_MISSING and cause is not None and cause.outcome is OutcomeKind.DELETED:
+        cause = None  # the pods were deleted with their Job, or because the provider has ended the other roles
     if cause is None and verdict.reason == REASON_JOB_DEADLINE and verdict.limited_by:
         return Diagnosis(
             verdict.reason,
@@ -234,7 +244,7 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRa
         summary = ": ".join(filter(None, (verdict.reason, verdict.message)))
         return Diagnosis(verdict.reason or "Failed", summary, _VERDICT_REMEDIES.get(verdict.reason, ""))
     found = diagnose_outcome(cause)
-    others = len(FailedRanks(outcomes) if failed is None else failed) - 1
+    others = len(FailedRanks(outcomes) if failed is None else failed) - (not cause.is_deleted_success)
     consequence = f"; {pluralize(others, 'other rank')} ended after it" if others > 0 else ""
     return Diagnosis(found.code, f"{found.summary}{consequence}", found.remedy)
 
@@ -253,6 +263,8 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
     WaitCause.STARTING: "Raise assemble_timeout, or use a smaller image.",
     WaitCause.RANKS: "Raise run_timeout.",
+    WaitCause.SIDECAR: "Let the container end with the main container, or make it an init container with "
+    "restartPolicy: Always.",
 }
 
 

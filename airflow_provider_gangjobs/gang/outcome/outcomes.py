@@ -115,6 +115,16 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
         return self.outcome in DISRUPTIONS
 
     @property
+    def is_counted(self) -> bool:
+        """The pod succeeded as a whole, so its Job counts it. False if only its main container succeeded."""
+        return self.outcome is OutcomeKind.SUCCEEDED and self.phase not in {"Running", "Failed"}
+
+    @property
+    def is_deleted_success(self) -> bool:
+        """The main container succeeded, and the pod was deleted before its other containers had ended."""
+        return self.outcome is OutcomeKind.SUCCEEDED and self.phase == "Failed"
+
+    @property
     def name(self) -> str:
         """How messages name the rank of the pod, or the pod if it has no rank."""
         return podutil.name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
@@ -171,10 +181,11 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     disruption = find_true_condition(pod.status.conditions, "DisruptionTarget")
     kind = _kind_of(pod, terminated, disruption) if ended else OutcomeKind.UNKNOWN
     observed = None if podutil.is_lost(terminated) else terminated
-    finished = caused = podutil.finished_at(pod)
+    ended_main = podutil.time_of_end(terminated) if terminated is not None and not container else None
+    finished = caused = ended_main or podutil.finished_at(pod)
     role = pod.metadata.labels.gang_role or ""
     message = (observed.message if observed else "") or pod.status.message
-    if kind is not OutcomeKind.SUCCEEDED:
+    if kind is not OutcomeKind.SUCCEEDED or pod.status.phase == "Failed":
         caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished or _reported_at(pod)
     return Outcome(
         uid=pod.metadata.uid,
@@ -205,11 +216,12 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
 def _deciding_container(pod: PodView) -> tuple[str, Terminated | None]:
     """Return the name and the end of the container that determined the outcome of the pod.
 
-    This is the main container, unless only another container failed. The name of the main container is empty.
+    This is the main container, unless only another container failed, and nobody had asked for the end of the pod. The
+    name of the main container is empty.
     """
     main = podutil.main_container(pod)
     terminated = podutil.ended_state(main) if main else None
-    if pod.status.phase == "Succeeded" or (terminated and terminated.exit_code):
+    if pod.status.phase == "Succeeded" or (terminated and terminated.exit_code) or _ended_by_main(pod) is not None:
         return "", terminated
     others = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     failed = ((status.name, end) for status in others if (end := podutil.ended_state(status)) and end.exit_code)
@@ -227,9 +239,30 @@ def _kind_of(pod: PodView, terminated: Terminated | None, disruption: Condition 
         return OutcomeKind.EVICTED
     if podutil.is_lost(terminated) and not pod.status.reason:
         return OutcomeKind.LOST
+    if (end := _ended_by_main(pod)) is not None:
+        return OutcomeKind.FAILED if end.exit_code else OutcomeKind.SUCCEEDED
     if pod.status.phase != "Failed" or _was_deleted_first(pod, terminated):
         return OutcomeKind.DELETED
     return OutcomeKind.FAILED
+
+
+def _ended_by_main(pod: PodView) -> Terminated | None:
+    """Return the end of the main container, if it was the end of the rank although other containers ran on.
+
+    The pod may still run. If it has ended, its deletion was requested after the end of the main container, and no other
+    container had failed before that.
+    """
+    end = podutil.main_end(pod)
+    if end is None or len(pod.status.container_statuses) == 1:
+        return None
+    if pod.metadata.deletion_timestamp is None:
+        return None if podutil.is_terminal(pod) else end
+    others = (podutil.ended_state(status) for status in pod.status.container_statuses)
+    failed_first = any(
+        other and other is not end and other.exit_code and not _was_deleted_first(pod, other) for other in others
+    )
+    is_first = not pod.status.reason and not _was_deleted_first(pod, end)
+    return end if is_first and (end.exit_code or not failed_first) else None
 
 
 def _was_deleted_first(pod: PodView, terminated: Terminated | None) -> bool:
@@ -248,10 +281,14 @@ def _was_deleted_first(pod: PodView, terminated: Terminated | None) -> bool:
     return (terminated.finished_at == requested or is_overwritten) and _signal(terminated) in {SIGTERM, SIGKILL}
 
 
+_ENDED_BY_DELETION: Final = frozenset({OutcomeKind.DELETED, OutcomeKind.SUCCEEDED})
+"""Kinds of pods that did not succeed as a whole, whose end a deletion caused."""
+
+
 def _caused_at(pod: PodView, kind: OutcomeKind, disruption: Condition | None) -> datetime | None:
     if kind in DISRUPTIONS and disruption is not None:
         return disruption.last_transition_time
-    requested = podutil.deletion_requested_at(pod.metadata) if kind is OutcomeKind.DELETED else None
+    requested = podutil.deletion_requested_at(pod.metadata) if kind in _ENDED_BY_DELETION else None
     finished = podutil.finished_at(pod)
     return min(requested, finished) if requested and finished else requested
 

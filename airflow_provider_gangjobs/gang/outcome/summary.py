@@ -39,12 +39,15 @@ _CausalOrder = tuple[bool, bool, float, int, float, int]
 def root_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
     """Return the outcome that caused the other outcomes: the earliest one that is not a success.
 
+    A pod that was deleted after its main container had succeeded counts, too: the Job does not count the pod.
+
     Outcomes of pods that were replaced are ignored. Peers of a failed rank end later: the Job controller sends them
     SIGTERM, or they lose their connection to the failed rank. A rank that was lost with its node comes before all other
     outcomes, because its peers fail before the loss of the node is detected.
     """
     last = _last_pods(list(outcomes))
-    return min((outcome for outcome in last if outcome.outcome in _ORDER), key=_causal_order, default=None)
+    ends = (outcome for outcome in last if outcome.outcome in _ORDER or outcome.is_deleted_success)
+    return min(ends, key=_causal_order, default=None)
 
 
 def _last_pods(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
@@ -84,7 +87,7 @@ def _created(outcome: Outcome) -> str:
 def _causal_order(outcome: Outcome) -> _CausalOrder:
     second, fraction = divmod(outcome.caused.timestamp(), 1) if outcome.caused else (0.0, 0.0)
     rank = -1 if outcome.rank is None else outcome.rank
-    order = 0 if outcome.reason == REASON_EVICTED else _ORDER[outcome.outcome]
+    order = 0 if outcome.reason == REASON_EVICTED else _ORDER.get(outcome.outcome, _ORDER[OutcomeKind.DELETED])
     return not _was_lost_with_node(outcome), outcome.caused is None, second, order, fraction, rank
 
 
@@ -108,7 +111,9 @@ def _failure_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, _Cau
 def result_outcomes(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
     """Return the outcome that holds the result of each completed rank: rank -> outcome of a succeeded pod.
 
-    If several pods of a rank succeeded, the function returns the outcome of the pod that finished first.
+    If several pods of a rank succeeded, the function returns the outcome of the pod that finished first. If only the
+    main containers of pods succeeded, it is that of the newest pod: a queue may have suspended the gang before the
+    others counted.
 
     :param completed: The ranks that the Job counts as completed. Other ranks are ignored.
     """
@@ -116,7 +121,14 @@ def result_outcomes(outcomes: Iterable[Outcome], completed: Collection[int]) -> 
     for outcome in outcomes:
         if outcome.outcome is OutcomeKind.SUCCEEDED and outcome.rank is not None and outcome.rank in completed:
             found[outcome.rank].append(outcome)
-    return {rank: min(found[rank], key=lambda o: (o.finished is None, o.finished, o.uid)) for rank in sorted(found)}
+    return {rank: _result_of(found[rank]) for rank in sorted(found)}
+
+
+def _result_of(succeeded: Sequence[Outcome]) -> Outcome:
+    counted = [outcome for outcome in succeeded if outcome.is_counted]
+    if not counted:
+        return max(succeeded, key=lambda outcome: (_created(outcome), outcome.uid))
+    return min(counted, key=lambda o: (o.finished is None, o.finished, o.uid))
 
 
 def format_table(outcomes: Iterable[Outcome]) -> str:

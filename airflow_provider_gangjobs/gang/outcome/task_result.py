@@ -89,7 +89,7 @@ def completed_ranks_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -
 def find_missing_outcomes(outcomes: Sequence[Outcome], completed: CompletedRanks) -> MissingOutcomes:
     """Return the completed ranks that have no outcome of a succeeded pod."""
     if completed.ranks is None:
-        return MissingOutcomes(max(completed.count - len(_succeeded(outcomes)), 0))
+        return MissingOutcomes(max(completed.count - len(_counted(outcomes)), 0))
     unknown = tuple(sorted(completed.ranks - result_outcomes(outcomes, completed.ranks).keys()))
     return MissingOutcomes(len(unknown), unknown)
 
@@ -143,11 +143,15 @@ def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int
     if completed.ranks is not None:
         return result_outcomes(outcomes, completed.ranks)
     # Pods of a Job without indexes get ranks in the order in which they ended.
-    return dict(enumerate(sorted(_succeeded(outcomes), key=_end)))
+    return dict(enumerate(sorted(_counted(outcomes), key=_end)))
 
 
 def _succeeded(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome.outcome is OutcomeKind.SUCCEEDED]
+
+
+def _counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.is_counted]
 
 
 def _end(outcome: Outcome) -> tuple[bool, str, str]:

@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.requeue_annotation import parse_requeues
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
+from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_condition, view
 
@@ -44,7 +45,7 @@ def read_job(stored: JobView | Mapping[str, Any]) -> Job:
     Raises:
         msgspec.ValidationError: A field does not have the type that Kubernetes defines.
     """
-    return Job(stored if isinstance(stored, JobView) else view(JobView, dict(stored)))
+    return Job(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
 
 
 class Job(Struct, frozen=True):
@@ -248,8 +249,19 @@ class Job(Struct, frozen=True):
     @property
     def started_ranks(self) -> int:
         """Number of ranks that have started by the counters of the Job, which count ready pods and ended pods."""
-        status = self.status
-        return status.ready + status.succeeded + status.failed
+        return self.status.ready + self.ended_ranks
+
+    @property
+    def ended_ranks(self) -> int:
+        """Number of ranks that have started and ended, by the counters of the Job.
+
+        A Job that ends by a deadline counts pods as failed that never started. These are left out, unless the gang was
+        halted while all ranks ran.
+        """
+        decided = self.failed_condition or self.failure_target_condition
+        is_by_deadline = self.is_halted or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
+        ran = (self.halt_note or "").startswith(f"{REASON_JOB_DEADLINE}.running.")  # the format of `DeadlineHalt`
+        return self.status.succeeded + (0 if is_by_deadline and not ran else self.status.failed)
 
     @property
     def has_pods_left(self) -> bool:
@@ -345,6 +357,12 @@ class Job(Struct, frozen=True):
     def halt_note(self) -> str | None:
         """Reason and message of the halt; `None` if the gang was not halted."""
         return self._annotations.halted
+
+    @property
+    def is_ended_by_main(self) -> bool:
+        """The provider has ended the gang, because its main containers had ended and other containers had not."""
+        views = self.jobs or (self.view,)
+        return any(one.metadata.annotations.main_containers is not None for one in views)
 
     @property
     def is_ending_by_halt(self) -> bool:

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     WaitCause,
     WaitInputs,
     explain_assembly,
+    explain_run,
     explain_suspension,
 )
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -81,6 +82,7 @@ def observe(
     queue_workload: KueueWorkloadView | None = None,
     queue_position: int | None = None,
     earlier_refusal: str = "",
+    ran_after_start: datetime | None = None,
 ) -> Observation:
     """Observe a gang. Pods of other Jobs are ignored.
 
@@ -89,6 +91,8 @@ def observe(
     :param queue_workload: The Workload that Kueue has made for the Job, if it is known.
     :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
     :param earlier_refusal: The `refusal` of an earlier observation of the gang, if there was one.
+    :param ran_after_start: The start of the Job after which all ranks had started at an earlier observation. Pods that
+        were deleted since then count as started, because the Job may not show their end yet.
     """
     return observe_indexed(
         job,
@@ -99,6 +103,7 @@ def observe(
         queue_workload=queue_workload,
         queue_position=queue_position,
         earlier_refusal=earlier_refusal,
+        ran_after_start=ran_after_start,
     )
 
 
@@ -112,11 +117,14 @@ def observe_indexed(
     queue_workload: KueueWorkloadView | None = None,
     queue_position: int | None = None,
     earlier_refusal: str = "",
+    ran_after_start: datetime | None = None,
 ) -> Observation:
     """Observe a gang whose pods are already indexed. See `observe`."""
     own_job = job if job is not None and job.ref.uid == ref.uid else None
     verdict = judge(job, ref)
     counts = pods.counts(own_job)
+    if own_job is not None and ran_after_start is not None and own_job.started_at == ran_after_start:
+        counts = replace(counts, started=max(counts.started, counts.ranks))
     phase = phase_of(own_job, counts)
     began = _times(phase, own_job, pods, counts, verdict)
     _add_eviction(phase, began, queue_workload)
@@ -193,7 +201,7 @@ def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
         case Phase.ASSEMBLING:
             return explain_assembly(inputs)
         case Phase.RUNNING:
-            return Wait(WaitCause.RANKS)
+            return explain_run(inputs.pods)
         case Phase.FINISHING:
             return _finishing(inputs, verdict)
         case _:
@@ -224,7 +232,8 @@ def _format_assembling(counts: Counts) -> str:
 
 
 def _format_running(counts: Counts) -> str:
-    return f"{min(counts.started, counts.ranks)}/{counts.ranks} ranks"
+    ended = max(counts.ranks - counts.running, 0)
+    return f"{counts.ranks - ended}/{counts.ranks} ranks" + (f", {ended} ended" if ended else "")
 
 
 def _format_ended(counts: Counts) -> str:

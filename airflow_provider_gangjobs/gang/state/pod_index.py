@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
-from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, refusal
+from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, keeps_running, refusal
 from airflow_provider_gangjobs.gang.state.progress import Counts, PodState, all_started_at, pod_state
 from airflow_provider_gangjobs.gang.state.rank_set import RankSet
 
@@ -42,6 +42,8 @@ class PodIndex:
         self._completed: tuple[str, tuple[range, ...]] = ("", ())
         self.pods_with_errors: dict[str, PodView] = {}
         """Pods with a container that cannot be created, by uid."""
+        self.lingering: dict[str, PodView] = {}
+        """Pods that run on after the end of their main container, by uid."""
         self.refusals: Counter[str] = Counter()
         """Messages of the scheduler about pods that it could not place, with the number of pods for each message."""
         self._refusal_by_uid: dict[str, str] = {}
@@ -58,7 +60,7 @@ class PodIndex:
                 continue
             uid = pod.metadata.uid
             before, now = self._states.get(uid), pod_state(pod)
-            self._update_container_error(uid, pod)
+            self._update_containers(uid, pod)
             if now == before:
                 continue
             if before is None:
@@ -80,7 +82,7 @@ class PodIndex:
             if before is not None:
                 self._remove(before)
                 self._all_started = None
-            self._update_container_error(uid, None)
+            self._update_containers(uid, None)
 
     @property
     def uids(self) -> AbstractSet[str]:
@@ -108,7 +110,7 @@ class PodIndex:
 
     def counts(self, job: Job | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
-        ended = job.status.succeeded + job.status.failed if job else 0
+        ended = job.ended_ranks if job else 0
         started_ever = max(self._with_completed(self._started, job), ended + len(self._running))
         ranks = job.ranks if job else len(self._created)
         at_least = min(started_ever, ranks)
@@ -165,11 +167,15 @@ class PodIndex:
         self._held += number * one.is_held
         self._terminating += number * one.is_deleted
 
-    def _update_container_error(self, uid: str, pod: PodView | None) -> None:
+    def _update_containers(self, uid: str, pod: PodView | None) -> None:
         if pod is not None and has_container_error(pod):
             self.pods_with_errors[uid] = pod
         else:
             self.pods_with_errors.pop(uid, None)
+        if pod is not None and keeps_running(pod):
+            self.lingering[uid] = pod
+        else:
+            self.lingering.pop(uid, None)
         before, now = self._refusal_by_uid.pop(uid, ""), refusal(pod) if pod is not None else ""
         if before:
             _add_to_counter(self.refusals, before, -1)
@@ -196,7 +202,7 @@ def _has_started(one: PodState) -> bool:
 
 
 def _is_running(one: PodState) -> bool:
-    return one.has_started and not one.has_ended
+    return one.is_running
 
 
 def _add_to_counter(counter: Counter[str], key: str, number: int) -> None:

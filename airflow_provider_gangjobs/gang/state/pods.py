@@ -147,13 +147,44 @@ def deletion_requested_at(meta: Meta) -> datetime | None:
 def main_container(pod: PodView) -> ContainerStatus | None:
     """Return the status of the main container: the annotated container, or else the first one in the spec."""
     statuses = pod.status.container_statuses
-    name = pod.metadata.annotations.default_container
-    if not name and pod.spec.containers:
-        name = pod.spec.containers[0].name
+    name = _main_name(pod)
     for status in statuses:
         if status.name == name:
             return status
     return statuses[0] if statuses else None
+
+
+def main_end(pod: PodView) -> Terminated | None:
+    """Return how the main container ended; `None` if it has not ended, or if the kubelet may start it again."""
+    status = main_container(pod)
+    ended = status.state.terminated if status else None
+    if status is None or ended is None or status.name != _main_name(pod):
+        return None
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    if any(one.restart_policy_rules for one in containers):  # a rule may restart all containers of the pod
+        return None
+    own = next((one.restart_policy for one in pod.spec.containers if one.name == status.name), "")
+    policy = own or pod.spec.restart_policy
+    return ended if policy == "Never" or (policy == "OnFailure" and not ended.exit_code) else None
+
+
+def keeps_running(pod: PodView) -> tuple[str, ...]:
+    """Return the names of the containers that keep a pod running whose main container has ended; empty if the main
+    container has not ended, or if the pod has ended or is being deleted.
+
+    Sidecars that are init containers are left out, because the kubelet ends them.
+    """
+    statuses = pod.status.container_statuses
+    if len(statuses) <= 1 or pod.status.phase != "Running" or pod.metadata.deletion_timestamp is not None:
+        return ()
+    if main_end(pod) is None:
+        return ()
+    return tuple(status.name for status in statuses if status.state.terminated is None)
+
+
+def _main_name(pod: PodView) -> str:
+    containers = pod.spec.containers
+    return pod.metadata.annotations.default_container or (containers[0].name if containers else "")
 
 
 def has_started(pod: PodView) -> bool:
@@ -178,8 +209,14 @@ def _start(state: ContainerState) -> datetime | None:
 
 def finished_at(pod: PodView) -> datetime | None:
     """Return the time at which the last container ended; `None` if no container has ended."""
-    ends = [ended.finished_at for status in pod.status.container_statuses if (ended := ended_state(status))]
-    return max((end for end in ends if end and end >= _ZERO_TIMES_END), default=None)
+    ends = [time_of_end(ended) for status in pod.status.container_statuses if (ended := ended_state(status))]
+    return max(filter(None, ends), default=None)
+
+
+def time_of_end(ended: Terminated) -> datetime | None:
+    """Return when a container ended; `None` if its runtime did not say."""
+    at = ended.finished_at
+    return at if at and at >= _ZERO_TIMES_END else None
 
 
 def ended_state(status: ContainerStatus) -> Terminated | None:

@@ -50,6 +50,8 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
     started: datetime | None
     has_started: bool
     has_ended: bool
+    is_running: bool
+    """The program of the rank runs."""
     has_succeeded: bool
     is_held: bool
     is_deleted: bool
@@ -60,12 +62,14 @@ def pod_state(pod: PodView) -> PodState:
     rank = podutil.rank_of(pod)
     started = podutil.started_at(pod)
     has_succeeded = pod.status.phase == "Succeeded"
+    has_started, has_ended = started is not None or has_succeeded, podutil.has_ended(pod)
     return PodState(
         rank=pod.metadata.uid if rank is None else rank,
         is_placed=bool(pod.spec.node_name),
         started=started,
-        has_started=started is not None or has_succeeded,
-        has_ended=podutil.has_ended(pod),
+        has_started=has_started,
+        has_ended=has_ended,
+        is_running=has_started and not has_ended and podutil.main_end(pod) is None,
         has_succeeded=has_succeeded,
         is_held=podutil.is_held(pod),
         is_deleted=pod.metadata.deletion_timestamp is not None,

@@ -35,6 +35,7 @@ from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job
+from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
 from airflow_provider_gangjobs.kube.views import Condition, JobSpec, JobStatus, JobView, find_true_condition, view
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def ttl_patch(job: Job) -> dict[str, Any] | None:
 
 
 def _view(job: JobView | Mapping[str, Any]) -> JobView:
-    return job if isinstance(job, JobView) else view(JobView, dict(job))
+    return with_end_by_main(job if isinstance(job, JobView) else view(JobView, dict(job)))
 
 
 def _gang_of(job: JobView) -> tuple[str, str | None]:

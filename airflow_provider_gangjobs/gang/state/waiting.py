@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.kube.text import cut_end, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
@@ -47,6 +48,7 @@ class WaitCause(StrEnum):
     SCHEDULER = "scheduler"
     STARTING = "starting"
     RANKS = "ranks"
+    SIDECAR = "sidecar"
     ENDING = "ending"
     HARVEST = "harvest"
     NOTHING = "nothing"
@@ -76,6 +78,8 @@ class Wait(Struct, frozen=True):
     cause: WaitCause
     text: str = ""
     queue_position: int | None = None
+    since: datetime | None = None
+    """Time at which the cause began, if it is later than the phase."""
 
     @property
     def names_no_cause(self) -> bool:
@@ -137,6 +141,22 @@ def explain_assembly(inputs: WaitInputs) -> Wait:
         if text is not None:
             return Wait(cause, text)
     return Wait(WaitCause.STARTING, _describe_start(inputs.counts))
+
+
+def explain_run(pods: PodIndex) -> Wait:
+    """Return what a gang waits for whose ranks have all started."""
+    found = sorted(pods.lingering.values(), key=_rank_order)
+    if not found:
+        return Wait(WaitCause.RANKS)
+    ends = [end for pod in found if (end := podutil.main_end(pod)) is not None]
+    others = ", ".join(podutil.keeps_running(found[0]))
+    more = f". The same holds for {pluralize(len(found) - 1, 'other rank')}" if len(found) > 1 else ""
+    text = (
+        f"The main container of {_name_pod(found[0])} has ended with exit code {ends[0].exit_code}, and container "
+        f"{others} keeps its pod running{more}. If {others} is a sidecar, let it end with the main container, or make "
+        "it an init container with restartPolicy: Always"
+    )
+    return Wait(WaitCause.SIDECAR, text, since=min(filter(None, (end.finished_at for end in ends)), default=None))
 
 
 def _find_image_error(inputs: WaitInputs) -> str | None:

@@ -59,6 +59,15 @@ class HarvestTask:
         self.harvester.enqueue_deleted(deleted)
         self._start()
 
+    async def record_decided(self, pods: Sequence[PodView]) -> Exception | None:
+        """Record the outcomes of pods that still run, and whose main container has ended.
+
+        Returns:
+            `None` if they are recorded, or the last error.
+        """
+        self.harvester.enqueue_decided(pods)
+        return await self.drain()
+
     async def drain(self) -> Exception | None:
         """Have all that is enqueued recorded and released now; see `Harvester.drain`."""
         if self._harvester is None or not self._harvester.backlog:

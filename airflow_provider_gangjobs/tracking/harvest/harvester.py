@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, failures_first
-from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
+from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, keeps_running
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
 from airflow_provider_gangjobs.tracking.harvest.queue import HarvestQueue, UnrecordedPod
@@ -139,13 +139,19 @@ class Harvester:
             else:
                 self._enqueue_record(UnrecordedPod(pod, exists=False))
 
+    def enqueue_decided(self, pods: Iterable[PodView]) -> None:
+        """Enqueue pods that still run, and whose main container has ended, to be recorded. They stay held."""
+        for pod in pods:
+            if pod.metadata.uid not in self.recorded:
+                self._enqueue_record(UnrecordedPod(pod, stays_held=True))
+
     def abandon(self, pods: Iterable[PodView]) -> None:
         """Record held pods that have not ended as `unknown` and release them, because nobody will follow them."""
         for pod in filter(self.holds, pods):
             if pod.metadata.uid in self.recorded:
                 self._enqueue_release(pod)
             else:
-                self._enqueue_record(UnrecordedPod(pod, has_ended=has_ended(pod)))
+                self._enqueue_record(UnrecordedPod(pod, has_ended=has_ended(pod) or bool(keeps_running(pod))))
 
     def _enqueue_record(self, due: UnrecordedPod) -> None:
         self._queue.add_unrecorded(due)
@@ -281,7 +287,7 @@ class Harvester:
         for due in batch:
             # The pod may have been enqueued again meanwhile.
             last = self._queue.unrecorded(due.pod.metadata.uid) or due
-            if last.exists:
+            if last.exists and not last.stays_held:
                 self._enqueue_release(last.pod)
             else:
                 self._queue.remove(last.pod.metadata.uid)

@@ -21,6 +21,8 @@ class UnrecordedPod(NamedTuple):
     has_ended: bool = True
     """False if the pod was abandoned. Its outcome is recorded as `unknown`."""
     exists: bool = True
+    stays_held: bool = False
+    """The pod still runs, and is released when it has ended."""
 
     @property
     def is_terminating(self) -> bool:

@@ -1,0 +1,148 @@
+"""Sidecars: the end of a gang whose main containers have ended while other containers keep its pods running.
+
+A webhook may inject a container into the pods of a gang, such as the proxy of a service mesh. If the container does not
+end, the pod never ends, and the Job controller never counts the rank. The main container is the rank, so its end
+decides:
+
+1. If all main containers have succeeded, or one has failed, the follower waits for `SIDECAR_GRACE`.
+2. The follower records the outcomes of these ranks in the ledger. The exit code of a container that the kubelet does
+   not restart is final, so every follower records the same.
+3. The follower marks each Job that has not ended, and sets its activeDeadlineSeconds to 0, by one patch of the version
+   of the Job that was judged. In this version nobody had decided the end of the Job.
+4. The Job controller deletes the pods, and the Job fails. The mark says how the gang has ended, so a crash after any
+   step changes nothing (`gang.state.main_containers`).
+
+Containers of the pod template are part of the task, so the gang waits for them. A failure ends a gang only if the Job
+controller would fail the Job, too: without retries and without policies.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.state.indexes import parse_spans
+from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd, end_condition
+from airflow_provider_gangjobs.gang.state.pods import keeps_running, main_end, rank_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+    from airflow_provider_gangjobs.kube.views import JobView, PodView, Terminated
+
+SIDECAR_GRACE: Final = timedelta(seconds=30)
+"""How long other containers may run on after the main containers have ended. Istio's proxy drains for 5 seconds."""
+
+_POLICIES: Final = ("podFailurePolicy", "successPolicy", "backoffLimitPerIndex")
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class JobRules(Struct, frozen=True):
+    """What the specs of a gang's Jobs say about ends of pods. The views of Jobs do not have these fields."""
+
+    containers: frozenset[str]
+    """Names of the containers of the pod templates. All other containers of a pod were injected."""
+    is_indexed: bool
+    """Each pod has a rank."""
+    fails_at_once: bool
+    """The first pod that fails makes the Job fail."""
+
+
+class EndByMain(Struct, frozen=True):
+    """The end of a gang by its main containers."""
+
+    end: MainContainersEnd
+    due: datetime
+    """The time until which other containers may run on."""
+    pods: tuple[PodView, ...]
+    """The pods that run on after the end of their main container. Their outcomes must be recorded first."""
+    jobs: tuple[JobView, ...]
+    """The Jobs to be marked."""
+
+
+def read_rules(stored: Iterable[Mapping[str, Any]]) -> JobRules:
+    """Return the rules of the Jobs of a gang, as the API server sends them."""
+    specs = [job["spec"] for job in stored]
+    containers = {one["name"] for spec in specs for one in spec["template"]["spec"]["containers"]}
+    return JobRules(
+        containers=frozenset(containers),
+        is_indexed=all(spec.get("completionMode") == "Indexed" for spec in specs),
+        fails_at_once=all(spec.get("backoffLimit") == 0 and not any(map(spec.get, _POLICIES)) for spec in specs),
+    )
+
+
+def may_end_by_main(job: Job) -> bool:
+    """Return whether the Job runs, and neither the Job controller nor the provider has decided its end."""
+    is_decided = job.is_over or job.interim_condition is not None or job.lacks_jobs
+    return not is_decided and not job.is_suspended and job.started_at is not None
+
+
+def end_due(job: Job, pods: PodIndex, rules: JobRules) -> datetime | None:
+    """Return when the gang is to end by its main containers, as far as the known pods show; `None` if it is not."""
+    lingering = _lingering(pods.lingering.values(), rules)
+    if failed := [end for end in lingering.values() if end.exit_code]:
+        return min(map(_finished_at, failed)) + SIDECAR_GRACE if rules.fails_at_once else None
+    may_be_all = len(lingering) + pods.succeeded + job.status.succeeded >= (job.completions or 0)
+    if not lingering or not may_be_all or len(lingering) < len(pods.lingering) or not _may_succeed(job, rules):
+        return None
+    return max(map(_finished_at, lingering.values())) + SIDECAR_GRACE
+
+
+def decide_end(job: Job, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
+    """Return how a gang ends by its main containers; `None` if other containers do not keep it running.
+
+    :param job: The Job, for which `may_end_by_main` holds.
+    :param pods: All pods of the gang.
+    """
+    known = list(pods)
+    running_on = [pod for pod in known if keeps_running(pod)]
+    ends = _lingering(running_on, rules)
+    lingering = tuple(pod for pod in running_on if pod.metadata.uid in ends)
+    failed = [pod for pod in lingering if ends[pod.metadata.uid].exit_code]
+    if failed:
+        first = min(failed, key=lambda pod: _finished_at(ends[pod.metadata.uid]))
+        due = _finished_at(ends[first.metadata.uid]) + SIDECAR_GRACE
+        jobs = tuple(one for one in _jobs_of(job) if not job.jobs or first.metadata.is_owned_by(one.metadata.uid))
+        return EndByMain(MainContainersEnd.FAILED, due, lingering, jobs) if jobs and rules.fails_at_once else None
+    if not lingering or len(lingering) < len(running_on) or not _may_succeed(job, rules):
+        return None
+    succeeded = (pod for pod in known if pod.metadata.uid in ends or pod.status.phase == "Succeeded")
+    if not _is_every_rank(job, set(map(rank_of, succeeded))):
+        return None
+    due = max(_finished_at(ends[pod.metadata.uid]) for pod in lingering) + SIDECAR_GRACE
+    jobs = tuple(one for one in _jobs_of(job) if not end_condition(one))
+    return EndByMain(MainContainersEnd.SUCCEEDED, due, lingering, jobs)
+
+
+def _lingering(pods: Iterable[PodView], rules: JobRules) -> dict[str, Terminated]:
+    """Return the ends of the main containers of pods that only injected containers keep running, by uid."""
+    return {
+        pod.metadata.uid: end
+        for pod in pods
+        if (end := main_end(pod)) is not None and rules.containers.isdisjoint(keeps_running(pod))
+    }
+
+
+def _finished_at(end: Terminated) -> datetime:
+    return end.finished_at or _LONG_AGO
+
+
+def _may_succeed(job: Job, rules: JobRules) -> bool:
+    # The JobSet controller would delete the other Jobs as soon as a marked one fails.
+    return rules.is_indexed and not job.has_job_set and 0 < (job.completions or 0) == job.parallelism
+
+
+def _is_every_rank(job: Job, succeeded: set[int | None]) -> bool:
+    counted = {rank for span in parse_spans(job.status.completed_indexes) for rank in span}
+    return counted | succeeded >= set(range(job.completions or 0))
+
+
+def _jobs_of(job: Job) -> tuple[JobView, ...]:
+    return job.jobs_with_pods or (job.view,)
+
+
+__all__ = ["SIDECAR_GRACE", "EndByMain", "JobRules", "decide_end", "end_due", "may_end_by_main", "read_rules"]

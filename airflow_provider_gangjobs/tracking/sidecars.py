@@ -1,0 +1,104 @@
+"""Ends a gang whose main containers have ended while injected containers keep its pods running.
+
+The rules are `gang.state.sidecars`. The outcomes are in the ledger before a Job is marked.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd
+from airflow_provider_gangjobs.gang.state.sidecars import (
+    EndByMain,
+    JobRules,
+    decide_end,
+    end_due,
+    may_end_by_main,
+    read_rules,
+)
+from airflow_provider_gangjobs.tracking.ledger import read_ledger
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+    from airflow_provider_gangjobs.jobs.requests import JobRequests
+    from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
+
+AGAIN_S: Final = 5.0
+"""The pause after a step that could not be done: the server has another state than the watch, or nothing was stored."""
+SOON_S: Final = 1.0
+
+
+class Sidecars:
+    """The end of one gang by its main containers. Only the follower calls it."""
+
+    __slots__ = ("_client", "_harvest", "_jobs", "_now", "_rules")
+
+    def __init__(self, client: Client, jobs: JobRequests, harvest: HarvestTask, now: Callable[[], datetime]) -> None:
+        self._client = client
+        self._jobs = jobs
+        self._harvest = harvest
+        self._now = now
+        self._rules: JobRules | None = None
+
+    async def advance(self, job: Job | None, pods: PodIndex) -> float | None:
+        """Do the next step, if one is due. Safe to repeat, and to do by several followers at once.
+
+        Returns:
+            After how many seconds the gang must be looked at again; `None` if injected containers do not matter.
+        """
+        if job is None:
+            return None
+        if job.is_ended_by_main:
+            await self._jobs.finish_halted(job)  # a queue may have suspended the Job in the same moment
+        if not pods.lingering or not may_end_by_main(job):
+            return None
+        self._rules = self._rules or await self._read_rules(job)
+        due = end_due(job, pods, self._rules) if self._rules is not None else None
+        if due is None or self._rules is None:
+            return None
+        left_s = (due - self._now()).total_seconds()
+        return left_s if left_s > 0 else await self._end(self._rules)
+
+    async def _read_rules(self, job: Job) -> JobRules | None:
+        """Return the rules of the Jobs of the gang; `None` if one of them is gone."""
+        namespace, stored = self._jobs.ref.namespace, []
+        for one in job.jobs_with_pods or (job.view,):
+            try:
+                stored.append(await self._jobs.retry(partial(self._client.get, JOBS, one.metadata.name, namespace)))
+            except NotFound:
+                return None
+        return read_rules(stored)
+
+    async def _end(self, rules: JobRules) -> float:
+        """Judge by what the server says now, record, and then mark the Jobs in the version that was judged."""
+        client, ref = self._client, self._jobs.ref
+        job = await self._jobs.read()
+        if job is None or job.ref != ref or not may_end_by_main(job):
+            return SOON_S
+        pods = await self._jobs.retry(lambda: list_pods(client, ref))
+        found = decide_end(job, pods, rules)
+        if found is None or found.due > self._now() or not await self._is_recorded(found):
+            return AGAIN_S
+        for one in found.jobs:
+            if not await self._jobs.end_by_main(one, found.end):
+                break
+        return SOON_S
+
+    async def _is_recorded(self, found: EndByMain) -> bool:
+        if await self._harvest.record_decided(found.pods) is not None:
+            return False
+        if found.end is MainContainersEnd.FAILED:
+            return True
+        outcomes = await self._jobs.retry(lambda: read_ledger(self._client, self._jobs.ref))
+        succeeded = {one.uid for one in outcomes if one.outcome is OutcomeKind.SUCCEEDED}
+        return succeeded.issuperset(pod.metadata.uid for pod in found.pods)
