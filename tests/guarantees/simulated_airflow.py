@@ -78,6 +78,7 @@ class SimulatedAirflow:
 
     :param stops: at which request the process of a name stops: `worker-0` runs first, then `worker-1`, and so on.
     :param retries: how often Airflow starts another try after a failure.
+    :param request_s: how long each request of a worker to the API server of Kubernetes takes, in seconds.
     :param parameters: parameters of the operator.
     """
 
@@ -87,15 +88,19 @@ class SimulatedAirflow:
         *,
         stops: Mapping[str, Crash] | None = None,
         retries: int = 2,
+        request_s: float = 0.0,
         **parameters: Any,
     ) -> None:
         self.plane = plane
+        self.request_s = request_s
         self.stops = dict(stops or {})
         self.retries = retries
         self.parameters = {"results": "all", **parameters}
         self.ti = TaskInstance()
         self.key: TaskKey | None = None
         self.processes: list[Process] = []
+        self.questions = 0
+        """How often workers have asked for the state of their task."""
         self.refused_reports = 0
         """How many reports of a success the API server still refuses."""
         self._changed = asyncio.Event()
@@ -162,7 +167,10 @@ class SimulatedAirflow:
         """Start another process of this role."""
         number = sum(process.name.startswith(role) for process in self.processes)
         name = f"{role}-{number}"
-        process = Process(self.plane.config, name, self.stops.get(name), on_stop=self._notice.set)
+        request_s = self.request_s if role == "worker" else 0.0
+        process = Process(
+            self.plane.config, name, self.stops.get(name), request_s=request_s, on_stop=self._notice.set
+        )
         self.processes.append(process)
         self._notice.set()
         return process
@@ -308,6 +316,7 @@ class SimulatedAirflow:
 
     def _asked(self, process: Process) -> dict[str, dict[str, str | None]]:
         await_only(process.reach())
+        self.questions += 1
         return self.states()
 
     # -- the triggerers ----------------------------------------------------------------------------------------
