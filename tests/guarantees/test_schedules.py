@@ -177,6 +177,19 @@ async def test_worker_that_submits_wakes_after_the_next_try(
 
 @APPLIED
 @in_virtual_time
+async def test_try_takes_the_gang_of_a_worker_whose_clock_was_ahead(simulated: Any, applied: bool) -> None:
+    """The id of the first try is later than that of the second one, until the second one asks Airflow."""
+
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        await asyncio.sleep(ASLEEP_S)
+        assert (airflow.ti.state, airflow.ti.try_number, jobs_created(airflow)) == ("deferred", 2, 1)
+        process.wake()
+
+    await at_each_request(simulated, "worker-0", disturb, applied=applied, run_s=LONG_S, first_try_ahead_s=3600.0)
+
+
+@APPLIED
+@in_virtual_time
 async def test_worker_that_wakes_after_its_task_has_ended_leaves_no_gang(simulated: Any, applied: bool) -> None:
     for at in count():
         stops = {"worker-0": Crash(at, applied)}
