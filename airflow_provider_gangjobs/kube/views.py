@@ -96,6 +96,7 @@ class JobAnnotations(Annotations, frozen=True):
     delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
     disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
     halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
+    deleted_by: str | None = msgspec.field(name=keys.ANNOTATION_DELETED_BY, default=None)
     time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)
     task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
     gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)

@@ -3,7 +3,7 @@
 Airflow may end a try whose worker has stopped, and another try may have succeeded by the time the worker wakes up. A
 submission that continues then creates a gang that nobody wants. So a try that began more than `CONFIRMED_FOR_S` seconds
 ago asks Airflow directly before each write that starts a gang. The submission goes on after the answer, so a slow API
-server delays the start and does not prevent it. A submission normally takes a second, so this normally costs no request.
+server delays the start and does not prevent it. A submission normally takes a second, and then asks nothing.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A gang whose outcome was not delivered is never run again by accident. A gang that has failed, whose outcome was
 delivered, or that is being deleted is never waited for again. So a retry after a lost worker reattaches to the gang,
 and a finished task that is cleared runs a new gang. The rules do not use Airflow's try numbers, which begin again if a
-DAG run is deleted and created with the same id. Airflow gives each try a new id, a UUID version 7. These ids are ordered
-by time, so the id that a Job has as its claim may show that the submission comes too late (`gang_of_later_try`).
+DAG run is deleted and created with the same id. Airflow gives each try a new id, a UUID version 7. These ids are
+ordered by time, so the id that a Job has as its claim may show that the submission comes too late
+(`gang_of_later_try`).
 """
 
 from __future__ import annotations
