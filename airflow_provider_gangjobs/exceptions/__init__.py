@@ -15,6 +15,7 @@
     │   ├── DeadlineExceeded     a deadline of the gang or the execution_timeout of the task passed
     │   │   └── Unschedulable    the scheduler never placed the pods, and reported why
     │   └── JobDeleted           the Job was deleted before its end
+    │       ├── GangDeleted      somebody deleted the gang on purpose; the task is not retried
     │       └── JobReplaced      another Job of the same name replaced the Job
     ├── TrackingFailed           the state of the gang is unknown
     ├── OutcomesMissing          the gang succeeded, but its results are unknown
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         AppFailed,
         DeadlineExceeded,
         Disrupted,
+        GangDeleted,
         GangFailed,
         ImagePullFailed,
         JobDeleted,
@@ -70,6 +72,7 @@ __all__ = [
     "AppFailed",
     "DeadlineExceeded",
     "Disrupted",
+    "GangDeleted",
     "GangFailed",
     "GangJobError",
     "GangUnsupported",
@@ -100,6 +103,7 @@ _EXCEPTIONS: Final = {
         "AppFailed",
         "DeadlineExceeded",
         "Disrupted",
+        "GangDeleted",
         "GangFailed",
         "ImagePullFailed",
         "JobDeleted",

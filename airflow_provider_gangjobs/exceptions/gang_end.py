@@ -201,6 +201,24 @@ class JobDeleted(GangEndError):
 
 
 @dataclass(eq=False, repr=False)
+class GangDeleted(JobDeleted):
+    """Somebody deleted the gang on purpose, such as a `GangJobDeleteOperator`. The message says who."""
+
+    @property
+    def retryable(self) -> bool:
+        """False: another try would run a gang again that is not wanted any more."""
+        return False
+
+    @property
+    def what(self) -> str:
+        return f"Gang {self.ref} was deleted on purpose while it was {self.last_phase}"
+
+    @property
+    def remedy(self) -> str:
+        return self.advice or "Clear the task to run the gang again"
+
+
+@dataclass(eq=False, repr=False)
 class JobReplaced(JobDeleted):
     """Another Job of the same name, with another uid, replaced the Job."""
 

@@ -50,6 +50,9 @@ ANNOTATION_DELIVERED: Final = metadata_keys.ANNOTATION_DELIVERED
 ANNOTATION_DISRUPTIONS: Final = metadata_keys.ANNOTATION_DISRUPTIONS
 """Number of consecutive attempts before this one that ended by a disruption. On the Job, from its creation. Absent if
 the number is 0."""
+ANNOTATION_DELETED_BY: Final = metadata_keys.ANNOTATION_DELETED_BY
+"""Who is about to delete the gang on purpose, such as a task of a `GangJobDeleteOperator`. On the Job, written before
+the deletion, so that whoever follows the gang can tell the deletion from one that nobody intended."""
 ANNOTATION_HALTED: Final = metadata_keys.ANNOTATION_HALTED
 """Why the gang was halted. On the Job."""
 ANNOTATION_MAIN_CONTAINERS: Final = metadata_keys.ANNOTATION_MAIN_CONTAINERS

@@ -97,6 +97,7 @@ class JobAnnotations(Annotations, frozen=True):
     disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
     halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
     main_containers: str | None = msgspec.field(name=keys.ANNOTATION_MAIN_CONTAINERS, default=None)
+    deleted_by: str | None = msgspec.field(name=keys.ANNOTATION_DELETED_BY, default=None)
     time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)
     task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
     gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)

@@ -35,8 +35,8 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
     trigger id are deleted. The task succeeds when no pod of these gangs runs any more, and returns the list of the
     references of the gangs that it has deleted.
 
-    A gang of a task that waits for the end of the gang fails that task. Safe to repeat: a retry continues where the try
-    before it has stopped.
+    A task that waits for the end of such a gang fails with `GangDeleted`, and is not retried. Safe to repeat: a retry
+    continues where the try before it has stopped.
 
     :param gangs: Name of a Job, a reference with `namespace`, `name` and `uid` (such as the XCom `gang` of
         `GangJobOperator`, or its result with `wait_until="submitted"`), or a list of them. A gang that is given with
@@ -87,14 +87,18 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         hook = GangJobHook(self.kubernetes_conn_id)
         config = hook.config()
         selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace)
-        may_be_missing = self.ignore_missing or context["ti"].try_number > 1
+        ti = context["ti"]
+        may_be_missing = self.ignore_missing or ti.try_number > 1
+        deleted_by = f"task {ti.dag_id}.{ti.task_id} of run {ti.run_id}"
 
         async def act(service: GangService) -> list[GangRef]:
-            return await self._delete(service, selection, may_be_missing=may_be_missing)
+            return await self._delete(service, selection, deleted_by, may_be_missing=may_be_missing)
 
         return [asdict(ref) for ref in hook.call(act, config=config)]
 
-    async def _delete(self, service: GangService, selection: GangSelection, *, may_be_missing: bool) -> list[GangRef]:
+    async def _delete(
+        self, service: GangService, selection: GangSelection, deleted_by: str, *, may_be_missing: bool
+    ) -> list[GangRef]:
         gangs = await service.list_gangs(selection)
         missing = set(selection.names or ()) - {ref.name for ref in gangs}
         if (missing or not gangs) and not may_be_missing:
@@ -103,7 +107,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
                 f"{what} in namespace {selection.namespace}. Set ignore_missing=True if this is no error."
             )
         for ref in gangs:
-            await service.delete(ref)
+            await service.delete(ref, deleted_by=deleted_by)
             self.log.info("Gang %s is deleted", ref)
         # A try before this one may have deleted a Job whose pods still run.
         gone = [GangRef(selection.namespace, name, uid) for name, uid in (selection.names or {}).items() if uid]

@@ -8,6 +8,7 @@ from airflow_provider_gangjobs.exceptions import (
     AppFailed,
     DeadlineExceeded,
     Disrupted,
+    GangDeleted,
     GangFailed,
     GangJobError,
     ImagePullFailed,
@@ -21,6 +22,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Sta
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.gang.state.verdict import REASON_DELETED_ON_PURPOSE
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import to_sentence
 from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
@@ -101,7 +103,8 @@ def _timeout_error(event: GangEvent) -> GangJobError:
 
 
 def _deleted_error(event: GangEvent) -> GangJobError:
-    return JobDeleted(str(event.ref), event.phase, _message_without_remedy(event), advice=event.remedy)
+    error_class = GangDeleted if event.reason == REASON_DELETED_ON_PURPOSE else JobDeleted
+    return error_class(str(event.ref), event.phase, _message_without_remedy(event), advice=event.remedy)
 
 
 def _replaced_error(event: GangEvent) -> GangJobError:

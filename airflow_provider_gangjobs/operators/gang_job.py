@@ -7,6 +7,7 @@ translates the end into a result or an error. Between `execute` and `execute_com
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -283,7 +284,7 @@ class GangJobOperator(StoringTask):
                         policies=self._policies,
                         is_retry=context["ti"].try_number > 1,
                         wait_for_previous_s=gangs.wait_for_previous_s,
-                        must_confirm=self._must_confirm,
+                        confirm=self._opened_start_guard.confirm,
                     ),
                 )
             except PreviousAttemptRunning as running:
@@ -312,10 +313,9 @@ class GangJobOperator(StoringTask):
     ) -> Submission:
         with skip_retries_of_permanent_errors():
             spec = self._spec()
-            assert self._start_guard is not None, "`_session` is entered first"
-            submission = self._start_guard.submit(
+            submission = self._opened_start_guard.submit(
                 gangs,
-                lambda: gangs.call(lambda service: submit(service, spec)),
+                lambda service: submit(service, spec),
                 delete=self.kill_policy is OnKill.DELETE,
                 log=self.log,
             )
@@ -386,11 +386,14 @@ class GangJobOperator(StoringTask):
             self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
             raise execution_timeout_error(self._gangs.key, self.execution_timeout) from alarm
 
-    def _must_confirm(self) -> bool:
-        return self._start_guard is not None and self._start_guard.is_due()
+    @property
+    def _opened_start_guard(self) -> StartGuard:
+        assert self._start_guard is not None, "`_session` is entered first"
+        return self._start_guard
 
     def _new_start_guard(self, ti: Any) -> StartGuard:
-        return StartGuard(partial(is_running_try, ti, self.log), started=ti.start_date)
+        # The submission runs on an event loop, which must stay open to a kill while Airflow is asked.
+        return StartGuard(partial(asyncio.to_thread, is_running_try, ti, self.log), started=ti.start_date)
 
     def _read_completion(self, gangs: TaskGangs, event: GangEvent) -> Completion:
         from airflow_provider_gangjobs.hooks.masking import mask_event
@@ -415,7 +418,7 @@ class GangJobOperator(StoringTask):
                 claim=gangs.claim,
                 max_disruptions=self.max_disruptions,
                 policies=self._policies,
-                must_confirm=self._must_confirm,
+                confirm=self._opened_start_guard.confirm,
                 delete_failed=self.on_finish is OnFinish.DELETE,
                 release_held=failed.has_held_pods,
             ),

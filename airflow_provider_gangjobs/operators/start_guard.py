@@ -2,7 +2,8 @@
 
 Airflow may end a try whose worker has stopped, and another try may have succeeded by the time the worker wakes up. A
 submission that continues then creates a gang that nobody wants. So a try that began more than `CONFIRMED_FOR_S` seconds
-ago asks Airflow before it starts a gang. A submission normally takes a second, so this normally costs no request.
+ago asks Airflow directly before each write that starts a gang. The submission goes on after the answer, so a slow API
+server delays the start and does not prevent it. A submission normally takes a second, and then asks nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import OnFinish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.service import GangService
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ class StartGuard:
 
     def __init__(
         self,
-        is_running: Callable[[], bool | None],
+        is_running: Callable[[], Awaitable[bool | None]],
         *,
         started: datetime | None,
         clocks: Sequence[Callable[[], float]] = (time.time, boot_time),
@@ -65,44 +67,55 @@ class StartGuard:
         ages = (clock() - then for clock, then in zip(self._clocks, self._confirmed, strict=True))
         return max(ages) > CONFIRMED_FOR_S
 
-    def submit(self, gangs: TaskGangs, submit: Callable[[], T], *, delete: bool, log: Logger) -> T:
+    async def confirm(self, *, always: bool = False) -> None:
+        """Return if the try runs. Asks Airflow if `is_due`, or in any case.
+
+        Raises:
+            UnconfirmedTry: the try has ended, or Airflow does not say whether the try runs.
+        """
+        if not always and not self.is_due():
+            return
+        from airflow_provider_gangjobs.submission.progress import UnconfirmedTry
+
+        now = [clock() for clock in self._clocks]
+        runs = await self._is_running()
+        if not runs:
+            raise UnconfirmedTry(has_ended=runs is False)
+        self._confirmed = now
+
+    def submit(
+        self, gangs: TaskGangs, submit: Callable[[GangService], Awaitable[T]], *, delete: bool, log: Logger
+    ) -> T:
         """Return what `submit` returns. A gang starts only if the try runs.
 
-        :param submit: Submits the gang, and raises `UnconfirmedStart` before the start if `is_due`.
+        :param submit: Submits the gang, and calls `confirm` directly before each write that starts the gang.
         :param delete: Whether to delete the gang of a try that Airflow has ended.
 
         Raises:
             SubmissionFailed: Airflow has ended the try, or does not say before the start whether the try runs.
         """
-        from airflow_provider_gangjobs.submission.progress import UnconfirmedStart
+        from airflow_provider_gangjobs.submission.progress import UnconfirmedTry
 
-        while True:
+        async def submit_and_confirm(service: GangService) -> T:
+            submitted = await submit(service)
             try:
-                submitted = submit()
-            except UnconfirmedStart:
-                if self._ask(gangs, delete=delete) is None:
-                    raise _failed(gangs, UNKNOWN, UNKNOWN_ADVICE) from None
-                continue
-            # The process may also have been stopped after the last check and before the request that starts the gang.
-            if self.is_due() and self._ask(gangs, delete=delete) is None:
+                # The process may also have been stopped after the last check and before the request that starts the
+                # gang.
+                await self.confirm()
+            except UnconfirmedTry as unconfirmed:
+                if unconfirmed.has_ended:
+                    raise
                 log.warning("%s. The gang has started", UNKNOWN)
             return submitted
 
-    def _ask(self, gangs: TaskGangs, *, delete: bool) -> bool | None:
-        """Return true if Airflow says that the try runs, and `None` if that is not known.
-
-        Raises:
-            SubmissionFailed: the try has ended. Its gangs are ended.
-        """
-        now = [clock() for clock in self._clocks]
-        runs = self._is_running()
-        if runs:
-            self._confirmed = now
-        elif runs is False:
+        try:
+            return gangs.call(submit_and_confirm)
+        except UnconfirmedTry as unconfirmed:
+            if not unconfirmed.has_ended:
+                raise _failed(gangs, UNKNOWN, UNKNOWN_ADVICE) from None
             if delete:
                 gangs.end(OnFinish.DELETE, why=ENDED)
-            raise _failed(gangs, ENDED, ENDED_ADVICE)
-        return runs
+            raise _failed(gangs, ENDED, ENDED_ADVICE) from None
 
 
 def _failed(gangs: TaskGangs, cause: str, advice: str) -> SubmissionFailed:

@@ -133,14 +133,17 @@ class EndingService(SubmissionService, frozen=True):
 
         return await ending.halt_live(self.client, ref, claim, reason=reason)
 
-    async def delete(self, ref: GangRef) -> bool:
+    async def delete(self, ref: GangRef, *, deleted_by: str = "") -> bool:
         """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone.
 
         The pods of the gang are released, also if the Job was gone. Outcomes that are not recorded yet are lost.
+
+        :param deleted_by: Who deletes the gang on purpose. A task that waits for the gang then fails without a retry,
+            and its error has this text. By default, the task does not know, and its retries run the gang again.
         """
         from airflow_provider_gangjobs.submission.ending import remove
 
-        removal = await remove(self.client, ref)
+        removal = await remove(self.client, ref, deleted_by=deleted_by)
         await self._drain_removed(ref, removal, release_held=True)
         return removal.deleted
 

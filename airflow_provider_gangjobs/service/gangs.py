@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.ending import LiveGang
+    from airflow_provider_gangjobs.submission.progress import ConfirmTry
     from airflow_provider_gangjobs.submission.submission import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
@@ -88,7 +89,7 @@ class GangService(EndingService, frozen=True):
         policies: Policies | None = None,
         is_retry: bool = True,
         wait_for_previous_s: float = SUBMISSION_DEADLINE_S,
-        must_confirm: Callable[[], bool] | None = None,
+        confirm: ConfirmTry | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Create the gang of a trigger id or of a task, or adopt the gang that exists.
@@ -107,7 +108,7 @@ class GangService(EndingService, frozen=True):
             for, too, with one request. Only with `key`.
         :param wait_for_previous_s: For how many seconds to wait for the pods of an earlier attempt, at most until the
             deadline. No attempt is created while they run.
-        :param must_confirm: As in `submission.submit.submit`. Only with `key`.
+        :param confirm: As in `submission.submit.submit`. Only with `key`.
         :param deadline_s: For how many seconds from now requests are retried, in total.
 
         Raises:
@@ -151,7 +152,7 @@ class GangService(EndingService, frozen=True):
                 return_failed=return_failed,
                 policies=policies,
                 previous=previous,
-                must_confirm=must_confirm,
+                confirm=confirm,
                 clock=self.client.clock,
             )
 
@@ -163,7 +164,7 @@ class GangService(EndingService, frozen=True):
         claim: str,
         lost: LostAttempt,
         policies: Policies | None = None,
-        must_confirm: Callable[[], bool] | None = None,
+        confirm: ConfirmTry | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Submit the attempt that follows a lost one, within the same try of the task.
@@ -184,7 +185,7 @@ class GangService(EndingService, frozen=True):
                 namespace=self.namespace,
                 lost=lost,
                 policies=policies,
-                must_confirm=must_confirm,
+                confirm=confirm,
                 clock=self.client.clock,
             )
 
@@ -197,7 +198,7 @@ class GangService(EndingService, frozen=True):
         claim: str,
         max_disruptions: int,
         policies: Policies | None = None,
-        must_confirm: Callable[[], bool] | None = None,
+        confirm: ConfirmTry | None = None,
         delete_failed: bool = False,
         release_held: bool = False,
     ) -> Submission:
@@ -219,7 +220,7 @@ class GangService(EndingService, frozen=True):
 
         lost = lost_attempt(event, max_disruptions=max_disruptions)
         submission = await self.submit_next_attempt(
-            spec, key=key, claim=claim, lost=lost, policies=policies, must_confirm=must_confirm
+            spec, key=key, claim=claim, lost=lost, policies=policies, confirm=confirm
         )
         if delete_failed:
             try:

@@ -3,8 +3,9 @@
 A gang whose outcome was not delivered is never run again by accident. A gang that has failed, whose outcome was
 delivered, or that is being deleted is never waited for again. So a retry after a lost worker reattaches to the gang,
 and a finished task that is cleared runs a new gang. The rules do not use Airflow's try numbers, which begin again if a
-DAG run is deleted and created with the same id. Airflow gives each try a new id, a UUID version 7, and these ids are
-ordered by time.
+DAG run is deleted and created with the same id. Airflow gives each try a new id, a UUID version 7. These ids are
+ordered by time, so the id that a Job has as its claim may show that the submission comes too late
+(`gang_of_later_try`).
 """
 
 from __future__ import annotations
@@ -71,21 +72,16 @@ def decide_action(
 ) -> SubmissionAction:
     """Return the action after which one gang of the task is live. After `Refuse`, the live gang is unchanged.
 
-    1. If a later try of the task is responsible for a gang, the task does nothing. A worker that was stopped for
-       longer than Airflow waits for its heartbeat may continue while the next try runs.
-    2. A gang that the same claim has submitted before is adopted, whatever the policy.
-    3. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
+    1. A gang that the same claim has submitted before is adopted, whatever the policy.
+    2. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
        parameters is refused, unless it never ran: then its submission is incomplete, and it is superseded.
-    4. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
+    3. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
        failure of the last attempt is adopted in the same way, so that the caller can diagnose it.
 
     :param jobs: All Jobs of the task.
     :param min_attempt: The lowest attempt number that is free.
     """
     newest = sorted(jobs, key=_attempt, reverse=True)
-    later = next((job for job in newest if _belongs_to_later_try(job, claim)), None)
-    if later is not None:
-        return TakenOver(later)
     own = [job for job in newest if job.holds_claim(claim)]
     live = [job for job in newest if job_state(job) is JobState.LIVE]
     number = _next_number(jobs, min_attempt)
@@ -103,7 +99,19 @@ def decide_action(
     return SubmitNew(number, tuple(live))
 
 
-def _belongs_to_later_try(job: Job, claim: str) -> bool:
+def gang_of_later_try(jobs: Sequence[Job], claim: str) -> Job | None:
+    """Return the newest Job whose claim is the id of a try that seems to be later than the try that holds `claim`.
+
+    Such a Job is a suspicion. A worker that was stopped for longer than Airflow waits for its heartbeat may continue
+    while the next try runs, and must then change nothing. But the ids are as right as the clocks of the processes that
+    create them: after a clock was ahead, the try that runs has an earlier id than the try before it. So Airflow is
+    asked which try runs.
+    """
+    later = (job for job in jobs if _has_later_claim(job, claim))
+    return max(later, key=_attempt, default=None)
+
+
+def _has_later_claim(job: Job, claim: str) -> bool:
     theirs, ours = _created_ms(job.claim or ""), _created_ms(claim)
     is_later = theirs is not None and ours is not None and theirs > ours
     return is_later and job_state(job) is not JobState.DROPPED

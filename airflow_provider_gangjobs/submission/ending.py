@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -111,9 +112,16 @@ async def _finish_halted(requests: RetryingRequests, job: Job, pauses_s: Sequenc
         await finish_halted(requests.client, job.ref, clock=requests.clock, pauses_s=pauses_s)
 
 
-async def remove(client: ClientProtocol, ref: GangRef, *, clock: Clock | None = None) -> Removal:
-    """Delete the Job of exactly this uid, and all that it owns. Returns what was deleted."""
-    return await remove_job_if(RetryingRequests(client, ref.namespace, clock=clock), ref, lambda job: True)
+async def remove(client: ClientProtocol, ref: GangRef, *, deleted_by: str = "", clock: Clock | None = None) -> Removal:
+    """Delete the Job of exactly this uid, and all that it owns. Returns what was deleted.
+
+    :param deleted_by: Who deletes the gang on purpose. The Job says so before it is deleted, because whoever follows
+        the gang sees only the last state of the Job.
+    """
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    if deleted_by:
+        await requests.jobs(ref).patch({"metadata": {"annotations": {ANNOTATION_DELETED_BY: deleted_by}}})
+    return await remove_job_if(requests, ref, lambda job: True)
 
 
 class KillResult(StrEnum):

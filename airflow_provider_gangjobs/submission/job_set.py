@@ -101,6 +101,7 @@ class GiveJobSetToQueue(Struct, frozen=True):
 
     name: str = "give the JobSet to its queue"
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    lets_pods_run: ClassVar[bool] = True
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the JobSet has no queue."""

@@ -39,6 +39,8 @@ class CreateJob(Struct, frozen=True):
 
     name: str = "create Job"
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    lets_pods_run: ClassVar[bool] = True
+    """A queue may start the Job from then on."""
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether no Job was adopted."""
@@ -100,6 +102,7 @@ class CreateOwned(Struct, frozen=True):
     on_created: Callable[[Progress, Object], None] = lambda progress, stored: None
     """Called with the object that was created or found."""
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    lets_pods_run: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -151,6 +154,7 @@ class StartJob(Struct, frozen=True):
 
     queue: Queue
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
+    lets_pods_run: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -217,6 +221,7 @@ class StartRole(Struct, frozen=True):
 
     role: str
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
+    lets_pods_run: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

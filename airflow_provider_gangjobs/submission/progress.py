@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job import group_of
@@ -39,6 +39,8 @@ class Progress:
     role_uids: dict[str, str] = field(default_factory=dict)
     """The UIDs of the Jobs of the JobSet, by role."""
     workload_uid: str = ""
+    confirm: ConfirmTry | None = None
+    """Confirms, before each write after which pods may run, that the task still wants the gang."""
     adopted: bool = False
     dry_run: bool = False
     """Whether the server validates the Job in a dry run before anything is created."""
@@ -100,5 +102,26 @@ class RestartSubmission(Exception):  # noqa: N818 - not an error: the submission
         """The attempt numbers below this one are used."""
 
 
-class UnconfirmedStart(Exception):  # noqa: N818 - not an error: the caller confirms the start, and submits again
-    """So much time has passed that the task may have ended. Nothing that may run pods was written after that."""
+class ConfirmTry(Protocol):
+    """Confirms that the try that submits the gang is the one that Airflow runs.
+
+    A process that was stopped may wake up after its task has ended, and would start a gang that nobody wants.
+    """
+
+    async def __call__(self, *, always: bool = False) -> None:
+        """Return if the try runs.
+
+        :param always: Ask Airflow in any case, and not only if much time has passed since Airflow last said so.
+
+        Raises:
+            UnconfirmedTry: the try has ended, or Airflow does not say whether the try runs.
+        """
+
+
+class UnconfirmedTry(Exception):  # noqa: N818 - the caller of the submission knows the task, and raises the error
+    """The try does not run any more, or that is unknown. Nothing was written after that."""
+
+    def __init__(self, *, has_ended: bool) -> None:
+        super().__init__()
+        self.has_ended = has_ended
+        """Whether Airflow has said that the try has ended. Otherwise Airflow has said nothing."""

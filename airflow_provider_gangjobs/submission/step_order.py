@@ -24,17 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.submission.progress import Progress
-    from airflow_provider_gangjobs.submission.steps import RepeatableStep, Step
+    from airflow_provider_gangjobs.submission.steps import Step
 
 
-def steps_of(progress: Progress, confirm: RepeatableStep) -> Sequence[Step]:
-    """Return all steps in order. A step that has nothing to do is skipped.
-
-    The start is confirmed before the Job is created, because a queue may start the Job from then on, and before the
-    provider starts the Job.
-
-    :param confirm: The step that confirms the start.
-    """
+def steps_of(progress: Progress) -> Sequence[Step]:
+    """Return all steps in order. A step that has nothing to do is skipped."""
     service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
     files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid))
     start = StartJob(requested_queue(progress.shape.kueue_queue))
@@ -45,13 +39,11 @@ def steps_of(progress: Progress, confirm: RepeatableStep) -> Sequence[Step]:
             check_unnamed_queue_step(),
             require_uploads_step(),
             dry_run_step(),
-            confirm,
             CreateJob(),
             create_job_set(),
             service,
             files,
             find_jobs_step(),
-            confirm,
             GiveJobSetToQueue(),
             start,
             fallback_event_step(),
@@ -63,7 +55,6 @@ def steps_of(progress: Progress, confirm: RepeatableStep) -> Sequence[Step]:
         check_unnamed_queue_step(),
         require_uploads_step(),
         dry_run_step(),
-        confirm,
         CreateJob(),
         check_gang_link_step(),
         *map(create_role, other_roles),
@@ -71,7 +62,6 @@ def steps_of(progress: Progress, confirm: RepeatableStep) -> Sequence[Step]:
         files,
         *group,
         wait_for_workload_step(),
-        confirm,
         *(StartRole(role.name) for role in other_roles),
         start,
         fallback_event_step(),

@@ -21,7 +21,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     NotFound,
     is_webhook_unavailable,
 )
-from airflow_provider_gangjobs.submission.progress import UnconfirmedStart
 from airflow_provider_gangjobs.submission.retrying_requests import TRIES_MAX
 
 if TYPE_CHECKING:
@@ -43,6 +42,10 @@ class Step(Protocol):
     @property
     def conflict_errors(self) -> tuple[type[ClusterError], ...]:
         """The answers that show that the object exists already, or has changed since it was read."""
+
+    @property
+    def lets_pods_run(self) -> bool:
+        """Whether pods may run after the write, so that the try of the task is confirmed directly before the write."""
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the step has anything to do."""
@@ -71,6 +74,7 @@ class RepeatableStep(Struct, frozen=True):
     is_needed: Callable[[Progress], bool]
     function: Callable[[Progress], Awaitable[None]]
     """What the step does. A `GangJobError` or a `RestartSubmission` ends the submission."""
+    lets_pods_run: ClassVar[bool] = False
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     async def apply(self, progress: Progress) -> Object:
@@ -97,6 +101,7 @@ async def run_step(step: Step, progress: Progress) -> None:
     Raises:
         SubmissionFailed: the server refused the write, or could not be reached for too long.
         GangJobError, RestartSubmission: the stored object prevents the submission.
+        UnconfirmedTry: the task may not want the gang any more, and the write lets pods run.
     """
     if not step.is_needed(progress):
         return
@@ -105,6 +110,8 @@ async def run_step(step: Step, progress: Progress) -> None:
     webhook_wait = _WebhookWait(step, progress)
     tries = 0
     while tries < TRIES_MAX:
+        if step.lets_pods_run and progress.confirm is not None:
+            await progress.confirm()
         try:
             stored: Object | None = await step.apply(progress)
         except ClusterError as error:
@@ -192,19 +199,4 @@ def _is_quota_exceeded(error: ClusterError) -> bool:
     return isinstance(error, Forbidden) and "exceeded quota" in error.message
 
 
-def confirm_start(is_due: Callable[[], bool] | None) -> RepeatableStep:
-    """Return the step that reads the clock before a write after which pods may run.
-
-    A process that was stopped may wake up after its task has ended, and would start a gang that nobody wants.
-
-    :param is_due: Whether so much time has passed that the caller must confirm that the task still runs. None means
-        never.
-    """
-
-    async def interrupt(_: Progress) -> None:
-        raise UnconfirmedStart
-
-    return RepeatableStep("confirm that the task still runs", lambda _: is_due is not None and is_due(), interrupt)
-
-
-__all__ = ["MISSING_PERMISSION_ADVICE", "WEBHOOK_WAIT_S", "RepeatableStep", "Step", "confirm_start", "run_step"]
+__all__ = ["MISSING_PERMISSION_ADVICE", "WEBHOOK_WAIT_S", "RepeatableStep", "Step", "run_step"]

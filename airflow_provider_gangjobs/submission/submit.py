@@ -51,6 +51,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     TakenOver,
     decide_action,
     decide_action_after_loss,
+    gang_of_later_try,
 )
 from airflow_provider_gangjobs.submission.claim import take_claim
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
@@ -59,7 +60,7 @@ from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.job_steps import conflict
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs, wait_for_previous
-from airflow_provider_gangjobs.submission.progress import Progress, RestartSubmission
+from airflow_provider_gangjobs.submission.progress import ConfirmTry, Progress, RestartSubmission, UnconfirmedTry
 from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
 from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.submission.role_jobs import (
@@ -67,11 +68,11 @@ from airflow_provider_gangjobs.submission.role_jobs import (
     finish_halts,
 )
 from airflow_provider_gangjobs.submission.step_order import steps_of
-from airflow_provider_gangjobs.submission.steps import MISSING_PERMISSION_ADVICE, confirm_start, run_step
+from airflow_provider_gangjobs.submission.steps import MISSING_PERMISSION_ADVICE, run_step
 from airflow_provider_gangjobs.submission.submission import Submission, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
@@ -82,6 +83,11 @@ log = logging.getLogger(__name__)
 
 TAKEN_OVER: Final = "Another try of the task is responsible for the gang"
 TAKEN_OVER_ADVICE: Final = "No action is needed: Airflow has begun another try of the task, which continues"
+UNKNOWN_TRY: Final = (
+    "A try of the task whose id is later is responsible for the gang, and Airflow does not say which try runs"
+)
+UNKNOWN_TRY_ADVICE: Final = "Check that the worker reaches Airflow's API server. The next try adopts the gang"
+CHOOSE_ATTEMPT: Final = "choose an attempt"
 ROUNDS_MAX: Final = 8
 """How often the list of Jobs is read before the submission fails because the Jobs change too fast."""
 
@@ -100,7 +106,7 @@ async def submit(
     return_failed: bool = False,
     policies: Policies | None = None,
     previous: PreviousGangs | None = None,
-    must_confirm: Callable[[], bool] | None = None,
+    confirm: ConfirmTry | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
@@ -113,11 +119,11 @@ async def submit(
         the next attempt.
     :param policies: What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep.
     :param previous: How to wait for the pods of earlier attempts. `None` means not to wait.
-    :param must_confirm: Whether the caller must confirm that the task still wants the gang. It is called before each
-        write after which pods may run. `None` means never.
+    :param confirm: Confirms that the task still wants the gang, directly before each write after which pods may run,
+        and before a gang of another try is adopted or deleted. `None` means that the task always wants the gang.
 
     Raises:
-        UnconfirmedStart: `must_confirm` returned true. What was created is suspended, and the next call continues.
+        UnconfirmedTry: `confirm` raised it. What was created is suspended, and the next call continues.
         InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
         GangUnsupported: a gang is required, and the cluster does not support it. No object is left.
         SubmissionConflict: a live Job of this task was created from other parameters.
@@ -142,7 +148,7 @@ async def submit(
             dry_run=dry_run,
             disruptions=lost.disruptions if lost else 0,
             policies=policies,
-            must_confirm=must_confirm,
+            confirm=confirm,
         ),
         discovered=discovered,
         namespace=namespace,
@@ -170,8 +176,8 @@ class SubmissionRequest(Struct, frozen=True):
     """How many attempts in a row were lost to disruptions before a new attempt."""
     policies: Policies | None = None
     """The policies of the operator; None if no operator submits the gang."""
-    must_confirm: Callable[[], bool] | None = None
-    """Whether the caller must confirm that the task still wants the gang. None means never."""
+    confirm: ConfirmTry | None = None
+    """Confirms that the task still wants the gang. None means that the task always does."""
 
 
 async def submit_by(
@@ -218,6 +224,10 @@ def _step(where: str, name: str) -> Iterator[None]:
         raise SubmissionFailed(where, name, str(error), error.transient, advice) from error
 
 
+def _taken_over(job: Job) -> SubmissionFailed:
+    return SubmissionFailed(str(job.ref), CHOOSE_ATTEMPT, TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
+
+
 class _SubmissionRun(Struct, frozen=True):
     """One submission. Its fields stay the same when the submission is restarted."""
 
@@ -238,13 +248,16 @@ class _SubmissionRun(Struct, frozen=True):
             listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
             jobs = [await self.requests.read_gang(job) for job in listed]
         stored = {job["metadata"]["uid"]: job for job in listed}
+        if (later := gang_of_later_try(jobs, self.request.claim)) is not None:
+            await self._require_current_try(later)
         action = self.request.decide(jobs, spec_hash=self.spec.hash, min_attempt=min_attempt)
         match action:
             case Refuse(job):
                 raise conflict(self.spec, job.trigger_id or "", job)
             case TakenOver(job):
-                raise SubmissionFailed(str(job.ref), "choose an attempt", TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
+                raise _taken_over(job)
             case Adopt(job, superseded):
+                await self._confirm_change_of(job)
                 with _step(self.where, "adopt the Job"):
                     claimed = await self._claim(stored[job.ref.uid])
                 progress = self._progress_of_adopted_job(claimed)
@@ -253,6 +266,7 @@ class _SubmissionRun(Struct, frozen=True):
                 with _step(self.where, "read the Topology of the queue"):
                     progress, unfinished = await self._progress_of_new_attempt(number), True
         for old in superseded:
+            await self._confirm_change_of(old)
             with _step(self.where, "delete an earlier attempt"):
                 await self._remove_superseded(old, stored[old.ref.uid])
         if isinstance(action, SubmitNew):
@@ -262,6 +276,36 @@ class _SubmissionRun(Struct, frozen=True):
             with _step(self.where, "complete the submission"):
                 await self._complete(progress)
         return self._submission(progress, action.job if isinstance(action, Adopt) else None)
+
+    async def _require_current_try(self, later: Job) -> None:
+        """Ask Airflow which try runs, because the id of the try that is responsible for this Job is later.
+
+        Raises:
+            SubmissionFailed: the try that submits does not run, or that is unknown.
+        """
+        if self.request.confirm is None:
+            raise _taken_over(later)
+        try:
+            await self.request.confirm(always=True)
+        except UnconfirmedTry as unconfirmed:
+            if unconfirmed.has_ended:
+                raise _taken_over(later) from None
+            advice = UNKNOWN_TRY_ADVICE
+            raise SubmissionFailed(str(later.ref), CHOOSE_ATTEMPT, UNKNOWN_TRY, advice=advice) from None
+        log.warning(
+            "The try of the task that was responsible for gang %s has a later id than this try, and Airflow says that "
+            "this try runs. A clock of Airflow was wrong when one of these tries began. This try continues",
+            later.ref,
+        )
+
+    async def _confirm_change_of(self, job: Job) -> None:
+        """Confirm the try before it adopts or deletes a gang that another try may be responsible for.
+
+        Raises:
+            UnconfirmedTry: the task may not want the gang any more.
+        """
+        if self.request.confirm is not None and not job.holds_claim(self.request.claim):
+            await self.request.confirm()
 
     async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
@@ -307,6 +351,7 @@ class _SubmissionRun(Struct, frozen=True):
             attempt,
             decision,
             scheduler,
+            confirm=self.request.confirm,
             dry_run=self.request.dry_run,
         )
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
@@ -327,7 +372,17 @@ class _SubmissionRun(Struct, frozen=True):
             task=self.request.key.to_json(),
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
-        return Progress(self.requests, self.spec, self.shape, attempt, decision, scheduler, job=job, adopted=True)
+        return Progress(
+            self.requests,
+            self.spec,
+            self.shape,
+            attempt,
+            decision,
+            scheduler,
+            job=job,
+            confirm=self.request.confirm,
+            adopted=True,
+        )
 
     async def _claim(self, job: Object) -> Object:
         return await take_claim(
@@ -345,7 +400,7 @@ class _SubmissionRun(Struct, frozen=True):
         If the submission can never be completed, the Job is deleted, or halted with the error.
         """
         try:
-            for step in steps_of(progress, confirm_start(self.request.must_confirm)):
+            for step in steps_of(progress):
                 await run_step(step, progress)
         except (RestartSubmission, GangJobError) as error:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable

@@ -312,7 +312,7 @@ class _Follower:
         final = self._final_harvest()
         meanwhile = final.prepare(observed, pods) if probable.job_is_there else final.load_ledger()
         job, _ = await gather_or_cancel(self.jobs.read(), meanwhile)
-        verdict = judge(job, self.ref)
+        verdict = judge(job, self.ref, last_seen=observed or self.watch.gone_job)
         if verdict is None:
             return _RETRY_SOON
         if not verdict.job_is_there:
@@ -396,7 +396,7 @@ class _Follower:
         result = await final.run()
         job = await self.jobs.read()
         await self.jobs.finish_halted(job)
-        verdict = judge(job, self.ref)
+        verdict = judge(job, self.ref, last_seen=self.watch.job or self.watch.gone_job)
         if verdict is not None and not (is_halt_verdict(verdict) and job is not None and job.is_halted):
             if not verdict.job_is_there:
                 self.harvester.drop_ledger()

@@ -96,6 +96,14 @@ def test_airflow_says_whether_a_try_runs_and_forgets_the_id_of_the_try_before(ap
     assert json.loads(printed.splitlines()[-1]) == [404, 200]
 
 
+def test_late_submission_asks_airflow_once_and_goes_on(api: Api, connected: AirflowHome) -> None:
+    run = api.trigger("late")
+
+    assert run.wait() == "success"
+    assert run.task("gang")["try_number"] == 1
+    assert connected.worker_log("late").count("Airflow says whether the try runs: True") == 1
+
+
 def test_lines_that_the_triggerer_streams_and_the_rest_are_the_whole_log(api: Api, connected: AirflowHome) -> None:
     run = api.trigger("long_log")
     assert run.wait() == "success"

@@ -95,8 +95,8 @@ class FaultProxy:
                 proxy._url = address.url
                 yield proxy
 
-    def config_with_fault(self, tenant: Tenant, fault: InjectedFault) -> ClusterConfig:
-        """Return a connection of the tenant for one process whose requests meet this fault."""
+    def config_with_fault(self, tenant: Tenant, fault: Faults) -> ClusterConfig:
+        """Return a connection of the tenant for one process whose requests meet these faults."""
         prefix = f"process-{len(self._processes)}"
         self._processes[prefix] = FaultMiddleware(self.forward, fault, exempt_prefix=NO_EXEMPT_PREFIX)
         content: dict[str, Any] = yaml.safe_load(tenant.kubeconfig.read_text())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,13 +14,18 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.operators.start_guard import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.record import OperationState
 from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
+from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
+from tests.cluster.fault_proxy import FaultProxy
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.provider.task_runner import Task
 from tests.submission_faults import FAULTS, SPEC
 from tests.timeouts import TIMEOUT_S
 
@@ -128,6 +135,49 @@ async def test_submission_without_faults_sends_each_request_once(tenant: Tenant)
         writes = [*(f"POST {plural}" for plural in created), "PATCH jobs"]
         assert client.requests == ["LIST jobs", "GET /apis/kueue.x-k8s.io", *writes]
         await check_one_gang(gangs, submission, tenant.plane.release)
+
+
+REQUEST_S, CLOCK_RATE = 0.45, 10
+"""How long each request takes, and how many times as fast as real time the clocks of the start guard run. So the guard
+sees an API server that takes 4.5 s for each request."""
+
+
+class OperatorWithFastClock(GangJobOperator):
+    """An operator whose start guard has a fast clock. Airflow says that the try runs."""
+
+    questions = 0
+
+    def _new_start_guard(self, ti: Any) -> StartGuard:
+        async def is_running() -> bool:
+            self.questions += 1
+            return True
+
+        return StartGuard(is_running, started=None, clocks=(lambda: CLOCK_RATE * time.monotonic(),))
+
+
+class SlowTask(Task):
+    kind = OperatorWithFastClock
+
+
+async def test_slow_api_server_delays_the_start_of_a_gang_and_does_not_prevent_it(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Faults(Fault(FaultKind.DELAY, delay_s=REQUEST_S, times=None))
+    async with FaultProxy.opened(tenant.plane) as proxy:
+        extra = {"kube_config": proxy.config_with_fault(tenant, slow).kube_config, "namespace": tenant.namespace}
+        monkeypatch.setenv("AIRFLOW_CONN_SLOW", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+        task = SlowTask(None, "slow", "sleep 600", deferrable=True)
+
+        left = await asyncio.wait_for(asyncio.to_thread(task.defer), TIMEOUT_S)
+
+    sent = [(request["method"], request["path"]) for request in slow.history]
+    assert len(sent) == len(set(sent)), sent
+    assert isinstance(task.last_operator, OperatorWithFastClock)
+    assert task.last_operator.questions == 1
+    async with GangService.connect(tenant.config) as gangs:
+        (job,) = await gangs.client.list(JOBS, tenant.namespace, label_selector=LABEL_TASK)
+        assert (job["metadata"]["name"], job["spec"]["suspend"]) == (left.trigger.args.name, False)
+        assert len(sent) * REQUEST_S * CLOCK_RATE > CONFIRMED_FOR_S
 
 
 async def test_two_submitters_at_once_end_in_one_gang(tenant: Tenant) -> None:

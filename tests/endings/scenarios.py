@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.cluster.http.options import PropagationPolicy
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.submission import ending
 from tests.endings.gang_under_test import LEAVES_AT_ONCE
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ async def person_suspends_and_resumes(gang: GangUnderTest) -> None:
     await gang.patch_job({"suspend": False})
     await gang.running()
     await gang.end_all()
+
+
+async def task_deletes_gang(gang: GangUnderTest) -> None:
+    await gang.running()
+    await ending.remove(gang.admin, gang.ref, deleted_by="task etl.cleanup of run r")
 
 
 def person_deletes_job(propagation_policy: PropagationPolicy) -> Callable[[GangUnderTest], Awaitable[None]]:
@@ -257,6 +263,7 @@ SCENARIOS: dict[str, Scenario] = {
     "the Job is deleted in the foreground": Scenario(
         person_deletes_job(PropagationPolicy.FOREGROUND), Status.DELETED, "JobDeleted", DELETED, DELETED
     ),
+    "a task deletes the gang on purpose": Scenario(task_deletes_gang, Status.DELETED, "GangDeleted", DELETED, DELETED),
     "the Job is deleted, its pods orphaned and at work": Scenario(
         person_deletes_job(PropagationPolicy.ORPHAN),
         Status.DELETED,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
-from sqlalchemy.util import await_only
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.task_state import is_running_try
@@ -64,7 +64,8 @@ class ProcessOperator(GangJobOperator):
 
     def _new_start_guard(self, ti: Any) -> StartGuard:
         clock = asyncio.get_running_loop().time
-        return StartGuard(partial(is_running_try, ti, self.log), started=None, clocks=(clock,))
+        ask = partial(greenlet_spawn, is_running_try, ti, self.log)
+        return StartGuard(ask, started=None, clocks=(clock,))
 
     def _open_gangs(self, context: Any, **options: Any) -> TaskGangs:
         found = super()._open_gangs(context, **options)

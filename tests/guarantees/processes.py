@@ -34,6 +34,8 @@ class Process:
         requests: what the process has sent until then, such as `POST jobs`.
         stops_at: the request before or after which the process is stopped.
         stopped: set when the process has been stopped.
+
+    :param request_s: How long each request takes, in seconds.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class Process:
         name: str,
         stops_at: Crash | None = None,
         *,
+        request_s: float = 0.0,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
+        self.request_s = request_s
         self.name = name
         self.stops_at = stops_at
         self.requests: list[str] = []
@@ -125,6 +129,7 @@ class _ProcessClient(InterceptedClient):
         process.requests.append(request)
         await process.reach(Crash(number, applied=False))
         try:
+            await asyncio.sleep(process.request_s)
             return await send()
         finally:
             await process.reach(Crash(number, applied=True))

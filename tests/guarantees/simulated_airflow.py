@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from airflow.models.taskinstance import uuid7
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -62,11 +63,16 @@ class RefusedError(Exception):
     """The API server of Airflow has refused a report: the task instance does not run any more."""
 
 
+def new_id(*, ahead_s: float = 0.0) -> str:
+    """Return an id of a task instance, which begins with the time in milliseconds."""
+    return str(UUID(int=uuid7().int + (round(ahead_s * 1000) << 80)))
+
+
 @dataclass
 class TaskInstance:
     """The task instance in the database of Airflow. Each try gives it a new id."""
 
-    id: str = field(default_factory=lambda: str(uuid7()))
+    id: str = field(default_factory=new_id)
     try_number: int = 1
     state: str | None = "scheduled"
     trigger: TriggerArgs | None = None
@@ -78,6 +84,8 @@ class SimulatedAirflow:
 
     :param stops: at which request the process of a name stops: `worker-0` runs first, then `worker-1`, and so on.
     :param retries: how often Airflow starts another try after a failure.
+    :param first_try_ahead_s: how far the clock was ahead that made the id of the first try, in seconds.
+    :param request_s: how long each request of a worker to the API server of Kubernetes takes, in seconds.
     :param parameters: parameters of the operator.
     """
 
@@ -87,15 +95,20 @@ class SimulatedAirflow:
         *,
         stops: Mapping[str, Crash] | None = None,
         retries: int = 2,
+        first_try_ahead_s: float = 0.0,
+        request_s: float = 0.0,
         **parameters: Any,
     ) -> None:
         self.plane = plane
+        self.request_s = request_s
         self.stops = dict(stops or {})
         self.retries = retries
         self.parameters = {"results": "all", **parameters}
-        self.ti = TaskInstance()
+        self.ti = TaskInstance(id=new_id(ahead_s=first_try_ahead_s))
         self.key: TaskKey | None = None
         self.processes: list[Process] = []
+        self.questions = 0
+        """How often workers have asked for the state of their task."""
         self.refused_reports = 0
         """How many reports of a success the API server still refuses."""
         self._changed = asyncio.Event()
@@ -162,7 +175,8 @@ class SimulatedAirflow:
         """Start another process of this role."""
         number = sum(process.name.startswith(role) for process in self.processes)
         name = f"{role}-{number}"
-        process = Process(self.plane.config, name, self.stops.get(name), on_stop=self._notice.set)
+        request_s = self.request_s if role == "worker" else 0.0
+        process = Process(self.plane.config, name, self.stops.get(name), request_s=request_s, on_stop=self._notice.set)
         self.processes.append(process)
         self._notice.set()
         return process
@@ -308,6 +322,7 @@ class SimulatedAirflow:
 
     def _asked(self, process: Process) -> dict[str, dict[str, str | None]]:
         await_only(process.reach())
+        self.questions += 1
         return self.states()
 
     # -- the triggerers ----------------------------------------------------------------------------------------

@@ -135,6 +135,25 @@ async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> 
         assert airflow.plane.history.tasks[-1].results == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("request_s", "questions"), [(1.0, 0), (4.5, 1), (12.0, 2), (31.0, 3)], ids=lambda value: f"{value:g}"
+)
+@in_virtual_time
+async def test_slow_api_server_delays_the_start_of_a_gang_and_does_not_prevent_it(
+    simulated: Any, request_s: float, questions: int
+) -> None:
+    """Airflow is asked at most before the Job is created, before it is started, and after the start."""
+    async with simulated(request_s=request_s) as airflow:
+        await airflow.until(lambda: airflow.ti.state == "deferred", within_s=20 * request_s)
+        sent = airflow.requests["worker-0"]
+        assert len(sent) == len(set(sent)), sent
+        assert airflow.questions == questions
+
+        await finish(airflow)
+
+        assert (airflow.ti.state, airflow.ti.try_number, jobs_created(airflow)) == ("success", 1, 1)
+
+
 @APPLIED
 @pytest.mark.parametrize(
     ("run_s", "terminated"),
@@ -154,6 +173,19 @@ async def test_worker_that_submits_wakes_after_the_next_try(
         process.wake(terminate_with=Terminated if terminated else None)
 
     await at_each_request(simulated, "worker-0", disturb, applied=applied, run_s=run_s)
+
+
+@APPLIED
+@in_virtual_time
+async def test_try_takes_the_gang_of_a_worker_whose_clock_was_ahead(simulated: Any, applied: bool) -> None:
+    """The id of the first try is later than that of the second one, until the second one asks Airflow."""
+
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        await asyncio.sleep(ASLEEP_S)
+        assert (airflow.ti.state, airflow.ti.try_number, jobs_created(airflow)) == ("deferred", 2, 1)
+        process.wake()
+
+    await at_each_request(simulated, "worker-0", disturb, applied=applied, run_s=LONG_S, first_try_ahead_s=3600.0)
 
 
 @APPLIED

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.submission.progress import ConfirmTry
     from airflow_provider_gangjobs.submission.submission import Submission
 
 TOKENS = (f"sandbox-{number}" for number in count())
@@ -100,6 +101,7 @@ class SubmissionCluster:
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         policies: Policies | None = None,
         api: ClientProtocol | None = None,
+        confirm: ConfirmTry | None = None,
     ) -> Submission:
         return await submit(
             api or self.client,
@@ -109,6 +111,7 @@ class SubmissionCluster:
             discovered=self.discovered,
             reattach=reattach,
             policies=policies,
+            confirm=confirm,
             clock=self.time.clock(),
         )
 

@@ -45,7 +45,10 @@ class OperatorWithTime(GangJobOperator):
         return gangs
 
     def _new_start_guard(self, ti: Any) -> StartGuard:
-        return StartGuard(lambda: True, started=None)
+        async def is_running() -> bool:
+            return True
+
+        return StartGuard(is_running, started=None)
 
 
 class Task:

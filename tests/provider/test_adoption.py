@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     decide_action,
     decide_action_after_loss,
     differing_fields,
+    gang_of_later_try,
 )
 from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 
@@ -125,27 +126,21 @@ NO_TRY = "019a0000-0002-4000-8000-000000000000"
 
 
 @pytest.mark.parametrize("state", ["half", "running", "succeeded", "delivered", "failed"])
-def test_earlier_try_leaves_the_gang_of_a_later_try_alone(state):
-    theirs = job(state, claim=SECOND_TRY)
+def test_gang_of_a_later_try_is_a_suspicion(state):
+    jobs = [job("failed", 0, claim=FIRST_TRY), job(state, 1, claim=SECOND_TRY), job("failed", 2, claim=NO_TRY)]
 
-    choice = decide_action([theirs], reattach=BOTH, claim=FIRST_TRY, spec_hash=OURS)
-
-    assert choice == TakenOver(theirs)
+    assert gang_of_later_try(jobs, FIRST_TRY) == jobs[1]
 
 
 @pytest.mark.parametrize(
     ("holder", "claim"), [(FIRST_TRY, SECOND_TRY), (SECOND_TRY, NO_TRY), (NO_TRY, FIRST_TRY), (SECOND_TRY, "me")]
 )
-def test_gang_is_adopted_unless_its_try_is_known_to_be_later(holder, claim):
-    theirs = job("running", claim=holder)
-
-    assert decide_action([theirs], reattach=BOTH, claim=claim, spec_hash=OURS) == Adopt(theirs)
+def test_gang_is_no_suspicion_unless_its_try_is_known_to_be_later(holder, claim):
+    assert gang_of_later_try([job("running", claim=holder)], claim) is None
 
 
-def test_dropped_gang_of_a_later_try_is_ignored():
-    dropped = job("dropped", claim=SECOND_TRY)
-
-    assert decide_action([dropped], reattach=BOTH, claim=FIRST_TRY, spec_hash=OURS) == SubmitNew(1)
+def test_dropped_gang_of_a_later_try_is_no_suspicion():
+    assert gang_of_later_try([job("dropped", claim=SECOND_TRY)], FIRST_TRY) is None
 
 
 RETURNED_FAILURES = {

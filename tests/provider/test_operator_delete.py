@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.exceptions import GangDeleted, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
@@ -17,6 +18,11 @@ from airflow_provider_gangjobs.hooks.installation import installation_id
 from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
 from gangjobs_sandbox.resources import PODS
 from tests.airflow.polling import wait_for
+from tests.provider.recorded_callbacks import CALLS, Recorder
+from tests.provider.task_runner import run_trigger
+
+if TYPE_CHECKING:
+    from tests.provider.task_runner import TaskMaker
 
 SLEEP = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"})
 STUBBORN = GangSpec(
@@ -89,6 +95,32 @@ def test_pods_that_do_not_end_fail_the_task(hook: GangJobHook, embedded: Any) ->
         delete(hook, gangs=reference(ref), pods_gone_within=0.5)
     for name in names(embedded, running):
         embedded.call(lambda it, name=name: it.registry.delete(PODS, name, "default", grace_period_s=0))
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_task_whose_gang_is_deleted_says_who_deleted_it_and_is_not_retried(
+    task: TaskMaker, hook: GangJobHook, deferrable: bool
+) -> None:
+    CALLS.clear()
+    train = task("sleep 600", deferrable=deferrable, callbacks=Recorder)
+    context = train.next_try()
+
+    def wait_for_the_gang() -> None:
+        if deferrable:
+            train.operator().execute_complete(context, run_trigger(train.defer(context)))
+        else:
+            train.execute(context)
+
+    with ThreadPoolExecutor(1) as worker:
+        waiting = worker.submit(wait_for_the_gang)
+        wait_for("the follower to see that the gang runs", lambda: "running" in [call["phase"] for call in CALLS])
+        delete(hook, run=train.run_id, external_task_id="train")
+        with pytest.raises(AirflowFailException) as failed:
+            waiting.result()
+
+    assert isinstance(failed.value.__cause__, GangDeleted)
+    assert f"was deleted by task d.delete of run {train.run_id}" in str(failed.value)
+    assert "was deleted on purpose while it was running" in str(failed.value)
 
 
 def phases(embedded: Any, selector: str) -> list[str]:

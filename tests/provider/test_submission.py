@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.exceptions import (
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
 from airflow_provider_gangjobs.submission.ending import remove
+from airflow_provider_gangjobs.submission.progress import UnconfirmedTry
 from airflow_provider_gangjobs.submission.submission import SubmissionState
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
@@ -422,3 +423,68 @@ async def test_halted_while_it_is_submitted_stays_halted(cluster):
     with pytest.raises(SubmissionFailed, match="halted in the meantime"):
         await cluster.submit(api=Halting(cluster.client))
     assert cluster.jobs()[0]["spec"]["suspend"] is True
+
+
+FIRST_TRY, SECOND_TRY = "019a0000-0000-7000-8000-000000000001", "019a0000-0001-7000-8000-000000000000"
+"""Ids of two tries, the second of which seems to be later."""
+TAKEN_OVER = "Another try of the task is responsible for the gang"
+UNKNOWN = "Airflow does not say which try runs. Check that the worker reaches Airflow"
+
+
+class Airflow:
+    """Whether the try runs that submits; None if Airflow does not answer."""
+
+    def __init__(self, answer: bool | None, *, is_late: bool = False) -> None:
+        self.answer = answer
+        self.is_late = is_late
+        self.questions = 0
+
+    async def confirm(self, *, always: bool = False) -> None:
+        if always or self.is_late:
+            self.questions += 1
+            if not self.answer:
+                raise UnconfirmedTry(has_ended=self.answer is False)
+
+
+async def test_try_that_runs_adopts_the_gang_of_a_try_whose_id_is_later(cluster, caplog):
+    theirs = await cluster.submit(claim=SECOND_TRY)
+    airflow = Airflow(True)
+
+    ours = await cluster.submit(claim=FIRST_TRY, confirm=airflow.confirm)
+
+    assert (ours.ref, ours.adopted, airflow.questions) == (theirs.ref, True, 1)
+    assert await holds_claim(cluster.client, theirs.ref, FIRST_TRY)
+    assert "A clock of Airflow was wrong when one of these tries began" in caplog.text
+
+
+@pytest.mark.parametrize(("answer", "message"), [(False, TAKEN_OVER), (None, UNKNOWN)])
+async def test_try_that_is_not_known_to_run_leaves_the_gang_of_a_later_try_alone(cluster, answer, message):
+    theirs = await cluster.submit(claim=SECOND_TRY)
+
+    with pytest.raises(SubmissionFailed, match=message):
+        await cluster.submit(claim=FIRST_TRY, confirm=Airflow(answer).confirm)
+
+    assert await holds_claim(cluster.client, theirs.ref, SECOND_TRY)
+    cluster.check_one_live_gang(theirs)
+
+
+async def test_client_that_cannot_ask_airflow_leaves_the_gang_of_a_later_try_alone(cluster):
+    theirs = await cluster.submit(claim=SECOND_TRY)
+
+    with pytest.raises(SubmissionFailed, match=TAKEN_OVER):
+        await cluster.submit(claim=FIRST_TRY)
+
+    assert await holds_claim(cluster.client, theirs.ref, SECOND_TRY)
+
+
+@pytest.mark.parametrize("answer", [False, None])
+@pytest.mark.parametrize("reattach", ["running", "never"])
+async def test_late_process_of_an_ended_try_leaves_the_gang_of_the_try_that_runs_alone(cluster, reattach, answer):
+    """The id of the try that has ended is later, because a clock was ahead. So only Airflow knows which try runs."""
+    theirs = await cluster.submit(claim=FIRST_TRY)
+
+    with pytest.raises(UnconfirmedTry):
+        await cluster.submit(claim=SECOND_TRY, reattach=reattach, confirm=Airflow(answer, is_late=True).confirm)
+
+    assert await holds_claim(cluster.client, theirs.ref, FIRST_TRY)
+    cluster.check_one_live_gang(theirs)

@@ -9,6 +9,7 @@ from airflow_provider_gangjobs.exceptions import (
     AppFailed,
     DeadlineExceeded,
     Disrupted,
+    GangDeleted,
     GangFailed,
     GangJobError,
     GangUnsupported,
@@ -117,6 +118,13 @@ EXAMPLES = [
         (
             "Job ml/a was deleted while the gang was running. "
             "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace."
+        ),
+    ),
+    (
+        GangDeleted("ml/a", "running", "GangDeleted: Job ml/a was deleted by task etl.cleanup of run r"),
+        (
+            "Gang ml/a was deleted on purpose while it was running. "
+            "GangDeleted: Job ml/a was deleted by task etl.cleanup of run r. Clear the task to run the gang again."
         ),
     ),
     (
@@ -258,7 +266,14 @@ def test_errors_survive_pickling(error):
 def test_errors_that_must_repeat_are_not_retryable():
     permanent = {type(error) for error, _ in EXAMPLES if not error.retryable}
     of_results = {OutcomesMissing, ResultTooLarge, ResultsTooLarge}
-    assert permanent == {InvalidGangSpec, GangUnsupported, SubmissionFailed, JobSetUnavailable, *of_results}
+    assert permanent == {
+        InvalidGangSpec,
+        GangUnsupported,
+        SubmissionFailed,
+        GangDeleted,
+        JobSetUnavailable,
+        *of_results,
+    }
     assert not SubmissionConflict("ml/a").retryable
 
 

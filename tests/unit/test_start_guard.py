@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.operators.start_guard import CONFIRMED_FOR_S, StartGuard
-from airflow_provider_gangjobs.submission.progress import UnconfirmedStart
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.service import GangService
 
 LOG = logging.getLogger(__name__)
 LATE_S = CONFIRMED_FOR_S + 1
@@ -27,27 +30,34 @@ class Try:
     moments: list[float] = field(default_factory=lambda: [1000.0, 0.0])
     questions: int = 0
     ended: list[str] = field(default_factory=list)
-    submissions: int = 0
+    writes: int = 0
 
     def __post_init__(self) -> None:
         clocks = [lambda at=at: self.moments[at] for at in range(2)]
         self.guard = StartGuard(self.ask, started=self.started, clocks=clocks)
 
-    def ask(self) -> bool | None:
+    async def ask(self) -> bool | None:
         self.questions += 1
         return self.answer
 
     @property
     def gangs(self) -> Any:
         key = SimpleNamespace(dag_id="d", task_id="t")
-        return SimpleNamespace(key=key, end=lambda _, *, why: self.ended.append(why))
+        return SimpleNamespace(
+            key=key,
+            call=lambda action: asyncio.run(action(None)),
+            end=lambda _, *, why: self.ended.append(why),
+        )
 
-    def submit(self, *, delete: bool = True) -> int:
-        def submit() -> int:
-            self.submissions += 1
-            if self.guard.is_due():
-                raise UnconfirmedStart
-            return self.submissions
+    def submit(self, *, write_s: float = 0.0, writes: int = 1, delete: bool = True) -> int:
+        """Send writes that start the gang, each of which takes this time. Returns how many were sent."""
+
+        async def submit(_: GangService) -> int:
+            for _write in range(writes):
+                await self.guard.confirm()
+                self.writes += 1
+                self.moments[1] += write_s
+            return self.writes
 
         return self.guard.submit(self.gangs, submit, delete=delete, log=LOG)
 
@@ -76,7 +86,24 @@ def test_late_submission_continues_if_the_try_runs() -> None:
     one = Try(answer=True)
     one.moments[1] += LATE_S
 
-    assert (one.submit(), one.questions, one.ended) == (2, 1, [])
+    assert (one.submit(), one.questions, one.ended) == (1, 1, [])
+
+
+def test_late_submission_asks_directly_before_each_write_and_sends_no_write_twice() -> None:
+    one = Try(answer=True)
+    one.moments[1] += LATE_S
+
+    assert (one.submit(writes=3, write_s=LATE_S), one.questions, one.ended) == (3, 4, [])
+
+
+@pytest.mark.parametrize("late_s", [0.0, LATE_S])
+def test_question_that_is_always_asked_does_not_depend_on_the_clock(late_s: float) -> None:
+    one = Try(answer=True)
+    one.moments[1] += late_s
+
+    asyncio.run(one.guard.confirm(always=True))
+
+    assert (one.questions, one.guard.is_due()) == (1, False)
 
 
 @pytest.mark.parametrize("delete", [True, False], ids=["on_kill deletes", "on_kill keeps"])
@@ -86,7 +113,7 @@ def test_late_submission_of_an_ended_try_starts_nothing(delete: bool) -> None:
 
     with pytest.raises(SubmissionFailed, match=r"submission of task \S+ failed .* Airflow has ended this try"):
         one.submit(delete=delete)
-    assert (one.submissions, len(one.ended)) == (1, int(delete))
+    assert (one.writes, len(one.ended)) == (0, int(delete))
 
 
 def test_late_submission_starts_nothing_and_ends_nothing_if_airflow_does_not_answer() -> None:
@@ -95,7 +122,7 @@ def test_late_submission_starts_nothing_and_ends_nothing_if_airflow_does_not_ans
 
     with pytest.raises(SubmissionFailed, match="does not say whether this try still runs"):
         one.submit()
-    assert one.ended == []
+    assert (one.writes, one.ended) == (0, [])
 
 
 @pytest.mark.parametrize(("answer", "ended"), [(True, 0), (None, 0), (False, 1)])
@@ -104,12 +131,8 @@ def test_gang_that_started_while_the_process_was_stopped_is_ended_only_if_the_tr
 ) -> None:
     one = Try(answer=answer)
 
-    def submit() -> str:
-        one.moments[1] += LATE_S
-        return "submitted"
-
     try:
-        assert one.guard.submit(one.gangs, submit, delete=True, log=LOG) == "submitted"
+        assert one.submit(write_s=LATE_S) == 1
     except SubmissionFailed:
         assert answer is False
     assert len(one.ended) == ended

@@ -2,6 +2,7 @@
 
 import pytest
 
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from tests.unit.builders import REF, at, job
 
@@ -39,6 +40,34 @@ def test_missing_job_was_deleted():
     assert verdict is not None
     assert verdict.kind is VerdictKind.DELETED
     assert not verdict.job_is_there
+
+
+BY = "task etl.cleanup of run r"
+
+
+@pytest.mark.parametrize(
+    "last_seen", [None, job().read(), job(uid="other").annotation(ANNOTATION_DELETED_BY, BY).read()]
+)
+def test_missing_job_of_which_nobody_is_known_to_have_deleted_it_was_deleted_by_somebody(last_seen):
+    verdict = judge(None, REF, last_seen=last_seen)
+    assert verdict is not None
+    assert verdict.reason == "JobDeleted"
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_deletion_on_purpose_is_told_as_that_with_who_deleted_the_gang(is_gone):
+    seen = job().annotation(ANNOTATION_DELETED_BY, BY).deleted(50).read()
+    verdict = judge(None, REF, last_seen=seen) if is_gone else judge(seen, REF)
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason) == (VerdictKind.DELETED, "GangDeleted")
+    assert verdict.message == f"Job {REF} was deleted by {BY}"
+
+
+def test_gang_that_ended_before_it_was_deleted_on_purpose_has_its_own_end():
+    seen = job().annotation(ANNOTATION_DELETED_BY, BY).complete(60).deleted(90).read()
+    verdict = judge(seen, REF)
+    assert verdict is not None
+    assert verdict.kind is VerdictKind.SUCCEEDED
 
 
 OPEN = {

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cau
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.roles import REASON_JOB_MISSING
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.verdict import REASON_DELETED_ON_PURPOSE, Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
 
@@ -215,6 +215,7 @@ def diagnose_outcome(outcome: Outcome) -> Diagnosis:
 _VERDICT_REMEDIES: Final = {
     "JobDeleted": "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.",
     REASON_JOB_MISSING: "Find out who deleted the Job of the role: a user, a TTL, or a clean-up of the namespace.",
+    REASON_DELETED_ON_PURPOSE: "Clear the task to run the gang again.",
     "JobReplaced": "Find out who creates Jobs of this name.",
     REASON_JOB_DEADLINE: "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
     "BackoffLimitExceeded": "Look at the events of the Job: its pods left no outcome.",

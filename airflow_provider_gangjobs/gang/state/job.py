@@ -349,6 +349,11 @@ class Job(Struct, frozen=True):
         return self._annotations.delivered is not None
 
     @property
+    def deleted_by(self) -> str:
+        """Who is about to delete the gang on purpose; empty if nobody has said so."""
+        return self._annotations.deleted_by or ""
+
+    @property
     def is_halted(self) -> bool:
         """The provider has ended the gang, or is ending it: no rank starts any more, and the Job fails."""
         return self._annotations.halted is not None

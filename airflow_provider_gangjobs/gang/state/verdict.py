@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Condition
 
 REASON_DELETED: Final = "JobDeleted"
+REASON_DELETED_ON_PURPOSE: Final = "GangDeleted"
+"""Somebody has deleted the gang on purpose, and has said so on the Job before (`ANNOTATION_DELETED_BY`)."""
 REASON_REPLACED: Final = "JobReplaced"
 
 
@@ -52,13 +54,16 @@ class Verdict(Struct, frozen=True):
         return self.kind in {VerdictKind.SUCCEEDED, VerdictKind.FAILED}
 
 
-def judge(job: Job | None, ref: GangRef) -> Verdict | None:
+def judge(job: Job | None, ref: GangRef, *, last_seen: Job | None = None) -> Verdict | None:
     """Return the verdict on a Job, or `None` if the Job has not ended.
 
     :param job: The Job; `None` only if the API server has no Job with this name. After a failed read the verdict is
         unknown, and the function must not be called.
+    :param last_seen: The Job as it was last seen, if anybody has seen it. It may say who has deleted the Job.
     """
     if job is None:
+        if last_seen is not None and last_seen.ref == ref and last_seen.deleted_by:
+            return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(last_seen))
         return Verdict(VerdictKind.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
     if job.ref.uid != ref.uid:
         other = job.ref.uid
@@ -89,6 +94,11 @@ def _verdict_by_deletion(job: Job, ref: GangRef) -> Verdict | None:
     requested = job.deletion_requested_at
     if requested is None:
         return None
-    return Verdict(
-        VerdictKind.DELETED, REASON_DELETED, f"Job {ref} is being deleted", requested, job.status.completed_indexes
-    )
+    reason, message = REASON_DELETED, f"Job {ref} is being deleted"
+    if job.deleted_by:
+        reason, message = REASON_DELETED_ON_PURPOSE, _deleted_by(job)
+    return Verdict(VerdictKind.DELETED, reason, message, requested, job.status.completed_indexes)
+
+
+def _deleted_by(job: Job) -> str:
+    return f"Job {job.ref} was deleted by {job.deleted_by}"
