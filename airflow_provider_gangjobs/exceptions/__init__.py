@@ -21,6 +21,7 @@
     ├── OutcomesMissing          the gang succeeded, but its results are unknown
     ├── ResultTooLarge           a rank wrote a result above the limit
     ├── ResultsTooLarge          the results of all ranks together exceed the limit of the task
+    ├── ResultAddressRefused     a rank returned an address outside of its folder
     ├── LedgerUnavailable        the outcomes could not be read or written
     ├── JobSetFailed             a JobSet of somebody else failed
     ├── JobSetDeleted            a JobSet of somebody else was deleted before its end
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions.results import (
         LedgerUnavailable,
         OutcomesMissing,
+        ResultAddressRefused,
         ResultsTooLarge,
         ResultTooLarge,
         TrackingFailed,
@@ -88,6 +90,7 @@ __all__ = [
     "Preempted",
     "PreviousAttemptRunning",
     "Problem",
+    "ResultAddressRefused",
     "ResultTooLarge",
     "ResultsTooLarge",
     "SubmissionConflict",
@@ -112,7 +115,14 @@ _EXCEPTIONS: Final = {
         "Unschedulable",
     ),
     "job_sets": ("JobSetDeleted", "JobSetFailed", "JobSetUnavailable"),
-    "results": ("LedgerUnavailable", "OutcomesMissing", "ResultsTooLarge", "ResultTooLarge", "TrackingFailed"),
+    "results": (
+        "LedgerUnavailable",
+        "OutcomesMissing",
+        "ResultAddressRefused",
+        "ResultsTooLarge",
+        "ResultTooLarge",
+        "TrackingFailed",
+    ),
     "submission": (
         "GangUnsupported",
         "InvalidGangSpec",

@@ -122,6 +122,42 @@ class ResultTooLarge(GangJobError):
 
 
 @dataclass(eq=False, repr=False)
+class ResultAddressRefused(GangJobError):
+    """A rank returned an address that is not in the folder of its task. Nothing was opened."""
+
+    address: str
+    folder: str = ""
+    """Where the address may be; empty if no task that runs gangs has checked the address."""
+    is_link: bool = False
+    """The address is in the folder, and a symbolic link leads somewhere else."""
+
+    @property
+    def retryable(self) -> bool:
+        """False: the address stays the same."""
+        return False
+
+    @property
+    def what(self) -> str:
+        return f"The result at {self.address} is not read"
+
+    @property
+    def evidence(self) -> str:
+        """Why the address is not opened."""
+        if self.is_link:
+            return f"A symbolic link below {self.folder} leads to another file"
+        if self.folder:
+            return f"The address is not below {self.folder}"
+        return "No task has found the address in its own folder, and a rank may write any address"
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "If the value is from a sensor, a hook, or a task of an earlier release, name the result_storage of the"
+            " task that ran the gang: read_result(value, storage=URL). Otherwise find out why the rank returned it"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class ResultsTooLarge(GangJobError):
     """The results of all ranks together exceed `results_limit`. The Job is kept, and so are the results."""
 

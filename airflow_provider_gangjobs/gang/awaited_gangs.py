@@ -11,9 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, task_selector
+from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, gang_selectors, tasks_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,18 +74,18 @@ class GangSelection:
     """How many gangs the label selector selects at least. Fewer gangs mean that some do not exist yet."""
 
     @property
-    def label_selector(self) -> str:
-        """Selects the Jobs of these gangs, and perhaps others, in one list."""
+    def label_selectors(self) -> tuple[str, ...]:
+        """Select the Jobs of these gangs, and perhaps others. No Job is selected twice."""
         if self.selector:
-            return f"{ALL_GANGS},{self.selector}"
+            return (f"{ALL_GANGS},{self.selector}",)
         if self.digests:
-            return task_selector(*(digest for digests in self.digests for digest in digests))
-        return f"{LABEL_GANG} in ({','.join(self.names or {})})"
+            return tasks_selectors(digest for digests in self.digests for digest in digests)
+        return gang_selectors(self.names or ())
 
     def matching(self, jobs: Iterable[Job]) -> list[Job]:
         """Return the Jobs of the selected gangs, with all attempts of a task or trigger id.
 
-        :param jobs: The Jobs that the label selector has selected.
+        :param jobs: The Jobs that the label selectors have selected.
         """
         if self.names is None:
             return list(jobs)

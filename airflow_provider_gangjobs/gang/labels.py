@@ -135,6 +135,8 @@ ENV_ROLE_SIZE: Final = "GANG_ROLE_SIZE"
 """Number of ranks of the role."""
 ENV_RANK_OFFSET: Final = "GANG_RANK_OFFSET"
 """Rank in the gang of the first rank of the role. The rank in the gang is this number plus the rank in the role."""
+ENV_INSTALLATION: Final = "GANG_INSTALLATION"
+"""Id of the Airflow installation. Set for ranks that store large results, if the installation has an id."""
 ENV_FILES: Final = "GANG_FILES"
 FILES_PATH: Final = "/gang/files"
 

@@ -16,11 +16,16 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 ALL_GANGS: Final = f"{LABEL_TASK},!{LABEL_DROPPED}"
 """Selects the Jobs of all submissions that still exist."""
 
+
+VALUES_CHARACTERS_MAX: Final = 6000
+"""How long the values of one selector may be in a URL. Proxies accept URLs of 8 KiB by default, and an API server
+answers 431 to more than 1 MiB."""
+_COMMA_CHARACTERS: Final = len("%2C")
 
 FOLLOWERS: Final = f"{LABEL_PURPOSE}={ObjectPurpose.FOLLOWER}"
 """Selects the Leases in which processes name the gangs that they follow."""
@@ -31,9 +36,14 @@ def gang_selector(name: str) -> str:
     return f"{LABEL_GANG}={name}"
 
 
-def roles_selector(names: Sequence[str]) -> str:
-    """Return the label selector of the Jobs of further roles, of the gangs whose main Jobs have these names."""
-    return f"{LABEL_GANG_ROLE},{LABEL_GANG} in ({','.join(names)})"
+def gang_selectors(names: Iterable[str]) -> tuple[str, ...]:
+    """Return label selectors of all objects of the gangs whose Jobs have these names. No object has two of them."""
+    return tuple(f"{LABEL_GANG} in ({','.join(batch)})" for batch in _batches(names))
+
+
+def roles_selectors(names: Iterable[str]) -> tuple[str, ...]:
+    """Return label selectors of the Jobs of further roles, of the gangs whose main Jobs have these names."""
+    return tuple(f"{LABEL_GANG_ROLE},{selector}" for selector in gang_selectors(names))
 
 
 def ledger_selector(name: str, uid: str) -> str:
@@ -47,6 +57,25 @@ def task_selector(*digests: str) -> str:
     :param digests: The digests of its key, see `SubmissionKey.digests`.
     """
     return f"{LABEL_TASK}={digests[0]}" if len(digests) == 1 else f"{LABEL_TASK} in ({','.join(digests)})"
+
+
+def tasks_selectors(digests: Iterable[str]) -> tuple[str, ...]:
+    """Return label selectors of the Jobs of all attempts of many tasks or operations. No Job has two of them."""
+    return tuple(task_selector(*batch) for batch in _batches(digests))
+
+
+def _batches(values: Iterable[str]) -> Iterator[Sequence[str]]:
+    """Yield the values, each once, in batches whose selectors fit into a URL."""
+    batch: list[str] = []
+    characters = 0
+    for value in dict.fromkeys(values):
+        characters += len(value) + _COMMA_CHARACTERS
+        if batch and characters > VALUES_CHARACTERS_MAX:
+            yield batch
+            batch, characters = [], len(value) + _COMMA_CHARACTERS
+        batch.append(value)
+    if batch:
+        yield batch
 
 
 def submission_selector(digest: str, attempt: int | None = None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.selectors import gang_selector, roles_selector
+from airflow_provider_gangjobs.gang.selectors import gang_selector, roles_selectors
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.roles import read_gang
 
@@ -53,7 +53,7 @@ async def get_main_job(client: ClientProtocol, ref: GangRef) -> Job | None:
 async def list_role_jobs(
     client: ClientProtocol, namespace: str | None, main_jobs: Sequence[Mapping[str, Any]]
 ) -> Sequence[Mapping[str, Any]]:
-    """Return the Jobs of the other roles of some gangs. A request is sent only if one of the gangs has roles.
+    """Return the Jobs of the other roles of some gangs. Requests are sent only if one of the gangs has roles.
 
     :param main_jobs: The Jobs of the gangs, which were selected by a label that the other Jobs do not have.
 
@@ -61,7 +61,21 @@ async def list_role_jobs(
         ClusterError: The Jobs could not be read.
     """
     names = [job["metadata"]["name"] for job in main_jobs if read_job(job).has_roles]
-    return await client.list(JOBS, namespace, label_selector=roles_selector(names)) if names else ()
+    return await list_jobs(client, namespace, roles_selectors(names))
 
 
-__all__ = ["get_job", "get_main_job", "list_role_jobs"]
+async def list_jobs(
+    client: ClientProtocol, namespace: str | None, label_selectors: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Return the Jobs that one of the label selectors selects, with one list for each.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    jobs: list[Mapping[str, Any]] = []
+    for selector in label_selectors:
+        jobs += await client.list(JOBS, namespace, label_selector=selector)
+    return jobs
+
+
+__all__ = ["get_job", "get_main_job", "list_jobs", "list_role_jobs"]

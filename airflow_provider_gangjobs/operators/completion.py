@@ -52,6 +52,8 @@ class Completion:
     on_finish: OnFinish
     max_disruptions: int
     log: Logger
+    result_folders: Sequence[str] = ()
+    """Where the ranks store large results. Addresses elsewhere are not followed."""
     outcomes: Sequence[Outcome] = field(default=(), init=False)
     copied_logs: Sequence[CopiedLog] = field(default=(), init=False)
     evidence: CollectedOutcomes | None = field(default=None, init=False)
@@ -145,7 +147,7 @@ class Completion:
             self._mark_delivered()
         error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
         if isinstance(error, GangEndError):
-            error.partial_results = partial_results(self.outcomes)
+            error.partial_results = partial_results(self.outcomes, self.result_folders)
         raise error
 
     def results(self, wanted: Results, *, limit: int = RESULTS_LIMIT_BYTES) -> Any:
@@ -174,7 +176,14 @@ class Completion:
                 self._release_held_pods()  # no try finds this gang again to read the other outcomes
             raise missing_outcomes(self.event, evidence)
         try:
-            return task_result(evidence.outcomes, evidence.completed, wanted, self.event.ref, limit=limit)
+            return task_result(
+                evidence.outcomes,
+                evidence.completed,
+                wanted,
+                self.event.ref,
+                limit=limit,
+                folders=self.result_folders,
+            )
         except ResultTooLarge:
             self.deliver()
             raise

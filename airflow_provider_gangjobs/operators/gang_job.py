@@ -399,7 +399,9 @@ class GangJobOperator(StoringTask):
         from airflow_provider_gangjobs.hooks.masking import mask_event
         from airflow_provider_gangjobs.operators.completion import Completion
 
-        completion = Completion(gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log)
+        completion = Completion(
+            gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log, self._result_folders()
+        )
         completion.read(self.log_options, self._log_storage())
         return completion
 

@@ -9,9 +9,9 @@ only the standard library of Python 3.8. A program in Python calls it, and anoth
     produce_json | python "$GANG_FILES/gangjobs_result.py"
 
 A result of at most `RESULT_BYTES_MAX` bytes goes to the file that GANG_RESULT_PATH names. A larger result is written to
-the folder that GANG_RESULT_STORAGE names, and its address goes to GANG_RESULT_PATH. A folder with the protocol `file`
-needs only a volume. Every other protocol needs the library fsspec with its implementation in the image, and credentials
-in the environment of the pod.
+the folder that GANG_RESULT_STORAGE names, for the installation of Airflow that GANG_INSTALLATION names, and its address
+goes to GANG_RESULT_PATH. A folder with the protocol `file` needs only a volume. Every other protocol needs the library
+fsspec with its implementation in the image, and credentials in the environment of the pod.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 ENV_PATH = "GANG_RESULT_PATH"
 ENV_STORAGE = "GANG_RESULT_STORAGE"
+ENV_INSTALLATION = "GANG_INSTALLATION"
 ADDRESS = "gang_result"
 """Key of the address in the place of a result that is stored elsewhere."""
 SIZE = "bytes"
@@ -90,11 +91,16 @@ def check_storage(environ: Mapping[str, str]) -> None:
 
 
 def result_object_name(environ: Mapping[str, str]) -> str:
-    """Return the name of the object of this rank in the gang. Each attempt has objects of its own."""
+    """Return the name of the object of this rank in the folder of its task.
+
+    Each installation of Airflow has objects of its own, and so has each attempt.
+    """
+    installation = environ.get(ENV_INSTALLATION)
+    folder = f"installation-{installation}/" if installation else ""
     index = environ.get("JOB_COMPLETION_INDEX")  # with roles, the rank in the role
     offset = int(environ.get("GANG_RANK_OFFSET") or 0)
     name = f"rank-{int(index) + offset:05}" if index else "pod-" + environ.get("HOSTNAME", "unknown")
-    return f"attempt-{environ.get('GANG_ATTEMPT') or 0}/{name}.json"
+    return f"{folder}attempt-{environ.get('GANG_ATTEMPT') or 0}/{name}.json"
 
 
 def _split(address: str) -> Tuple[str, str]:

@@ -8,9 +8,11 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.operators.delivery import DeliveredTask
-from airflow_provider_gangjobs.operators.storage_urls import storage_problems
+from airflow_provider_gangjobs.operators.storage_urls import result_folders, storage_problems, task_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from airflow_provider_gangjobs.operators.task_storage import TaskStorage
@@ -34,6 +36,7 @@ class StoringTask(DeliveredTask):
         rendered = {"log_storage": self.log_storage, "result_storage": self.result_storage}
         if problems := tuple(problem for name, url in rendered.items() for problem in storage_problems(name, url)):
             raise InvalidGangSpec(problems)
+        self._warn_of_missing_installation(tuple(name for name, url in rendered.items() if url is not None))
         if self.log_storage is not None:
             self._storage("log_storage", self.log_storage).check()
         if self.result_storage is not None:
@@ -41,6 +44,14 @@ class StoringTask(DeliveredTask):
 
             if not is_local(self.result_storage):
                 self._storage("result_storage", self.result_storage).check_for_ranks(self.log)
+
+    def _warn_of_missing_installation(self, parameters: Sequence[str]) -> None:
+        if parameters and not self._opened_gangs.key.installation:
+            self.log.warning(
+                "This Airflow has no installation id. Another Airflow with the same %s overwrites the objects of this"
+                " task if the ids of its DAG, run and task are equal. Set [gangjobs] installation_id",
+                " or ".join(parameters),
+            )
 
     @property
     def _opened_gangs(self) -> TaskGangs:
@@ -63,7 +74,11 @@ class StoringTask(DeliveredTask):
             return spec
         from airflow_provider_gangjobs.operators.result_storage import with_result_storage
 
-        return with_result_storage(spec, self._storage("result_storage", self.result_storage).address_of_folder)
+        return with_result_storage(spec, task_folder(self.result_storage, self._opened_gangs.key))
+
+    def _result_folders(self) -> tuple[str, ...]:
+        """Return where the ranks may have stored results."""
+        return () if self.result_storage is None else result_folders(self.result_storage, self._opened_gangs.key)
 
     def _warn_of_large_results(self, submission: Submission) -> None:
         """Log at the submission that the results may exceed the limit, which is enforced at the end of the gang."""

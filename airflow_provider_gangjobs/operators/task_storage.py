@@ -8,6 +8,7 @@ from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.hooks.masking import mask
+from airflow_provider_gangjobs.operators.storage_urls import installation_folder
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -19,7 +20,7 @@ REMEDY = "Check the URL, its connection and its permissions, and that the worker
 
 
 class TaskStorage:
-    """The objects of one task run, under `<url>/<dag id>/<run id>/<task id>`, and the map index of a mapped task.
+    """The objects of one task run of one installation of Airflow, in the folder that `storage_urls` names.
 
     :param parameter: The parameter of the operator that gives the URL, for messages.
     """
@@ -31,10 +32,8 @@ class TaskStorage:
 
     @property
     def address_of_folder(self) -> str:
-        """The URL of the folder. Nothing is imported that reads the storage."""
-        key = self._key
-        parts = [self._url.rstrip("/"), key.dag_id, key.run_id, key.task_id]
-        return "/".join([*parts, str(key.map_index)] if key.map_index >= 0 else parts)
+        """The URL of the folder."""
+        return installation_folder(self._url, self._key)
 
     @property
     def _folder(self) -> ObjectStoragePath:

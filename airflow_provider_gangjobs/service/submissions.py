@@ -78,22 +78,21 @@ class SubmissionService(Struct, frozen=True):
     async def find_gangs(self, selection: GangSelection) -> dict[str, SelectedGang]:
         """Return the selected gangs by a key that stays the same while the gangs change.
 
-        Sends one request, and another one if gangs that are not selected by name have roles.
+        Sends one request for about 200 tasks, and another one if gangs that are not selected by name have roles.
         """
-        from airflow_provider_gangjobs.cluster.resources import JOBS
         from airflow_provider_gangjobs.gang.state.roles import read_gangs
-        from airflow_provider_gangjobs.jobs.read import list_role_jobs
+        from airflow_provider_gangjobs.jobs.read import list_jobs, list_role_jobs
 
-        jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
+        jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
         others = () if selection.names else await list_role_jobs(self.client, selection.namespace, jobs)
         return selection.find(read_gangs([*jobs, *others]))
 
     async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
-        """Return all attempts of the selected gangs. Sends one request."""
-        from airflow_provider_gangjobs.cluster.resources import JOBS
+        """Return all attempts of the selected gangs. Sends one request for about 200 tasks."""
         from airflow_provider_gangjobs.gang.state.roles import read_gangs
+        from airflow_provider_gangjobs.jobs.read import list_jobs
 
-        jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
+        jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
         return [job.ref for job in selection.matching(read_gangs(jobs))]
 
     async def hand_over(self, ref: GangRef, claim: str) -> bool:

@@ -44,7 +44,8 @@ class SelectionWatch(InformerWatch[JobView]):
         self._selection = selection
         index: Callable[[JobView], str | None]
         if selection.selector:
-            index, labels, keys = every, selection.label_selector, [""]
+            (labels,) = selection.label_selectors
+            index, keys = every, [""]
         elif selection.digests:
             index, labels, keys = task_of, LABEL_GANG, [digest for each in selection.digests for digest in each]
         else:
@@ -61,7 +62,7 @@ class SelectionWatch(InformerWatch[JobView]):
 
     @property
     def _listed(self) -> tuple[Resource, str, str | None]:
-        return JOBS, self._selection.namespace, self._selection.label_selector
+        return JOBS, self._selection.namespace, next(iter(self._selection.label_selectors), None)
 
 
 __all__ = ["SelectionWatch"]

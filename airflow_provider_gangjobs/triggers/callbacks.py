@@ -22,7 +22,9 @@ class GangJobCallback:
     The methods run in the process that follows the gang: in the triggerer if the task is deferred, otherwise in the
     worker. So a subclass is in a module that both processes can import, such as a module of the plugins folder, and not
     in a DAG file. They run in a thread, in the order of the changes, beside the wait for the gang: they delay neither
-    an event nor a deadline, and an error is logged and changes nothing. A method may be a coroutine function.
+    an event nor a deadline, and an error is logged and changes nothing. A method may be a coroutine function. A method
+    should set a timeout for whatever it waits for: a callback with three calls that do not end within a minute and
+    still run is not called again in this process.
 
     A triggerer that restarts observes the gang again, and calls the method for the present phase again. A phase that
     lasts less than three seconds may be left out. The triggerer's threads cannot read XComs or variables.

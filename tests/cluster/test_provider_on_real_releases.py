@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
@@ -54,3 +56,14 @@ async def test_second_submission_of_a_task_adopts_its_gang(tenant: Tenant) -> No
         assert (second.ref, second.adopted) == (first.ref, True)
         event = await follow_gang(tenant, second)
         assert event.status is Status.SUCCEEDED, [event.ranks, await gangs.outcomes(second.ref)]
+
+
+async def test_gang_is_found_among_thousands_of_map_indexes(tenant: Tenant) -> None:
+    """The API server answers 431 to a URL of more than 1 MiB."""
+    keys = [TaskKey("dag", "run", "mapped", index, "prod") for index in range(20_000)]
+    selection = GangSelection(namespace=tenant.namespace, digests=tuple(key.digests for key in keys))
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await gangs.submit(gang_spec(2), key=keys[-1], claim="somebody")
+        assert await gangs.list_gangs(selection) == [submission.ref]
+        found = await gangs.find_gangs(selection)
+    assert [key for key, gang in found.items() if gang.ref is not None] == [keys[-1].digest]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.triggers import phase_callbacks
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
-from airflow_provider_gangjobs.triggers.phase_callbacks import CALL_S
+from airflow_provider_gangjobs.triggers.phase_callbacks import CALL_S, CALLS_AT_ONCE, STUCK_CALLS_MAX, StuckCalls
 from tests.provider import recorded_callbacks
 from tests.provider.recorded_callbacks import CALLS, MAY_END
 from tests.provider.task_runner import run_trigger
@@ -28,7 +30,8 @@ WRITE = 'sleep 2; printf 1 > "$GANG_RESULT_PATH"'
 
 
 @pytest.fixture(autouse=True)
-def no_calls() -> Iterator[None]:
+def no_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(phase_callbacks, "stuck_calls", StuckCalls())
     CALLS.clear()
     MAY_END.clear()
     yield
@@ -98,6 +101,56 @@ async def test_callback_that_hangs_delays_no_event_and_is_not_called_again(plane
     assert (event.status, len(CALLS)) == (Status.SUCCEEDED, 1)
     assert elapsed() - ended < 2
     assert "Callback tests.provider.recorded_callbacks.Hanging takes longer than 60 s" in caplog.text
+
+
+def hanging_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == f"callback {MODULE}.Hanging"]
+
+
+async def wait_with_callbacks(plane: Any, name: str, *callbacks: str) -> asyncio.Task[Any]:
+    """Begin to wait for a gang as a triggerer does."""
+    ref = plane.submit(name, workers=1, cpu="10m")
+    paths = [f"{MODULE}.{callback}" for callback in callbacks]
+    args = TriggerArgs(kubernetes_conn_id="c", namespace="default", name=ref.name, uid=ref.uid, callbacks=paths)
+    waiting = wait_for_event(args, "ended", logging.getLogger(name), config=plane.config)
+    return asyncio.create_task(waiting, name=name)
+
+
+@in_virtual_time
+async def test_callback_whose_calls_hang_is_switched_off_for_the_process_and_the_others_are_called(plane, caplog):
+    waiting = [await wait_with_callbacks(plane, f"early-{number}", "Hanging") for number in range(40)]
+    await asyncio.sleep(5 * CALL_S)
+    threads = len(hanging_threads())
+    waiting.append(await wait_with_callbacks(plane, "late", "Hanging", "Recorder"))
+    await asyncio.sleep(CALL_S)
+    for task in waiting:
+        plane.finish_all(task.get_name())
+    events = await asyncio.gather(*waiting)
+
+    assert {event.status for event in events} == {Status.SUCCEEDED}
+    assert STUCK_CALLS_MAX <= threads <= CALLS_AT_ONCE + STUCK_CALLS_MAX - 1
+    assert len(hanging_threads()) == threads
+    assert [call["phase"] for call in CALLS if call["gang"].name == "late"][-1] == "succeeded"
+    off = [record for record in caplog.records if "is switched off in this process" in record.message]
+    assert [record.name for record in off] == [phase_callbacks.__name__]
+    skipped = [record.name for record in caplog.records if "Hanging is not called" in record.message]
+    assert skipped.count("late") == 1
+
+
+@in_virtual_time
+async def test_calls_that_are_slow_and_end_do_not_switch_a_callback_off(plane):
+    waiting = []
+    for number in range(2 * STUCK_CALLS_MAX):
+        waiting.append(await wait_with_callbacks(plane, f"gang-{number}", "Hanging"))
+        await asyncio.sleep(2 * CALL_S)
+        assert len(CALLS) == number + 1
+        MAY_END.set()
+        for thread in hanging_threads():
+            thread.join()
+        MAY_END.clear()
+    for task in waiting:
+        plane.finish_all(task.get_name())
+    await asyncio.gather(*waiting)
 
 
 WRONG: dict[str, tuple[Any, str]] = {

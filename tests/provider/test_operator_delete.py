@@ -66,6 +66,16 @@ def test_gang_is_deleted_with_its_pods_by(by: str, hook: GangJobHook, embedded: 
     assert (deleted, hook.is_live(ref), running) == ([reference(ref)], False, [])
 
 
+def test_gangs_of_thousands_of_map_indexes_are_deleted(hook: GangJobHook) -> None:
+    run = uuid4().hex
+    keys = [TaskKey("d", run, "train", index, installation_id()) for index in (0, 19_999)]
+    refs = [hook.submit(SLEEP, key=key, claim="c").ref for key in keys]
+
+    deleted = delete(hook, run=run, external_task_id="train", external_map_index=range(20_000))
+
+    assert sorted(gang["name"] for gang in deleted) == sorted(ref.name for ref in refs)
+
+
 def test_gang_that_does_not_exist_fails_the_task(hook: GangJobHook) -> None:
     with pytest.raises(AirflowFailException, match=r"Gang nowhere does not exist in namespace default. Set ignore"):
         delete(hook, gangs="nowhere")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
-from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, ResultsTooLarge
+from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, ResultAddressRefused, ResultsTooLarge
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
 from airflow_provider_gangjobs.hooks.results import read_result
 
@@ -46,11 +47,12 @@ def on_volume(folder: Path, kind: str = "hostPath", **mount: Any) -> dict[str, A
 def test_large_result_is_stored_and_the_small_one_is_returned(task: TaskMaker, tmp_path: Path) -> None:
     train = task(RUN, files={"program.py": PROGRAM}, **on_volume(tmp_path))
     small, large = train.execute()
-    name = f"d/{train.run_id}/train/attempt-0/rank-00001.json"
+    folder = f"d/{train.run_id}/train"
+    name = f"{folder}/attempt-0/rank-00001.json"
     assert small == {"rank": 0, "text": ""}
-    assert large == {"gang_result": f"file:///results/{name}", "bytes": 5020}
+    expected = {"gang_result": f"file:///results/{name}", "gang_result_folder": f"file:///results/{folder}"}
+    assert large == {**expected, "bytes": 5020}
     assert json.loads((tmp_path / name).read_text()) == {"rank": 1, "text": "x" * 5000}
-    assert read_result({**large, "gang_result": f"file://{tmp_path}/{name}"})["rank"] == 1
 
 
 OF_EACH_ROLE = dict.fromkeys(("command", "image", "workers", "resources"))
@@ -122,6 +124,124 @@ def test_storage_that_ranks_cannot_write_is_found_before_the_gang_is_submitted(
 def test_wrong_value_is_refused_when_the_dag_is_parsed(task: TaskMaker, name: str, value: Any) -> None:
     with pytest.raises(InvalidGangSpec, match=name):
         task(RUN, **{name: value}).operator()
+
+
+# -- whose results they are ----------------------------------------------------------------------------------
+
+ID = "AIRFLOW__GANGJOBS__INSTALLATION_ID"
+
+
+def at_one_path(folder: Path) -> dict[str, Any]:
+    """The parameters of a task whose ranks mount the folder where this process has it."""
+    parameters = on_volume(folder, mountPath=str(folder))
+    return {**parameters, "result_storage": f"file://{folder}", "log_storage": f"file://{folder}"}
+
+
+def test_two_installations_with_one_storage_do_not_overwrite_each_others_results_and_logs(
+    task: TaskMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {}
+    run_id = uuid4().hex
+    for name in ("prod", "staging"):
+        monkeypatch.setenv(ID, name)
+        program = f"from gangjobs_result import write_result; print('{name}'); write_result('{name}' * 2000)\n"
+        train = task(RUN, files={"program.py": program}, workers=1, **{**at_one_path(tmp_path), "results": "rank0"})
+        train.run_id = run_id
+        values[name] = train.execute()
+
+    assert {name: read_result(value) for name, value in values.items()} == {
+        name: name * 2000 for name in ("prod", "staging")
+    }
+    logs = {path.relative_to(tmp_path).parts[3]: path.read_text() for path in tmp_path.rglob("*.log")}
+    assert logs == {"installation-prod": "prod\n", "installation-staging": "staging\n"}
+
+
+def test_task_of_an_airflow_without_an_id_says_that_another_airflow_may_overwrite_its_objects(
+    task: TaskMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for installation in ("", "prod"):
+        monkeypatch.setenv(ID, installation)
+        task("true", **at_one_path(tmp_path)).execute()
+        log = capsys.readouterr().out
+        assert ("same log_storage or result_storage overwrites the objects of this task" in log) == (not installation)
+
+
+def test_ids_that_are_steps_of_a_path_do_not_leave_the_folder(task: TaskMaker, tmp_path: Path) -> None:
+    root = tmp_path / "a" / "b" / "c"
+    root.mkdir(parents=True)
+    train = task(RUN, files={"program.py": PROGRAM}, **at_one_path(root))
+    train.run_id = ".."
+    value = read_result(train.execute()[1])
+
+    files = [path.relative_to(tmp_path).parts for path in tmp_path.rglob("*") if path.is_file()]
+    assert value["rank"] == 1
+    assert {parts[:6] for parts in files} == {("a", "b", "c", "d", "%2E%2E", "train")}
+
+
+def test_result_that_a_gang_of_an_earlier_release_stored_is_read(
+    task: TaskMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ID, "prod")
+    of_earlier_release = f"unset GANG_INSTALLATION; {RUN}"  # its pods have no such variable
+    train = task(of_earlier_release, files={"program.py": PROGRAM}, **at_one_path(tmp_path))
+    value = train.execute()[1]
+
+    assert value["gang_result"] == f"file://{tmp_path}/d/{train.run_id}/train/attempt-0/rank-00001.json"
+    assert read_result(value)["rank"] == 1
+
+
+# -- what a rank may point to ----------------------------------------------------------------------------------
+
+OBJECT = "attempt-0/rank-00000.json"
+ELSEWHERE: dict[str, dict[str, str]] = {
+    "a file": {"gang_result": "file://{root}/secret.json"},
+    "a connection of Airflow": {"gang_result": "s3://another_connection@bucket/" + OBJECT},
+    "another task": {"gang_result": "file://{root}/d/{run}/other/" + OBJECT},
+    "a folder above": {"gang_result": "{folder}/attempt-0/../../other/" + OBJECT},
+    "another file system": {"gang_result": "{folder}/attempt-0/rank-0.json::file://{root}/secret.json"},
+    "a mark that the rank wrote": {"gang_result": "file://{root}/secret.json", "gang_result_folder": "file://{root}"},
+}
+
+
+@pytest.mark.parametrize("written", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_address_outside_of_the_folder_of_the_task_is_data_that_nobody_opens(
+    task: TaskMaker, tmp_path: Path, written: dict[str, str]
+) -> None:
+    train = task("", **{**at_one_path(tmp_path), "workers": 1, "results": "rank0"})
+    for name in ("secret.json", f"d/{train.run_id}/other/{OBJECT}"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('"secret"')
+    places = {"root": tmp_path, "run": train.run_id, "folder": f"file://{tmp_path}/d/{train.run_id}/train"}
+    given = {name: value.format(**places) for name, value in written.items()}
+    result = json.dumps({**given, "bytes": 8})
+    train.parameters["command"] = ["sh", "-c", f"echo '{result}' > $GANG_RESULT_PATH"]
+    value = train.execute()
+
+    assert value == {"gang_result": given["gang_result"], "bytes": 8}
+    with pytest.raises(ResultAddressRefused, match=r"is not read\..*read_result\(value, storage=URL\)"):
+        read_result(value)
+    with pytest.raises(ResultAddressRefused, match=r"The address is not below file:///elsewhere"):
+        read_result(value, storage="file:///elsewhere")
+
+
+def test_link_in_the_folder_of_the_task_is_not_followed(task: TaskMaker, tmp_path: Path) -> None:
+    (tmp_path / "secret.json").write_text('"secret"')
+    train = task(RUN, files={"program.py": PROGRAM}, **at_one_path(tmp_path))
+    value = train.execute()[1]
+    path = tmp_path / value["gang_result"].removeprefix(f"file://{tmp_path}/")
+    path.unlink()
+    path.symlink_to(tmp_path / "secret.json")
+
+    with pytest.raises(ResultAddressRefused, match=r"A symbolic link below .* leads to another file"):
+        read_result(value)
+
+
+def test_value_of_a_sensor_or_a_hook_is_read_with_the_storage_of_the_task(task: TaskMaker, tmp_path: Path) -> None:
+    train = task(RUN, files={"program.py": PROGRAM}, **at_one_path(tmp_path))
+    value = train.execute()[1]
+    del value["gang_result_folder"]
+
+    assert read_result(value, storage=train.parameters["result_storage"])["rank"] == 1
 
 
 # -- the limit of all results --------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.exceptions import (
     Preempted,
     PreviousAttemptRunning,
     Problem,
+    ResultAddressRefused,
     ResultsTooLarge,
     ResultTooLarge,
     SubmissionConflict,
@@ -219,6 +220,14 @@ EXAMPLES = [
         ),
     ),
     (
+        ResultAddressRefused("file:///etc/shadow", "s3://b/d/r/t"),
+        (
+            "The result at file:///etc/shadow is not read. The address is not below s3://b/d/r/t. If the value is from "
+            "a sensor, a hook, or a task of an earlier release, name the result_storage of the task that ran the gang: "
+            "read_result(value, storage=URL). Otherwise find out why the rank returned it."
+        ),
+    ),
+    (
         ResultsTooLarge("ml/a", 300, 1200000, 1048576),
         (
             "The results of 300 ranks of gang ml/a have 1200000 bytes; the limit is 1048576. "
@@ -265,7 +274,7 @@ def test_errors_survive_pickling(error):
 
 def test_errors_that_must_repeat_are_not_retryable():
     permanent = {type(error) for error, _ in EXAMPLES if not error.retryable}
-    of_results = {OutcomesMissing, ResultTooLarge, ResultsTooLarge}
+    of_results = {OutcomesMissing, ResultAddressRefused, ResultTooLarge, ResultsTooLarge}
     assert permanent == {
         InvalidGangSpec,
         GangUnsupported,

@@ -10,10 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import OUTPUT_BYTES_MAX, parse_timestamp
+from airflow_provider_gangjobs.cluster.auth.redaction import _KNOWN_WORDS, known_words
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S
@@ -23,6 +26,10 @@ from tests.unit.virtual_sleep import VirtualSleep
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+OPAQUE = "2YotnFZFEjr1zCsicMWpAA"
+"""A token in the form of RFC 6749. The kubeconfig does not contain it."""
 
 
 def timestamp(in_s: float) -> str:
@@ -112,6 +119,11 @@ async def test_plugin_does_not_block_the_event_loop(tmp_path: Path) -> None:
         ("sys.exit(3)", "failed with exit code 3"),
         ("sys.stderr.write('no login'); sys.exit(1)", "failed with exit code 1: no login"),
         (f"sys.stderr.write('token {SECRET}'); sys.exit(1)", r"exit code 1: token \.\.\."),
+        (f"sys.stderr.write('{OPAQUE}'); sys.exit(1)", "failed with exit code 1. Words that could be a secret"),
+        (
+            f"sys.stderr.write('error: login with {OPAQUE} failed: 401 Unauthorized\\n'); sys.exit(1)",
+            r"exit code 1: error: login with \.\.\. failed: 401 Unauthorized\. Words that .* run the plugin on this",
+        ),
         (f"print('{SECRET}')", "it is not JSON"),
         ("pass", "it is not JSON"),
         ("sys.stdout.buffer.write(bytes(range(256)))", "it is not JSON"),
@@ -131,6 +143,38 @@ def test_answer_that_cannot_be_used_is_explained_without_secrets(tmp_path: Path,
     with pytest.raises(CredentialsFailed, match=message) as caught:
         plugin.load(env=[{"name": "PASSWORD", "value": SECRET}])
     assert SECRET not in str(caught.value)
+    assert OPAQUE not in str(caught.value)
+
+
+REAL_MESSAGES = {
+    "aws": (
+        "An error occurred (ExpiredTokenException) when calling the GetCallerToken operation: The token is expired",
+        "An error occurred (ExpiredTokenException) when calling the GetCallerToken operation: The token is expired",
+    ),
+    "aws without credentials": (
+        'Unable to locate credentials. You can configure credentials by running "aws login".',
+        'Unable to locate credentials. You can configure credentials by running "aws login".',
+    ),
+    "az": ("ERROR: Please run 'az login' to setup account.", "ERROR: Please run 'az login' to setup account."),
+    "gcloud": (
+        "ERROR: (gcloud.config.config-helper) You do not currently have an active account selected.",
+        "ERROR: ... You do not ... have an ... account ...",
+    ),
+    "a token in a URL": ("get https://sts/?token=abcdef: 403 Forbidden", "get ... 403 Forbidden"),
+    "a token of letters": ("token hunter refused", "token ... refused"),
+    "a token in pieces": ("token\nqwertz\nuiop\nrefused", "token ... refused"),
+}
+
+
+@pytest.mark.parametrize(("message", "shown"), REAL_MESSAGES.values(), ids=REAL_MESSAGES)
+def test_words_that_explain_a_failure_are_shown(message: str, shown: str) -> None:
+    assert known_words(message) == shown
+
+
+@given(st.text())
+def test_word_that_is_not_known_is_never_shown(text: str) -> None:
+    shown = known_words(f"error {text} failed").split()
+    assert {word.strip("\"'`()[]<>,.:;!?").lower() for word in shown} <= {*_KNOWN_WORDS, ""}
 
 
 def test_plugin_with_endless_output_is_killed(tmp_path: Path) -> None:

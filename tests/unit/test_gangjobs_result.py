@@ -45,6 +45,10 @@ def written(environ: dict[str, str]) -> Any:
     return json.loads(Path(environ["GANG_RESULT_PATH"]).read_text())
 
 
+def read(environ: dict[str, str]) -> Any:
+    return read_result(written(environ), storage=environ["GANG_RESULT_STORAGE"])
+
+
 def test_small_result_is_written_as_it_is(environ: dict[str, str]) -> None:
     gangjobs_result.write_result({"rows": 3}, environ)
     assert written(environ) == {"rows": 3}
@@ -55,7 +59,7 @@ def test_result_above_the_limit_of_the_kubelet_is_stored(environ: dict[str, str]
     value = "x" * (size - 2)
     gangjobs_result.write_result(value, environ)
     assert is_stored(written(environ)) == (size > 4095)
-    assert read_result(written(environ)) == value
+    assert read(environ) == value
 
 
 def test_object_is_named_by_attempt_and_rank(environ: dict[str, str], tmp_path: Path) -> None:
@@ -65,14 +69,24 @@ def test_object_is_named_by_attempt_and_rank(environ: dict[str, str], tmp_path: 
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_each_installation_of_airflow_has_objects_of_its_own(environ: dict[str, str], tmp_path: Path) -> None:
+    for installation in ("prod", "staging"):
+        gangjobs_result.write_result(LARGE, {**environ, "GANG_INSTALLATION": installation})
+    found = [str(path.relative_to(tmp_path / "results")) for path in (tmp_path / "results").rglob("*.json")]
+    assert sorted(found) == [
+        "installation-prod/attempt-2/rank-00007.json",
+        "installation-staging/attempt-2/rank-00007.json",
+    ]
+
+
 def test_program_writes_what_is_piped_into_it(environ: dict[str, str]) -> None:
     assert pipe(json.dumps([LARGE]), environ).returncode == 0
-    assert read_result(written(environ)) == [LARGE]
+    assert read(environ) == [LARGE]
 
 
 def test_text_that_is_not_json_stays_text(environ: dict[str, str]) -> None:
     assert pipe(LARGE, environ).returncode == 0
-    assert read_result(written(environ)) == LARGE
+    assert read(environ) == LARGE
 
 
 REFUSED = {

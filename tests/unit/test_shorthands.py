@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from airflow.providers.cncf.kubernetes.secret import Secret
 from airflow.sdk import DAG, BaseOperator, ObjectStoragePath
+from hypothesis import given
+from hypothesis import strategies as st
 from kubernetes.client import V1ConfigMapEnvSource, V1Secret
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.operators.skip import fails_only_with
+from airflow_provider_gangjobs.operators.storage_urls import task_folder
 
 POD = """
 apiVersion: v1
@@ -141,6 +146,35 @@ def test_template_of_a_pod_may_be_the_output_of_a_task() -> None:
     task.pod_template_file = POD
 
     assert task._spec().manifest["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "ssd"}  # type: ignore[index,call-overload]
+
+
+FOLDERS = {
+    "a task": (
+        TaskKey("d", "manual__2026-01-01T00:00:00+00:00", "group.t"),
+        "d/manual__2026-01-01T00:00:00+00:00/group.t",
+    ),
+    "a mapped task": (TaskKey("d", "r", "t", 3, "prod"), "d/r/t/3"),
+    "steps of a path": (TaskKey(".", "..", "..."), "%2E/%2E%2E/..."),
+    "a slash": (TaskKey("d", "a/../b", "t"), "d/a%2F..%2Fb/t"),
+    "a quoted slash": (TaskKey("d", "a%2Fb", "t"), "d/a%252Fb/t"),
+}
+
+
+@pytest.mark.parametrize(("key", "folder"), FOLDERS.values(), ids=FOLDERS)
+def test_variable_with_the_folder_of_a_task_is_the_same_in_all_releases_and_installations(
+    key: TaskKey, folder: str
+) -> None:
+    assert task_folder("s3://a@b/results/", key) == f"s3://a@b/results/{folder}"
+
+
+NOT_EMPTY = st.text(min_size=1, max_size=5)
+
+
+@given(NOT_EMPTY, NOT_EMPTY, NOT_EMPTY)
+def test_each_task_has_a_folder_of_its_own_below_the_storage(dag: str, run: str, task: str) -> None:
+    folder = task_folder("/root", TaskKey(dag, run, task)).removeprefix("/root/")
+    assert [unquote(part) for part in folder.split("/")] == [dag, run, task]
+    assert not {".", "..", ""} & set(folder.split("/"))
 
 
 @pytest.mark.parametrize("parameter", ["log_storage", "result_storage"])

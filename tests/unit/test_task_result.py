@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.identity import GangRef
@@ -16,6 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.event import (
     build_event,
 )
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.outcome.stored_results import ADDRESS, MARK
 from airflow_provider_gangjobs.gang.outcome.task_result import (
     CompletedRanks,
     MissingOutcomes,
@@ -80,6 +84,26 @@ RESULTS: dict[str, tuple[list[Outcome], CompletedRanks, Results, Any]] = {
         1,
     ),
 }
+
+
+FOLDER = "s3://a@b/d/r/t"
+SMALL: Any = st.sampled_from([1, "x", FOLDER, "file:///etc", f"{FOLDER}/attempt-0/rank-00000.json", "s3://c@b/x"])
+KEYS = st.sampled_from(["gang_result", "bytes", "gang_result_folder", "other"])
+WRITTEN = st.recursive(SMALL, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner))
+
+
+@given(WRITTEN)
+def test_only_addresses_in_the_folder_of_the_task_are_marked_whatever_a_rank_writes(written: Any) -> None:
+    value = task_result([outcome(0, json.dumps(written))], indexes("0"), Results.RANK0, REF, folders=[FOLDER])
+    if isinstance(value, dict) and value.get(MARK) is not None:
+        assert value == {ADDRESS: f"{FOLDER}/attempt-0/rank-00000.json", "bytes": written["bytes"], MARK: FOLDER}
+        value.pop(MARK)
+    assert MARK not in json.dumps(value)
+
+
+def test_partial_results_have_marks_too() -> None:
+    address = {ADDRESS: f"{FOLDER}/attempt-1/rank-00003.json", "bytes": 5000}
+    assert partial_results([outcome(3, json.dumps(address))], [FOLDER]) == {3: {**address, MARK: FOLDER}}
 
 
 @pytest.mark.parametrize(("outcomes", "completed", "wanted", "value"), RESULTS.values(), ids=RESULTS)

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.auth.errors import TokenUnavailableError
-from airflow_provider_gangjobs.cluster.auth.redaction import redacted, secrets_of
+from airflow_provider_gangjobs.cluster.auth.redaction import known_words, redacted, secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,7 @@ API_VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1", f"{_GROUP}/v1alpha1")
 CLUSTER_EXTENSION = f"{_GROUP}/exec"
 """The name of the cluster's extension that is the plugin's configuration."""
 OUTPUT_BYTES_MAX = 2**20
+_READ_OUTPUT = "Words that could be a secret are left out: run the plugin on this machine to read its error output"
 END_TIMEOUT_S = 5.0
 """A process that has closed its output normally ends at once."""
 
@@ -72,9 +73,9 @@ def run_plugin(spec: Section, cluster: Section, *, timeout_s: float) -> ExecCred
         problem = f"exec: the plugin {command} printed more than {OUTPUT_BYTES_MAX} bytes"
         raise TokenUnavailableError(problem) from None
     if returncode:
-        evidence = redacted(errors.decode("utf-8", "replace"), secrets_of(spec.value))
-        problem = f"exec: the plugin {command} failed with exit code {returncode}: {evidence}"
-        raise TokenUnavailableError(problem.rstrip(": "))
+        evidence = known_words(errors.decode("utf-8", "replace"), secrets_of(spec.value))
+        problem = f"exec: the plugin {command} failed with exit code {returncode}: {evidence}".rstrip(": ")
+        raise TokenUnavailableError(f"{problem}. {_READ_OUTPUT}" if errors.strip() else problem)
     return _credential(output, api_version, command)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
+from airflow_provider_gangjobs.gang.outcome.stored_results import without_marks
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.kube.text import cut_end
@@ -138,12 +139,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     def result(self) -> Any:
         """Result that the rank wrote to `GANG_RESULT_PATH`: a JSON value, or text that is not JSON.
 
-        The result is `None` if the rank did not succeed, wrote nothing, or wrote a message that was cut.
+        The result is `None` if the rank did not succeed, wrote nothing, or wrote a message that was cut. It has no
+        mark by which `read_result` would follow an address.
         """
         if self.outcome is not OutcomeKind.SUCCEEDED or self.message_cut or not self.message.strip():
             return None
         try:
-            return msgspec.json.decode(self.message)
+            return without_marks(msgspec.json.decode(self.message))
         except msgspec.DecodeError:
             return self.message
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.outcome.stored_results import with_mark
 from airflow_provider_gangjobs.gang.outcome.summary import result_outcomes
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
 from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
@@ -101,6 +102,7 @@ def task_result(
     ref: GangRef,
     *,
     limit: int = RESULTS_LIMIT_BYTES,
+    folders: Sequence[str] = (),
 ) -> Any:
     """Return the value that the task returns: the result of rank 0, or the results of all ranks in order.
 
@@ -111,6 +113,7 @@ def task_result(
     function only if `find_missing_outcomes` returns nothing.
 
     :param limit: How many bytes the results of all ranks may have together.
+    :param folders: Where the ranks store large results. Addresses there are marked, so that `read_result` follows them.
 
     Raises:
         ResultTooLarge: The kubelet cut a result that the task returns.
@@ -120,11 +123,11 @@ def task_result(
         return None
     ranks = _by_rank(outcomes, completed)
     if wanted is Results.RANK0:
-        return _value(0, ranks.get(0), ref)
+        return with_mark(_value(0, ranks.get(0), ref), folders)
     size = sum(len(outcome.message.encode()) for outcome in ranks.values())
     if size > limit:
         raise ResultsTooLarge(ref=str(ref), ranks=len(ranks), size=size, limit=limit)
-    values = [_value(rank, ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
+    values = [with_mark(_value(rank, ranks.get(rank), ref), folders) for rank in range(max(ranks, default=-1) + 1)]
     if not any(outcome.role for outcome in ranks.values()):
         return values
     by_role: dict[str, list[Any]] = {}
@@ -133,10 +136,14 @@ def task_result(
     return by_role
 
 
-def partial_results(outcomes: Sequence[Outcome]) -> dict[int, Any]:
-    """Return the result of each rank that succeeded and wrote one, by rank, of a gang that failed as a whole."""
+def partial_results(outcomes: Sequence[Outcome], folders: Sequence[str] = ()) -> dict[int, Any]:
+    """Return the result of each rank that succeeded and wrote one, by rank, of a gang that failed as a whole.
+
+    :param folders: As for `task_result`.
+    """
     found = {outcome.rank: outcome.result for outcome in sorted(_succeeded(outcomes), key=_end)}
-    return {rank: found[rank] for rank in sorted(rank for rank in found if rank is not None) if found[rank] is not None}
+    ranks = sorted(rank for rank in found if rank is not None and found[rank] is not None)
+    return {rank: with_mark(found[rank], folders) for rank in ranks}
 
 
 def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int, Outcome]:

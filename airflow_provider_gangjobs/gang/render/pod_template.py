@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_DEFAULT_CONTAINER,
     ANNOTATION_RANK_OFFSET,
     ENV_ATTEMPT,
+    ENV_INSTALLATION,
     ENV_RANK_OFFSET,
     ENV_RESULT_PATH,
     ENV_ROLE,
@@ -34,6 +35,7 @@ from airflow_provider_gangjobs.gang.render.rendezvous import RANK_VARIABLES, env
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
+from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
 from airflow_provider_gangjobs.kube import strategic_merge
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ def gang_template(
     pod: Object = template["spec"]
     known = {ENV_RESULT_PATH: RESULT_PATH, ENV_ATTEMPT: str(attempt.number), ENV_SIZE: str(shape.size)}
     env = [{"name": name, "value": value} for name, value in known.items()]
+    if RESULT_HELPER_FILE in spec.files and attempt.installation:
+        env.append({"name": ENV_INSTALLATION, "value": attempt.installation})
     if spec.mounts_files:
         env += FILES_ENV
         pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]

@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.labels import (
     ENV_ATTEMPT,
     ENV_FILES,
+    ENV_INSTALLATION,
     ENV_RANK_OFFSET,
     ENV_RESULT_PATH,
     ENV_ROLE,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _SET_BY_THE_PROVIDER: Final = frozenset(
     {
-        *(ENV_RESULT_PATH, ENV_FILES, ENV_ATTEMPT, ENV_SIZE),
+        *(ENV_RESULT_PATH, ENV_FILES, ENV_ATTEMPT, ENV_SIZE, ENV_INSTALLATION),
         *(ENV_ROLE, ENV_ROLE_RANK, ENV_ROLE_SIZE, ENV_RANK_OFFSET),
     }
 )
