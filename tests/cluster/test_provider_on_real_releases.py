@@ -79,7 +79,7 @@ async def test_sensor_finds_a_gang_by_its_name_that_a_sweep_has_forgotten(
         await follow_gang(tenant, submission)
         assert stored_objects() > 0
         async with asyncio.timeout(TIMEOUT_S):
-            while stored_objects():
+            while stored_objects():  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.1)
 
             args = SelectionArgs(
