@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator
-
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
+from airflow_provider_gangjobs.hooks.error_log import ShortErrors
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.operators.parameter_checks import is_templated
 
@@ -27,7 +26,7 @@ NATIVE: Final = (
 """What to do where a template has made text of a value."""
 
 
-class GangTargets(BaseOperator):
+class GangTargets(ShortErrors):
     """The base class of `GangJobSensor` and `GangJobDeleteOperator`, which document the parameters."""
 
     template_fields: Sequence[str] = (

@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.gang.awaited_gangs import (
 )
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.hooks.error_log import log_failure
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.hooks.task_state import TaskInstances, explain_missing_gangs, is_final_failure, task_name
@@ -136,7 +137,7 @@ async def wait_for_selected(args: SelectionArgs, log: Logger, *, can_ask: bool =
     except InvalidGangSpec as error:
         return selection_payload(Answer.IMPOSSIBLE, list(wait.events.values()), problems=error.problems)
     except Exception as error:  # a secrets backend may raise anything
-        log.error("The selected gangs cannot be watched in this process", exc_info=error)
+        log_failure(log, error, "The selected gangs cannot be watched in this process")
         known = isinstance(error, GangJobError)
         answer, message = Answer.UNKNOWN, str(error) if known else f"{type(error).__name__}; the log has the details"
     return selection_payload(answer, list(wait.events.values()), message=message)
