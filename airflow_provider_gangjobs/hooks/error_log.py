@@ -68,10 +68,11 @@ def log_failure(log: Logger, error: BaseException, what: str) -> None:
 
 
 def _exception_of(exc_info: Any) -> BaseException | None:
-    if isinstance(exc_info, BaseException):
-        return exc_info
-    found = exc_info if isinstance(exc_info, tuple) else sys.exc_info() if exc_info else (None, None, None)
-    return found[1]
+    if isinstance(exc_info, tuple):
+        _, exc_info, _ = exc_info
+    elif exc_info and not isinstance(exc_info, BaseException):
+        exc_info = sys.exception()
+    return exc_info if isinstance(exc_info, BaseException) else None
 
 
 def is_for_users(error: BaseException) -> bool:
