@@ -77,6 +77,11 @@ class GangJobError(Exception):
         """What the user can do."""
         return ""
 
+    @property
+    def log_message(self) -> str:
+        """The message as the last line of the task's log. What the log has already is left out."""
+        return str(self)
+
     def __str__(self) -> str:
         return " ".join(filter(None, map(to_short_sentence, (self.what, self.evidence, self.remedy))))
 

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+LAST_LINES_OF: Final = "Last lines of "
+"""The beginning of the heading of the last lines of a rank's log."""
 
 
 @dataclass(eq=False, repr=False)
@@ -66,6 +69,12 @@ class AppFailed(GangFailed):
     def evidence(self) -> str:
         """The `message` as a sentence."""
         return self.message[:1].upper() + self.message[1:]
+
+    @property
+    def log_message(self) -> str:
+        """The message without the last lines of the rank's log, which the log of the task has above."""
+        is_in_log = self.log_tail.startswith(LAST_LINES_OF)
+        return "\n".join(filter(None, ("" if is_in_log else self.log_tail, super().__str__())))
 
     def __str__(self) -> str:
         # The log tail is not part of the evidence, since the length limit of the evidence would cut the end of the log.

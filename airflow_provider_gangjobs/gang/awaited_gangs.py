@@ -47,6 +47,8 @@ class Answer(StrEnum):
     """The gang has ended and cannot reach the state any more."""
     UNKNOWN = "unknown"
     """The gang cannot be read, which is neither a success nor a failure."""
+    IMPOSSIBLE = "impossible"
+    """No gang can come, because the parameters of the sensor name a task instance that does not exist."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,18 @@ compared as text, so a state that a later Airflow introduces permits nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
 
 
 class AbsentState(StrEnum):
@@ -84,8 +89,85 @@ def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: L
         return AbsentState.UNKNOWN
     # At most one: a task instance is identified by its DAG, run, task and map index.
     for state in states.get(task_instance.run_id, {}).values():
-        return AbsentState.CLEARED if state is None else str(getattr(state, "value", state))
+        return _state_text(state)
     return AbsentState.GONE
+
+
+@dataclass(frozen=True)
+class TaskInstances:
+    """The instances of one task in one DAG run, as Airflow knows them."""
+
+    states: Mapping[int, str]
+    """The state by map index. A task that is not mapped, or not expanded yet, has the map index -1."""
+    run_exists: bool
+
+
+def read_instances(
+    task: TaskKey, ask: Callable[..., Mapping[str, Any]], count_runs: Callable[..., int], log: Logger
+) -> TaskInstances | None:
+    """Return the instances of the task in its DAG run. `None` if Airflow could not be asked. Never raises. Blocks.
+
+    :param task: The map index of the task does not count.
+    :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
+    :param count_runs: `get_dr_count` of Airflow's `RuntimeTaskInstance`.
+    """
+    try:
+        states = ask(dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id]).get(task.run_id, {})
+        run_exists = bool(states) or count_runs(dag_id=task.dag_id, run_ids=[task.run_id]) > 0
+    except Exception:
+        log.debug("Airflow could not be asked for task %s.%s", task.dag_id, task.task_id, exc_info=True)
+        return None
+    # Airflow names a mapped instance `<task id>_<map index>`, and the others `<task id>`.
+    by_index = {
+        int(name.removeprefix(f"{task.task_id}_")) if name != task.task_id else -1: _state_text(state)
+        for name, state in states.items()
+    }
+    return TaskInstances(by_index, run_exists)
+
+
+def _state_text(state: Any) -> str:
+    return AbsentState.CLEARED if state is None else str(getattr(state, "value", state))
+
+
+def explain_missing_gang(task: TaskKey, instances: TaskInstances) -> str | Problem:
+    """Return why a task has no gang: a note, which is empty if the gang is still to come, or a problem of the request.
+
+    A problem means that no gang can come: the DAG run exists without such a task instance.
+    """
+    name, states = f"{task.dag_id}.{task.task_id}", instances.states
+    if not states:
+        if not instances.run_exists:
+            return f"Airflow has no run {task.run_id} of DAG {task.dag_id}, and the sensor waits for it"
+        what = f"is {task.task_id!r}, and run {task.run_id} of DAG {task.dag_id} has no such task"
+        return Problem("external_task_id", what, "Give the id of a task of this DAG; in a task group it is group.task")
+    state = states.get(task.map_index, states.get(-1))
+    if state in _ENDED_STATES:
+        return f'Task {name} has ended ({state}), and has no gang. Set on_finish="keep" if its gang was deleted'
+    if state is not None:
+        return ""
+    found = f"task {name} is mapped, with the map indexes {min(states)} to {max(states)}"
+    what = f"is missing, and {found}" if task.map_index < 0 else f"is {task.map_index}, and {found}"
+    return Problem("external_map_index", what, "Give a map index of the task, or a list of them")
+
+
+def explain_missing_gangs(tasks: Iterable[TaskKey], instances: Mapping[str, TaskInstances | None]) -> list[str]:
+    """Return the notes of `explain_missing_gang` about these tasks, each once.
+
+    :param instances: The instances by the name that `task_name` returns. Nothing is said where they are unknown.
+
+    Raises:
+        InvalidGangSpec: no gang of a task can come.
+    """
+    known = ((task, instances[task_name(task)]) for task in tasks)
+    found = [explain_missing_gang(task, those) for task, those in known if those is not None]
+    if problems := [each for each in found if isinstance(each, Problem)]:
+        raise InvalidGangSpec(tuple(problems))
+    return list(dict.fromkeys(note for note in found if isinstance(note, str) and note))
+
+
+def task_name(task: TaskKey) -> str:
+    """Return a text that is the same for all instances of a mapped task in one DAG run."""
+    return f"{task.dag_id}.{task.task_id} in {task.run_id}"
 
 
 def is_running_try(task_instance: Any, log: Logger) -> bool | None:
@@ -122,4 +204,16 @@ def is_running_try(task_instance: Any, log: Logger) -> bool | None:
 _FORGOTTEN: Final = frozenset({404, 410})
 """The answers to a request about a task instance whose id Airflow does not know any more."""
 
-__all__ = ["AbsentState", "is_final_failure", "is_kill", "is_running_try", "is_success", "read_state"]
+__all__ = [
+    "AbsentState",
+    "TaskInstances",
+    "explain_missing_gang",
+    "explain_missing_gangs",
+    "is_final_failure",
+    "is_kill",
+    "is_running_try",
+    "is_success",
+    "read_instances",
+    "read_state",
+    "task_name",
+]

@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.exceptions import (
     TrackingFailed,
     Unschedulable,
 )
+from airflow_provider_gangjobs.exceptions.gang_end import LAST_LINES_OF
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
@@ -72,7 +73,7 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
         which is already part of this text.
     """
     if log_tail:
-        return f"Last lines of {rank.name}:\n{log_tail}"
+        return f"{LAST_LINES_OF}{rank.name}:\n{log_tail}"
     has_own = rank.message and rank.message.strip(" .") not in message
     return f"Termination message of {rank.name}:\n{rank.message.rstrip()}" if has_own else ""
 

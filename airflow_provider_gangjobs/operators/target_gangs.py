@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
+from airflow_provider_gangjobs.hooks.error_log import ShortErrors
+from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.operators.parameter_checks import is_templated
 
 if TYPE_CHECKING:
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 
 
-class GangTargets(BaseOperator):
+NATIVE: Final = (
+    "Give the XCom itself, which is the .output of a task or .output['gang'], or set "
+    "render_template_as_native_obj=True for the DAG"
+)
+"""What to do where a template has made text of a value."""
+
+
+class GangTargets(ShortErrors):
     """The base class of `GangJobSensor` and `GangJobDeleteOperator`, which document the parameters."""
 
     template_fields: Sequence[str] = (
@@ -72,11 +80,14 @@ def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None,
     from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
 
     namespace = task.namespace or default_namespace or DEFAULT_NAMESPACE
+    if wrong := problem_with_dns_label(namespace):
+        raise InvalidGangSpec((Problem("namespace", wrong, "Give the name of a namespace"),))
+    require_value(task, more.get("selector"))
     if task.gangs is not None:
         namespace, names = read_gangs(task.gangs, namespace)
         return GangSelection(namespace=namespace, names=names, **more)
     if task.submission_ids is not None:
-        digests = tuple(OperationKey(str(each)).digests for each in as_list(task.submission_ids))
+        digests = tuple(OperationKey(each).digests for each in read_submission_ids(task.submission_ids))
         return GangSelection(namespace=namespace, digests=digests, **more)
     if task.external_task_id is not None:
         digests = tuple(key.digests for key in external_tasks(task, ti, installation_id()))
@@ -97,6 +108,21 @@ def require_one_kind(**given: Any) -> None:
         raise InvalidGangSpec((Problem(names[0] if names else next(iter(given)), what, remedy),))
 
 
+def require_value(task: GangTargets, selector: str | None) -> None:
+    """Check that the parameter that selects gangs still has a value after its template was rendered.
+
+    Raises:
+        InvalidGangSpec: the template, or the XCom, has no value.
+    """
+    values = {"gangs": task.gangs, "submission_ids": task.submission_ids, "external_task_id": task.external_task_id}
+    if selector is None and all(value is None for value in values.values()):
+        remedy = "Check that the task that gives the value runs before this task, and has pushed the XCom"
+        raise InvalidGangSpec((Problem("gangs", "has the value None in this run, and so have the others", remedy),))
+    if task.external_task_id is not None and (made_of := _made_of(task.external_task_id)):
+        what = f"is {describe_value(task.external_task_id)}, the text of {made_of}"
+        raise InvalidGangSpec((Problem("external_task_id", what, "Give the id of a task"),))
+
+
 def require_readable(task: GangTargets) -> None:
     """Check the parameters that are no templates when the DAG file is parsed.
 
@@ -106,10 +132,7 @@ def require_readable(task: GangTargets) -> None:
     if task.gangs is not None and not is_templated(task.gangs):
         read_gangs(task.gangs, task.namespace or "")
     if task.submission_ids is not None and not is_templated(task.submission_ids):
-        for number, given in enumerate(as_list(task.submission_ids)):
-            if not isinstance(given, str) or not given:
-                problem = Problem(f"submission_ids[{number}]", f"is {given!r:.80}", "Give the id of a submission")
-                raise InvalidGangSpec((problem,))
+        read_submission_ids(task.submission_ids)
     if not is_templated(task.external_map_index):
         _map_indexes(task)
 
@@ -122,6 +145,30 @@ def is_one(value: Any) -> bool:
 def as_list(value: Any) -> list[Any]:
     """Return a list of the items of an iterable, or of the value of one gang."""
     return [value] if is_one(value) else list(value)
+
+
+def read_submission_ids(given: Any) -> list[str]:
+    """Return the ids of submissions.
+
+    Raises:
+        InvalidGangSpec: an item is no id.
+    """
+    for number, each in enumerate(as_list(given)):
+        path = f"submission_ids[{number}]"
+        if not isinstance(each, str) or not each:
+            raise InvalidGangSpec((Problem(path, f"is {each!r:.80}", "Give the id of a submission"),))
+        if made_of := _made_of(each):
+            raise InvalidGangSpec((Problem(path, f"is {describe_value(each)}, the text of {made_of}", NATIVE),))
+    return as_list(given)
+
+
+def _made_of(text: str) -> str:
+    """Return of which kind of value a template has made this text. Empty if the text is a value of its own."""
+    if text.strip() == "None":
+        return "None"
+    if re.fullmatch(r"\s*\{.*\}\s*", text, re.DOTALL):
+        return "a dict"
+    return "a list" if re.fullmatch(r"\s*[\[(].*[\])]\s*", text, re.DOTALL) else ""
 
 
 def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
@@ -141,6 +188,11 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
         if not isinstance(name, str) or not name:
             remedy = "Give the name of a Job, or a mapping with namespace, name and uid, such as the XCom `gang`"
             raise InvalidGangSpec((Problem(f"gangs[{number}]", f"is {describe_value(gang)}", remedy),))
+        if made_of := _made_of(name):
+            what = f"is {describe_value(name)}, the text of {made_of}"
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", what, NATIVE),))
+        if wrong := problem_with_dns_subdomain(name):
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", wrong, "Give the name of a Job"),))
         found[name] = str(reference.get("uid") or "")
         namespaces.add(reference.get("namespace") or namespace)
     if len(namespaces) != 1:
@@ -169,5 +221,8 @@ def _map_indexes(task: GangTargets) -> list[int]:
         return [int(index) for index in indexes]
     except (TypeError, ValueError):
         what = f"is {task.external_map_index!r:.80}"
-        problem = Problem("external_map_index", what, "Give a number or a list of numbers")
+        remedy = (
+            "Give a number or a list of numbers. A template gives text; for a list, set render_template_as_native_obj"
+        )
+        problem = Problem("external_map_index", what, remedy)
         raise InvalidGangSpec((problem,)) from None

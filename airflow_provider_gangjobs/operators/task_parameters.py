@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator, get_parsing_context
+from airflow.sdk import get_parsing_context
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
 )
+from airflow_provider_gangjobs.hooks.error_log import ShortErrors
 from airflow_provider_gangjobs.operators import callback_paths, parameter_checks, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 from airflow_provider_gangjobs.operators.kubernetes_names import renamed_parameters
@@ -47,7 +48,7 @@ _SPEC_PARAMETERS: Final = {
 _DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout")
 
 
-class GangTaskParameters(BaseOperator):
+class GangTaskParameters(ShortErrors):
     """The base class of `GangJobOperator`, which documents the parameters.
 
     Each parameter is an attribute of the same name, except that `resources` is `rank_resources`, `on_kill` is

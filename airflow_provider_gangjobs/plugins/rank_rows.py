@@ -11,7 +11,8 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.summary import failures_first
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import refusal
-from airflow_provider_gangjobs.gang.state.waiting import summarize_scheduler_message, to_line
+from airflow_provider_gangjobs.gang.state.waiting import WAIT_TEXT_CHARACTERS_MAX, summarize_scheduler_message, to_line
+from airflow_provider_gangjobs.kube.text import keep_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -104,7 +105,8 @@ def outcome_row(outcome: Outcome) -> RankRow:
     succeeded = outcome.outcome is OutcomeKind.SUCCEEDED
     # The reason "Error" says no more than the exit code.
     reason = "" if outcome.reason == "Error" else outcome.reason
-    message = () if succeeded else (outcome.disruption, reason, outcome.message)
+    kept = to_line(outcome.error) or _end_of(outcome.message)
+    message = () if succeeded else (outcome.disruption, reason, kept)
     return RankRow(
         rank=outcome.rank,
         state=str(outcome.outcome),
@@ -113,10 +115,15 @@ def outcome_row(outcome: Outcome) -> RankRow:
         seconds=outcome.seconds,
         node=outcome.node,
         restarts=outcome.restarts,
-        message=to_line(": ".join(filter(None, message))),
+        message=": ".join(filter(None, message)),
         role=outcome.role,
         role_rank=outcome.role_rank,
     )
+
+
+def _end_of(output: str) -> str:
+    """Return the end of what was kept of the output of a rank, on one line: the end says why the program failed."""
+    return keep_end(" ".join(output.split()), WAIT_TEXT_CHARACTERS_MAX)
 
 
 def _live_row(pod: PodView, now: datetime) -> RankRow:

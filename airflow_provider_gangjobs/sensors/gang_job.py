@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.awaited_gangs import NewestGangs, SelectedGang
-    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
     from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
@@ -127,15 +127,19 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         from airflow_provider_gangjobs.gang.awaited_gangs import Answer
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
+        answer = Answer(event["status"])
+        if answer is Answer.IMPOSSIBLE:
+            raise InvalidGangSpec(tuple(Problem(**problem) for problem in event["problems"]))
         events = [GangEvent.from_payload(gang) for gang in event["gangs"]]
         hook, config = self._connect()
-        return self._finish(hook, config, Answer(event["status"]), events, event["message"])
+        return self._finish(hook, config, answer, events, event["message"])
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the gangs once. A failed request is no answer, and the sensor looks again later.
 
         Raises:
             GangJobError: a gang failed.
+            InvalidGangSpec: a parameter is invalid, or names a task instance that does not exist in its DAG run.
             ClusterError: the API server refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
@@ -161,6 +165,10 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         done = sum(each is Answer.MET for each in answers)
         self.log.info("%d of %d gangs are %s", done, len(answers), self.until)
         if answer in (Answer.WAITING, Answer.UNKNOWN):
+            tasks = args.tasks_by_key
+            self._explain_missing(
+                [tasks[key] for key in found if key in tasks and found[key].ref is None], context["ti"]
+            )
             return PokeReturnValue(False)
         events = [self._events[gang.ref] for gang in found.values() if gang.ref in self._events]
         return PokeReturnValue(True, self._finish(hook, config, answer, events, ""))
@@ -199,6 +207,21 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         if note:
             self.log.warning("%s", note)
         return answer
+
+    def _explain_missing(self, tasks: Sequence[TaskKey], ti: Any) -> None:
+        """Log why the tasks have no gang, as far as Airflow knows.
+
+        Raises:
+            InvalidGangSpec: a task instance does not exist, and its DAG run does.
+        """
+        from airflow_provider_gangjobs.hooks.task_state import explain_missing_gangs, read_instances, task_name
+
+        by_name = {task_name(task): task for task in tasks}
+        instances = {
+            name: read_instances(task, ti.get_task_states, ti.get_dr_count, self.log) for name, task in by_name.items()
+        }
+        for note in explain_missing_gangs(tasks, instances):
+            self.log.warning("%s", note)
 
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
@@ -244,6 +267,8 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         """
         from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
 
+        if problems := self._selector_problems():
+            raise InvalidGangSpec(tuple(problems))
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
         selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
         return SelectionArgs(
@@ -271,7 +296,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             InvalidGangSpec: a parameter is invalid.
         """
         from airflow_provider_gangjobs.gang.validation.choices import validate_choices
-        from airflow_provider_gangjobs.kube.selector import parse
 
         kinds = ("gangs", "submission_ids", "external_task_id", "selector")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
@@ -288,14 +312,24 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         elif self.at_least > 1 and self.selector is None:
             what = f"is {self.at_least!r} without selector, and the other parameters say how many gangs there are"
             problems.append(Problem("at_least", what, "Leave it out"))
-        if self.selector is not None and not is_templated(self.selector):
-            try:
-                parse(self.selector)
-            except ValueError as error:
-                problems.append(Problem("selector", str(error), "Give a label selector, such as team=vision"))
+        problems += self._selector_problems()
         problems += validate_choices(results=results)
         if problems:
             raise InvalidGangSpec(tuple(problems))
+
+    def _selector_problems(self) -> list[Problem]:
+        from airflow_provider_gangjobs.kube.selector import parse
+
+        if self.selector is None or is_templated(self.selector):
+            return []
+        remedy = "Give a label selector, such as team=vision"
+        if self.selector.strip() in ("", "None"):
+            return [Problem("selector", f"is {self.selector!r}", remedy)]
+        try:
+            parse(self.selector)
+        except ValueError as error:
+            return [Problem("selector", str(error), remedy)]
+        return []
 
 
 __all__ = ["GangJobSensor"]

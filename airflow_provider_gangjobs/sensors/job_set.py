@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.exceptions import (
     Problem,
 )
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
+from airflow_provider_gangjobs.hooks.error_log import ShortErrors
 from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
 from airflow_provider_gangjobs.kube.text import to_sentence
 from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 UNTIL: Final = ("succeeded", "ended")
 
 
-class JobSetSensor(BaseSensorOperator):
+class JobSetSensor(ShortErrors, BaseSensorOperator):
     """Wait for the end of a JobSet (`jobset.x-k8s.io`) that another program has created.
 
     The sensor changes nothing in the cluster: it neither suspends nor deletes the JobSet. The JobSet may be created

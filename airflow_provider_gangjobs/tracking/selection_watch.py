@@ -1,12 +1,15 @@
 """Selection watch: the selected gangs of a namespace, as the shared informers of Jobs show them.
 
-Gangs that are selected by name use the informer that all followers of the namespace share. Gangs that are selected by
-task or trigger id share one further informer, and each label selector has its own.
+Gangs that are selected by name use the informer that all followers of the namespace share. A sweep removes gangs that
+have ended from that informer, so the names that the informer does not have are listed once when a watch begins. Gangs
+that are selected by task or trigger id share one further informer, and each label selector has its own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.informer import Informer, Notification, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -15,13 +18,17 @@ from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.kube.views import JobView
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 from airflow_provider_gangjobs.tracking.informer_watch import InformerWatch
+from airflow_provider_gangjobs.tracking.retry_until_answered import retry_until_answered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
+
+NAMES_PER_LIST: Final = 100
+"""The label selector of a list is part of its URL. A name has up to 63 characters, and servers accept URLs of 8 kB."""
 
 
 def task_of(seen: JobView) -> str | None:
@@ -54,11 +61,40 @@ class SelectionWatch(InformerWatch[JobView]):
             client, JOBS, selection.namespace, labels, decode=JobView, index=index
         )
         super().__init__(client, informer, keys, notification)
+        self._listed_jobs: dict[str, JobView] = {}
+        """Jobs by uid that the informer did not have when the watch began. The informer has those that change."""
+
+    async def sync(self) -> None:
+        """Wait for the first list of the informer, and list the names once that the informer does not have.
+
+        Raises:
+            ClusterRefused: the server refuses to list the Jobs.
+            InformerClosedError: the informer has ended.
+        """
+        await super().sync()
+        if self._selection.names is None:
+            return
+        # The watch has subscribed to the names, so no sweep removes them from the informer from now on.
+        missing = [subscription.key for subscription in self._subscriptions if not subscription.peek()]
+        for first in range(0, len(missing), NAMES_PER_LIST):
+            names = missing[first : first + NAMES_PER_LIST]
+            await retry_until_answered(partial(self._list, names), clock=self._client.clock)
+
+    async def _list(self, names: Sequence[str]) -> None:
+        selector = replace(self._selection, names=dict.fromkeys(names, "")).label_selector
+        async for jobs in self._client.list_views(JobView, JOBS, self._selection.namespace, label_selector=selector):
+            self._listed_jobs |= {job.metadata.uid: job for job in jobs}
 
     def find(self) -> dict[str, SelectedGang]:
         """Return the selected gangs; see `GangSelection.find`."""
-        views = (view for subscription in self._subscriptions for view in subscription.peek().values())
-        return self._selection.find(read_gangs(views))
+        for subscription in self._subscriptions:
+            for uid in subscription.take_deleted():
+                self._listed_jobs.pop(uid, None)
+        return self._selection.find(read_gangs((self._listed_jobs | self._seen).values()))
+
+    @property
+    def _seen(self) -> dict[str, JobView]:
+        return {uid: job for subscription in self._subscriptions for uid, job in subscription.peek().items()}
 
     @property
     def _listed(self) -> tuple[Resource, str, str | None]:

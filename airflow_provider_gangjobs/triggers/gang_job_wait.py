@@ -28,6 +28,7 @@ from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.hooks.error_log import log_failure
 from airflow_provider_gangjobs.hooks.event_loop import run
 from airflow_provider_gangjobs.service.follow_gang import follow
 from airflow_provider_gangjobs.triggers.log_streaming import LogStreaming
@@ -315,7 +316,7 @@ class _GangWait:
         return has_changed
 
     def _error_event(self, what: str, error: Exception) -> GangEvent:
-        self._log.error("%s. Gang %s cannot be followed in this process", what, self._args.ref, exc_info=error)
+        log_failure(self._log, error, f"{what}. Gang {self._args.ref} cannot be followed in this process")
         # The messages of other libraries may contain credentials, so they go to the log and not into the event.
         message = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
         phase = self._phases.last.phase if self._phases.last else Phase.SUBMITTED

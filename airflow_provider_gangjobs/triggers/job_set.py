@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, JobSetUnavailable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.hooks.error_log import log_failure
 from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
@@ -93,7 +94,7 @@ async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
     except JobSetUnavailable as error:
         return _error_event(args, "Refused" if error.is_served else NOT_SERVED, error.cause)
     except Exception as error:  # a secrets backend may raise anything
-        log.error("JobSet %s cannot be watched in this process", args.ref, exc_info=error)
+        log_failure(log, error, f"JobSet {args.ref} cannot be watched in this process")
         known = isinstance(error, GangJobError)
         return _error_event(
             args, type(error).__name__, str(error) if known else f"{type(error).__name__}; the log has the details"

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.hooks.error_log import log_failure
 from airflow_provider_gangjobs.triggers.gang_job_wait import (
     CLOCK_WITHIN_S,
     CONNECTION_MAX_AGE_S,
@@ -61,7 +62,7 @@ async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, An
         if isinstance(error, TimeoutError) and timeout.expired():
             end, reason = WaitEnd.TIMEOUT, wait.remaining().limited_by
         else:
-            log.exception("The pods of gang %s cannot be looked for in this process", args.ref)
+            log_failure(log, error, f"The pods of gang {args.ref} cannot be looked for in this process")
             end, reason = WaitEnd.ERROR, type(error).__name__
     waited_s = round(_monotonic() - began, 1)
     return {

@@ -12,9 +12,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
 from msgspec.structs import replace as replace_event
 
-from airflow_provider_gangjobs.exceptions import GangJobError
+from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.awaited_gangs import (
     Answer,
     GangSelection,
@@ -26,9 +27,10 @@ from airflow_provider_gangjobs.gang.awaited_gangs import (
 )
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.hooks.error_log import log_failure
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
-from airflow_provider_gangjobs.hooks.task_state import is_final_failure
+from airflow_provider_gangjobs.hooks.task_state import TaskInstances, explain_missing_gangs, is_final_failure, task_name
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job_wait import (
     CONNECTION_MAX_AGE_S,
@@ -36,10 +38,10 @@ from airflow_provider_gangjobs.triggers.gang_job_wait import (
     shared_service,
     wait_for_event,
 )
-from airflow_provider_gangjobs.triggers.task_state import read_task_state
+from airflow_provider_gangjobs.triggers.task_state import read_task_instances, read_task_state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow.sdk.types import Logger
 
@@ -50,6 +52,10 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S: Final = 15.0
 """How often Airflow is asked whether a task has ended whose gang has failed, in seconds."""
+ASK_ABOUT_MISSING_S: Final = 45.0
+ASK_ABOUT_MISSING_MAX_S: Final = 600.0
+"""How often Airflow is asked about the tasks that have no gang, in seconds. The pause doubles up to the second value,
+because a thousand sensors may wait for tasks that begin tomorrow."""
 ERRORS_MAX: Final = 5
 """How often in a row a gang is followed again that cannot be followed. The pauses in between add up to 15 minutes."""
 
@@ -118,16 +124,20 @@ class SelectionArgs:
 async def wait_for_selected(args: SelectionArgs, log: Logger, *, can_ask: bool = True) -> dict[str, Any]:
     """Wait until the selected gangs have reached the state, or cannot reach it any more. Return the event's payload.
 
-    The payload has the fields `v`, `status` (`met`, `failed` or `unknown`), `message`, and `gangs`: the payloads of the
-    events of the gangs that have reached the state or have ended. The function raises only when it is cancelled.
+    The payload has the fields `v`, `status` (`met`, `failed`, `unknown` or `impossible`), `message`, `gangs`, and
+    `problems`. `gangs` has the payloads of the events of the gangs that have reached the state or have ended. With the
+    status `impossible`, `problems` says what is wrong with the parameters. The function raises only when it is
+    cancelled.
 
     :param can_ask: Whether Airflow can be asked for the states of tasks. Otherwise each failure of a gang counts.
     """
     wait = _SelectionWait(args, log, args.tasks_by_key if can_ask else {})
     try:
         answer, message = await wait.run()
+    except InvalidGangSpec as error:
+        return selection_payload(Answer.IMPOSSIBLE, list(wait.events.values()), problems=error.problems)
     except Exception as error:  # a secrets backend may raise anything
-        log.error("The selected gangs cannot be watched in this process", exc_info=error)
+        log_failure(log, error, "The selected gangs cannot be watched in this process")
         known = isinstance(error, GangJobError)
         answer, message = Answer.UNKNOWN, str(error) if known else f"{type(error).__name__}; the log has the details"
     return selection_payload(answer, list(wait.events.values()), message=message)
@@ -148,11 +158,14 @@ def answer_of_failure(task: TaskKey, state: str) -> tuple[Answer, str]:
     return Answer.WAITING, f"A gang of task {name} has failed, and the task may submit another one (state: {state})"
 
 
-def selection_payload(answer: Answer, events: list[GangEvent], *, message: str = "") -> dict[str, Any]:
+def selection_payload(
+    answer: Answer, events: list[GangEvent], *, message: str = "", problems: Iterable[Problem] = ()
+) -> dict[str, Any]:
     """Return the payload that says how the wait ended. Ranks that succeeded are left out, since there may be many."""
     short = (replace_event(event, ranks=()) if event.status is Status.SUCCEEDED else event for event in events)
     gangs = [mask_event(event).to_payload() for event in short]
-    return {"v": 1, "status": answer.value, "message": message, "gangs": gangs}
+    found = [asdict(problem) for problem in problems]
+    return {"v": 1, "status": answer.value, "message": message, "gangs": gangs, "problems": found}
 
 
 class _SelectionWait:
@@ -169,6 +182,10 @@ class _SelectionWait:
         self._followed: dict[str, tuple[GangRef, asyncio.Task[GangEvent]]] = {}
         self._errors: Counter[str] = Counter()
         self._newest = NewestGangs()
+        self._ask_pause_s = ASK_ABOUT_MISSING_S
+        self._ask_at_s = 0.0
+        """When Airflow is asked next about the tasks that have no gang, by the clock of the loop."""
+        self._notes_on_missing: list[str] = []
 
     async def run(self) -> tuple[Answer, str]:
         """Return how the wait ended, and further information for people.
@@ -232,9 +249,33 @@ class _SelectionWait:
         if self._args.selector:
             answers += [Answer.WAITING] * (self._args.at_least - len(answers))
         done = sum(answer is Answer.MET for answer in answers)
+        answer = decide_wait(answers, WaitFor(self._args.wait_for))
+        look_in_s = ASK_AGAIN_S if notes else None
+        missing = [self._tasks[key] for key in keys if key in self._tasks and key not in self._followed]
+        if answer is Answer.WAITING and missing:
+            left_s = await self._ask_about_missing(missing)
+            look_in_s = left_s if look_in_s is None else min(look_in_s, left_s)
+            notes += self._notes_on_missing
         counts = f"{done} of {len(answers)} gangs are {self._until}, and {len(self._followed)} are submitted"
-        line = ". ".join((counts, *sorted(notes)))
-        return decide_wait(answers, WaitFor(self._args.wait_for)), line, ASK_AGAIN_S if notes else None
+        return answer, ". ".join((counts, *sorted(notes))), look_in_s
+
+    async def _ask_about_missing(self, tasks: Sequence[TaskKey]) -> float:
+        """Ask Airflow about tasks that have no gang, if it is time to. Return in how many seconds it is time again.
+
+        Raises:
+            InvalidGangSpec: a task instance does not exist, and its DAG run does.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._ask_at_s:
+            return self._ask_at_s - now_s
+        pause_s, self._ask_pause_s = self._ask_pause_s, min(2 * self._ask_pause_s, ASK_ABOUT_MISSING_MAX_S)
+        self._ask_at_s = now_s + pause_s
+        instances: dict[str, TaskInstances | None] = {}
+        for task in tasks:
+            if (name := task_name(task)) not in instances:
+                instances[name] = await read_task_instances(task, self._log)
+        self._notes_on_missing = explain_missing_gangs(tasks, instances)
+        return pause_s
 
     async def _answer_of_task(self, key: str, notes: list[str]) -> Answer:
         """Return what is known about the gang. Its failure counts when its task has ended, and is noted until then."""

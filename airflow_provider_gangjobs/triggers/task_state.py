@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
-from airflow_provider_gangjobs.hooks.task_state import read_state
+from airflow_provider_gangjobs.hooks.task_state import TaskInstances, read_instances, read_state
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
 
 
 async def read_task_state(task_instance: Any, log: Logger) -> str:
@@ -21,4 +23,10 @@ async def read_task_state(task_instance: Any, log: Logger) -> str:
     return await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
 
 
-__all__ = ["read_task_state"]
+async def read_task_instances(task: TaskKey, log: Logger) -> TaskInstances | None:
+    """Return the instances of the task in its DAG run. `None` if Airflow could not be asked. Never raises."""
+    ask, count_runs = RuntimeTaskInstance.get_task_states, RuntimeTaskInstance.get_dr_count
+    return await sync_to_async(read_instances)(task, ask, count_runs, log)
+
+
+__all__ = ["read_task_instances", "read_task_state"]

@@ -168,9 +168,9 @@ class AirflowHome:
         """Return what the triggers of the tasks of a DAG have logged."""
         return self._logs(dag_id, "*.trigger.*")
 
-    def worker_log(self, dag_id: str) -> str:
-        """Return what the workers of the tasks of a DAG have logged."""
-        return self._logs(dag_id, "attempt=?.log")
+    def worker_log(self, dag_id: str, task_id: str = "*") -> str:
+        """Return what the workers of a task of a DAG, or of all tasks, have logged."""
+        return self._logs(dag_id, f"task_id={task_id}/**/attempt=?.log")
 
     def _logs(self, dag_id: str, pattern: str) -> str:
         files = (self.path / "logs" / f"dag_id={dag_id}").rglob(pattern)

@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 @pytest.fixture(scope="module")
 def reports(connected: AirflowHome) -> dict[str, DagTestResult]:
-    return connected.test_dags("three_ranks", "three_ranks_in_worker", "failing_rank", "functions", "failing_function")
+    return connected.test_dags(
+        "three_ranks", "three_ranks_in_worker", "failing_rank", "functions", "failing_function", "without_cluster"
+    )
 
 
 def test_deferred_gang_returns_results_of_all_ranks(reports: dict[str, DagTestResult]) -> None:
@@ -46,6 +48,13 @@ def test_submission_and_phases_are_logged_once_each(reports: dict[str, DagTestRe
 
     assert log.count("(attempt 0): 3 workers, gang scheduling by Workload API v1beta1") == 1
     assert log.count("succeeded: 3 ranks succeeded, 0 failed") == 1
+
+
+def test_dag_without_a_connection_says_so_in_one_line(reports: dict[str, DagTestResult]) -> None:
+    _, error, after, *_ = reports["without_cluster"].log.split("Task failed with exception")[1].splitlines()
+
+    assert "AirflowNotFoundException: The conn_id `kubernetes_nowhere` isn't defined" in error
+    assert "::group::Post Execute" in after
 
 
 def test_failed_rank_fails_the_task_with_the_reason(reports: dict[str, DagTestResult]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.airflow.airflow_home import AirflowHome
-    from tests.airflow.api import Api
+    from tests.airflow.api import Api, DagRun
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
@@ -117,6 +117,49 @@ def test_lines_that_the_triggerer_streams_and_the_rest_are_the_whole_log(api: Ap
 def lines_of_rank_0(log: str) -> list[int]:
     """Return the numbers of the lines of `LONG_LOG` that a log contains."""
     return [int(number) for number in re.findall(r"\[rank 0\] line (\d+)", log)]
+
+
+@pytest.mark.parametrize(
+    ("task_id", "why"),
+    [
+        ("text", "the text of a dict. Give the XCom itself"),
+        ("unknown", "of DAG sensors has no such task. Give the id of a task"),
+        ("without_index", "task sensors.mapped is mapped, with the map indexes 0 to 1. Give a map index"),
+    ],
+)
+def test_sensor_whose_parameters_select_no_gang_says_so_in_the_last_line_of_its_log(
+    sensors: DagRun, connected: AirflowHome, task_id: str, why: str
+) -> None:
+    assert sensors.task(task_id)["state"] == "failed"
+    assert why in last_message(connected.worker_log("sensors", task_id))
+
+
+@pytest.fixture(scope="module")
+def sensors(api: Api) -> DagRun:
+    """A run of sensors that wait for no gang."""
+    run = api.trigger("sensors")
+    run.wait()
+    return run
+
+
+def test_reason_of_a_failed_gang_is_the_last_line_of_the_log_and_stands_there_once(
+    api: Api, connected: AirflowHome
+) -> None:
+    assert api.trigger("failing_rank").wait() == "failed"
+
+    log = connected.worker_log("failing_rank", "gang")
+    message = last_message(log)
+    assert message.startswith("Gang default/failing-rank-gang")
+    assert "exited with code 3" in message
+    assert log.count("exited with code 3") == 1
+
+
+def last_message(log: str) -> str:
+    """Return the message of the exception that ends a log, which has no frames. Airflow's marks of groups follow."""
+    *_, last = [entry for entry in map(json.loads, log.splitlines()) if not str(entry["event"]).startswith("::")]
+    (error,) = last["error_detail"]
+    assert error["frames"] == []
+    return str(error["exc_value"])
 
 
 def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: AirflowHome, cluster: SandboxThread) -> None:

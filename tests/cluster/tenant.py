@@ -45,10 +45,14 @@ class Tenant:
         return f"system:serviceaccount:{self.namespace}:{self.account}"
 
     @property
+    def extras(self) -> dict[str, str]:
+        """The extras of an Airflow connection to the namespace."""
+        return {"kube_config_path": str(self.kubeconfig), "namespace": self.namespace}
+
+    @property
     def config(self) -> ClusterConfig:
         """As the provider reads it from an Airflow connection."""
-        extras = {"kube_config_path": str(self.kubeconfig), "namespace": self.namespace}
-        return ClusterConfig.from_extras("kubernetes_default", extras)
+        return ClusterConfig.from_extras("kubernetes_default", self.extras)
 
     def audited(self) -> Iterator[dict[str, Any]]:
         """The audit events of the ServiceAccount."""

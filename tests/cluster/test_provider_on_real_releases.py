@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.sweeping.sweep import Sweep
+from airflow_provider_gangjobs.sweeping.sweeper import NamespaceSweeper
+from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs, wait_for_selected
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.releases import RELEASES
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
+    import pytest
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from tests.cluster.tenant import Tenant
 
 
@@ -67,3 +80,47 @@ async def test_gang_is_found_among_thousands_of_map_indexes(tenant: Tenant) -> N
         assert await gangs.list_gangs(selection) == [submission.ref]
         found = await gangs.find_gangs(selection)
     assert [key for key, gang in found.items() if gang.ref is not None] == [keys[-1].digest]
+
+
+async def test_sensor_finds_a_gang_by_its_name_that_a_sweep_has_forgotten(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_TENANT", json.dumps({"conn_type": "kubernetes", "extra": tenant.extras}))
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(2))
+        sweeping = asyncio.create_task(sweeper(tenant).run())
+        await follow_gang(tenant, submission)
+        assert stored_objects() > 0
+        async with asyncio.timeout(TIMEOUT_S):
+            while stored_objects():  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.1)
+
+            args = SelectionArgs(
+                kubernetes_conn_id="tenant", namespace=tenant.namespace, names={submission.ref.name: ""}
+            )
+            payload = await wait_for_selected(args, logging.getLogger(__name__))
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
+        await informers().aclose()
+    assert (payload["status"], [gang["uid"] for gang in payload["gangs"]]) == ("met", [submission.ref.uid])
+
+
+def sweeper(tenant: Tenant) -> NamespaceSweeper:
+    """Return a sweeper that forgets gangs that have ended for a second."""
+
+    async def read_config() -> ClusterConfig:
+        return tenant.config
+
+    async def has_ended(_: TaskKey) -> bool:
+        return False
+
+    async def release(_: GangRef) -> None:
+        raise AssertionError("the follower has released all pods")
+
+    sweep = Sweep("prod", lambda _: False, has_ended, release, grace=timedelta(seconds=1))
+    return NamespaceSweeper(sweep, tenant.namespace, read_config=read_config, followed=list)
+
+
+def stored_objects() -> int:
+    """Return how many Jobs and pods the informers of this process store."""
+    return sum(one.objects for name, one in informers().statistics().items() if "podgroups" not in name)

@@ -292,3 +292,17 @@ def test_missing_permissions_are_noted() -> None:
 )
 def test_page_is_refreshed_until_task_and_gang_are_over(is_finished: bool, built: JobBuilder, is_final: bool) -> None:
     assert build_view(replace(LOCATOR, is_finished=is_finished), snapshot_of(built), at(90)).is_final is is_final
+
+
+def test_row_of_a_failed_rank_shows_the_end_of_its_output_and_the_summary_its_exception() -> None:
+    lines = "\n".join(f"line {number} of rank 1" for number in range(80))
+    output = (
+        f'{lines}\nTraceback (most recent call last):\n  File "t.py", line 3, in f\n    x["a"]\nKeyError: \'missing\'\n'
+    )
+    failed = pod("p1").rank(1).on("n").failed(1, message=output).view()
+
+    view = build_view(LOCATOR, snapshot_of(job(2).started(1).failed(9), [failed]), at(20))
+
+    assert "exited with code 1 on n: KeyError: 'missing'" in view.summary
+    assert view.rows[0].message.endswith("x[\"a\"] KeyError: 'missing'")
+    assert view.rows[0].message.startswith("...")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from airflow.sdk.execution_time.comms import DRCount, GetDRCount, GetTaskStates, TaskStatesResult
 from kubernetes.client import V1Job
 
 from airflow_provider_gangjobs.cluster.informer import informers
@@ -26,6 +28,7 @@ from airflow_provider_gangjobs.hooks.installation import installation_id
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.triggers import gang_job_wait
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
+from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs, wait_for_selected
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_serialized_trigger
@@ -72,11 +75,15 @@ class Airflow:
 
     Attributes:
         state: the answer; an exception is raised.
+        states: the states by the name of the task instance, in place of `state`.
+        runs: the number of DAG runs.
         at_first_question: called before the first answer.
     """
 
     def __init__(self) -> None:
         self.state: str | Exception | None = None
+        self.states: dict[str, str | None] | None = None
+        self.runs = 1
         self.at_first_question: Callable[[], Any] = lambda: None
 
     def get_task_states(self, *, run_ids: list[str], task_ids: list[str], **_: Any) -> dict[str, Any]:
@@ -84,10 +91,19 @@ class Airflow:
         call()
         if isinstance(self.state, Exception):
             raise self.state
+        if self.states is not None:
+            return {run_ids[0]: self.states} if self.states else {}
         return {run_ids[0]: {task_ids[0]: self.state}}
 
-    def send(self, message: GetTaskStates) -> TaskStatesResult:
+    def get_dr_count(self, **_: Any) -> int:
+        return self.runs
+
+    def send(self, message: GetTaskStates | GetDRCount) -> TaskStatesResult | DRCount:
         """Answer the request of a trigger, in place of `SUPERVISOR_COMMS`."""
+        if isinstance(message, GetDRCount):
+            return DRCount(count=self.runs)
+        assert message.run_ids
+        assert message.task_ids
         return TaskStatesResult(task_states=self.get_task_states(run_ids=message.run_ids, task_ids=message.task_ids))
 
 
@@ -108,8 +124,8 @@ def run_sensor(connection: str, run: str = "r", airflow: Airflow | None = None, 
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", **known)
     ti = SimpleNamespace(id="ti", dag_id="d", run_id=run, task_id="wait", map_index=-1)
-    if airflow is not None:
-        ti.get_task_states = airflow.get_task_states
+    answers = airflow or Airflow()
+    ti.get_task_states, ti.get_dr_count = answers.get_task_states, answers.get_dr_count
     context: Any = {"ti": ti}
     if not sensor.deferrable:
         return sensor.execute(context)
@@ -357,6 +373,114 @@ def test_outcomes_are_recorded_and_the_claim_stays(
     assert [outcome.exit_code for outcome in gangs.hook.outcomes(ref)] == [0, 0]
     assert job["metadata"]["annotations"]["gangjobs.airflow/claim"] == "somebody"
     assert not any("gangjobs.airflow/harvest" in pod["metadata"].get("finalizers", ()) for pod in pods)
+
+
+@EACH_WAY
+@pytest.mark.parametrize(
+    ("states", "map_index", "message"),
+    [
+        ({}, None, "external_task_id: is 'train', and run .* of DAG d has no such task"),
+        ({"train_0": "running", "train_1": None}, None, "external_map_index: is missing, .* map indexes 0 to 1"),
+        ({"train_0": "running", "train_1": None}, [0, 7], "external_map_index: is 7, .* map indexes 0 to 1"),
+    ],
+    ids=["no such task", "mapped", "no such map index"],
+)
+def test_task_instance_that_does_not_exist_is_refused(
+    connection: str,
+    airflow: Airflow,
+    deferrable: bool,
+    states: dict[str, str | None],
+    map_index: list[int] | None,
+    message: str,
+) -> None:
+    airflow.states = states
+    with pytest.raises(InvalidGangSpec, match=message):
+        run_sensor(
+            connection,
+            uuid4().hex,
+            airflow=airflow,
+            external_task_id="train",
+            external_map_index=map_index,
+            deferrable=deferrable,
+        )
+
+
+@pytest.mark.parametrize(
+    ("states", "runs", "note"),
+    [
+        ({}, 0, "Airflow has no run r of DAG d, and the sensor waits for it"),
+        ({"train": "upstream_failed"}, 1, "Task d.train has ended (upstream_failed), and has no gang"),
+        ({"train": "scheduled"}, 1, ""),
+    ],
+    ids=["no run", "ended", "not begun"],
+)
+@in_virtual_time
+async def test_sensor_says_within_a_minute_why_a_task_has_no_gang(
+    connection: str,
+    airflow: Airflow,
+    caplog: pytest.LogCaptureFixture,
+    states: dict[str, str | None],
+    runs: int,
+    note: str,
+) -> None:
+    airflow.states, airflow.runs = {"train": None}, 1
+    key = TaskKey("d", "r", "train")
+    args = SelectionArgs(
+        kubernetes_conn_id=connection,
+        namespace="default",
+        digests=[list(key.digests)],
+        tasks=[dict(key.to_mapping())],
+    )
+    waiting = asyncio.create_task(wait_for_selected(args, logging.getLogger(__name__)))
+    await asyncio.sleep(1)
+    airflow.states, airflow.runs = states, runs
+    await asyncio.sleep(60)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await informers().aclose()
+
+    said = [
+        line.message.partition("are submitted")[2].removeprefix(". ")
+        for line in caplog.records
+        if "submitted" in line.message
+    ]
+    assert said[-1].startswith(note)
+    assert bool(said[-1]) == bool(note)
+
+
+RENDERED = {
+    "{'namespace': 'n', 'name': 'a', 'uid': 'u'}": "the text of a dict. Give the XCom itself",
+    "['a', 'b']": "the text of a list. Give the XCom itself",
+    "None": "the text of None. Give the XCom itself",
+    "No_Name": "may only have lower-case letters",
+}
+
+
+@EACH_WAY
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        *(({"gangs": text}, message) for text, message in RENDERED.items()),
+        ({"submission_ids": "None"}, "the text of None. Give the XCom itself"),
+        ({"external_task_id": "None"}, "the text of None. Give the id of a task"),
+        ({"external_task_id": "fit", "external_map_index": "[0, 1]"}, "render_template_as_native_obj"),
+        ({"selector": "None"}, "selector: is 'None'"),
+        ({"gangs": "a", "namespace": "None"}, "namespace: 'None' may only have"),
+        ({"gangs": None}, "gangs: has the value None in this run"),
+    ],
+)
+def test_template_that_rendered_to_no_gang_is_refused(
+    connection: str, deferrable: bool, parameters: dict[str, Any], message: str
+) -> None:
+    templates = dict.fromkeys(parameters, "{{ value }}")
+    with DAG("d", schedule=None):
+        sensor = GangJobSensor(task_id="wait", kubernetes_conn_id=connection, deferrable=deferrable, **templates)
+    for name, value in parameters.items():
+        setattr(sensor, name, value)
+    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
+
+    with pytest.raises(InvalidGangSpec, match=re.escape(message)):
+        sensor.execute({"ti": ti})
 
 
 async def test_sensor_that_is_killed_leaves_the_gang(gangs: Gangs, connection: str) -> None:

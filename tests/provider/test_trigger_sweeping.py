@@ -14,7 +14,8 @@ import pytest
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
-from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.informer import Notification, informers
+from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
@@ -26,8 +27,10 @@ from airflow_provider_gangjobs.gang.labels import (
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
 from airflow_provider_gangjobs.sweeping.sweeper import LINGER_S, LOOK_EVERY_S
+from airflow_provider_gangjobs.tracking.selection_watch import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.metrics import collect_sample
+from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from airflow_provider_gangjobs.triggers.sweeping import sweep_grace
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
@@ -173,6 +176,42 @@ async def test_triggerer_forgets_gangs_that_have_ended_and_follows_them_correctl
 
         event = await first_event(ended[0])
         assert (event["status"], event["counts"]["succeeded"]) == ("succeeded", 2)
+
+
+async def test_sensor_finds_a_gang_by_its_name_that_the_triggerer_has_forgotten(plane, airflow):
+    followed, ended = submit(plane, "followed"), submit(plane, "ended")
+    async with triggerer(followed, ended):
+        await plane.until(lambda: plane.running_ranks("ended") == 2)
+        plane.finish_all("ended")
+        await plane.until(lambda: not plane.held("ended"))
+        await asyncio.sleep(WITHIN_S)
+        assert sweep_counters()["sweep.forgotten"] == 1
+
+        sensor = GangSelectionTrigger(kubernetes_conn_id="plane", namespace=NAMESPACE, names={"ended": ""})
+        async with asyncio.timeout(WITHIN_S):
+            payload = (await anext(sensor.run())).payload
+        assert (payload["status"], [gang["uid"] for gang in payload["gangs"]]) == ("met", [ended.uid])
+
+
+async def test_sensor_awaits_the_next_gang_of_a_name_if_the_forgotten_one_was_deleted(plane, airflow):
+    followed, ended = submit(plane, "followed"), submit(plane, "ended")
+    async with triggerer(followed, ended):
+        await plane.until(lambda: plane.running_ranks("ended") == 2)
+        plane.finish("ended", 0, exit_code=3)
+        await plane.until(lambda: not plane.held("ended"))
+        await asyncio.sleep(WITHIN_S)
+        selection = GangSelection(namespace=NAMESPACE, names={"ended": "", "absent": ""})
+        async with informers().client(plane.config) as client:
+            watch = SelectionWatch(client, selection, Notification())
+            await watch.sync()
+            assert {name: gang.ref for name, gang in watch.find().items()} == {"ended": ended, "absent": None}
+
+            plane.registry.delete(JOBS, "ended", NAMESPACE)
+            await plane.until(lambda: watch.find()["ended"].ref is None)
+
+            again = plane.submit("ended", workers=2, gang=False)
+            await plane.until(lambda: watch.find()["ended"].ref == again)
+            watch.close()
 
 
 def sweep_counters() -> dict[str, float]:

@@ -25,6 +25,10 @@ OUTCOMES = {
         _rank().failed(1, message='{"error": "ValueError: no rows"}'),
         "AppFailed",
     ),
+    "rank 3 exited with code 1 on node-b: KeyError: 'missing'": (
+        _rank().failed(1, message="line 1\nKeyError: 'missing'"),
+        "AppFailed",
+    ),
     "rank 3 ran out of memory (exit code 137) on node-b": (
         _rank().failed(137, reason="OOMKilled"),
         "OOMKilled",

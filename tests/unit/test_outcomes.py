@@ -220,6 +220,35 @@ ERRORS = {
 }
 
 
+TRACEBACK = """line 1
+Traceback (most recent call last):
+  File "/train.py", line 3, in <module>
+    load(config["missing"])
+         ~~~~~~^^^^^^^^^^^
+"""
+HEADLINES = {
+    "an exception": (f"{TRACEBACK}KeyError: 'missing'\n", "KeyError: 'missing'"),
+    "an exception with more lines": (f"{TRACEBACK}app.Broken: two\n  lines\nbye\n", "app.Broken: two"),
+    "an exception without a text": (f"{TRACEBACK}KeyboardInterrupt\n", "KeyboardInterrupt"),
+    "a chain of exceptions": (f"{TRACEBACK}KeyError: 1\n\nDuring ...:\n\n{TRACEBACK}ValueError: 2", "ValueError: 2"),
+    "a traceback without its frames": (
+        "x\ntorch.cuda.OutOfMemoryError: no memory",
+        "torch.cuda.OutOfMemoryError: no memory",
+    ),
+    "an error that the rank wrote": ('{"error": "no rows"}', "no rows"),
+    "other output": ("loss: 3\nNote: done\n", ""),
+    "no output": ("", ""),
+    "a traceback that was cut": (TRACEBACK, ""),
+    "a long exception": (f"{TRACEBACK}ValueError: {'word ' * 200}", f"ValueError: {'word ' * 47}word..."),
+}
+
+
+@pytest.mark.parametrize(("output", "headline"), HEADLINES.values(), ids=HEADLINES)
+def test_exception_at_the_end_of_the_output_is_the_headline_of_a_failed_rank(output, headline):
+    assert outcome_of(pod().on("n").failed(message=output).view()).headline == headline
+    assert outcome_of(pod().on("n").succeeded(message=output).view()).headline == ""
+
+
 @pytest.mark.parametrize(("written", "error"), ERRORS.values(), ids=ERRORS)
 def test_failed_rank_may_give_its_reason(written, error):
     assert outcome_of(pod().on("n").failed(message=written).view()).error == error

@@ -208,7 +208,7 @@ def diagnose_outcome(outcome: Outcome) -> Diagnosis:
     rule = next(rule for rule in _OUTCOME_RULES if rule.applies(outcome))
     container = f" (container {outcome.container})" if outcome.container else ""
     where = f" on {outcome.node}" if outcome.node else ""
-    error = f": {outcome.error}" if outcome.error else ""
+    error = f": {outcome.headline}" if outcome.headline else ""
     return Diagnosis(rule.code, f"{outcome.name}{container} {rule.describe(outcome)}{where}{error}", rule.remedy)
 
 

@@ -7,6 +7,7 @@ of higher priority took its place.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -23,6 +24,7 @@ from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated,
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
 STATUS_CHARACTERS_MAX: Final = 256
+HEADLINE_CHARACTERS_MAX: Final = 256
 SIGNAL_EXIT_CODE_BASE: Final = 128
 """Shells and container runtimes report an end by signal n as exit code 128 + n."""
 SIGKILL: Final = 9
@@ -155,6 +157,35 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
         not."""
         reported = _parse_error(self.message) if self.outcome is OutcomeKind.FAILED else None
         return reported.error.strip() if reported else ""
+
+    @property
+    def headline(self) -> str:
+        """What the failed rank said about its failure in one line: `error`, or the exception at the end of its output.
+
+        Empty if the rank did neither write an error nor end its output with an exception.
+        """
+        if self.error or self.outcome is not OutcomeKind.FAILED:
+            return self.error
+        return cut_end(_exception_line(self.message), HEADLINE_CHARACTERS_MAX)
+
+
+_FRAME: Final = re.compile(r"^ +File \".*\", line \d+.*$", re.MULTILINE)
+_EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?")
+_EXCEPTION_BY_NAME: Final = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?")
+
+
+def _exception_line(output: str) -> str:
+    """Return the line of a Python traceback that names the exception; empty if the output does not end with one.
+
+    The line follows the last frame. Without a frame, which may have been cut off, only the last line counts, and only
+    if the name of a class shows that the line is an exception.
+    """
+    *_, after = _FRAME.split(output)
+    lines = [line.rstrip() for line in after.splitlines() if line.strip()]
+    if after != output:
+        line = next((line for line in lines if not line[0].isspace()), "")
+        return line if _EXCEPTION.fullmatch(line) else ""
+    return lines[-1] if lines and _EXCEPTION_BY_NAME.fullmatch(lines[-1]) else ""
 
 
 class _ReportedError(msgspec.Struct, gc=False):

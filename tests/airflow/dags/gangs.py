@@ -81,3 +81,6 @@ with DAG("endless", schedule=None):
 
 with DAG("endless_in_worker", schedule=None):
     gang("import time\ntime.sleep(3000)\n", deferrable=False)
+
+with DAG("without_cluster", schedule=None):
+    gang("", kubernetes_conn_id="kubernetes_nowhere")
