@@ -284,6 +284,7 @@ class GangJobOperator(StoringTask):
                         is_retry=context["ti"].try_number > 1,
                         wait_for_previous_s=gangs.wait_for_previous_s,
                         must_confirm=self._must_confirm,
+                        max_tries=gangs.max_tries,
                     ),
                 )
             except PreviousAttemptRunning as running:
@@ -416,6 +417,7 @@ class GangJobOperator(StoringTask):
                 max_disruptions=self.max_disruptions,
                 policies=self._policies,
                 must_confirm=self._must_confirm,
+                max_tries=gangs.max_tries,
                 delete_failed=self.on_finish is OnFinish.DELETE,
                 release_held=failed.has_held_pods,
             ),
@@ -455,6 +457,7 @@ class GangJobOperator(StoringTask):
             self.kubernetes_conn_id,
             TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index, installation_id()),
             claim=str(ti.id),
+            max_tries=ti.max_tries,
             namespace=requested_namespace(GangSpec(namespace=self.namespace, manifest=self.manifest)),
             log=self.log,
             retry_for_s=retry_for_s,

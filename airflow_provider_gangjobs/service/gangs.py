@@ -89,6 +89,7 @@ class GangService(EndingService, frozen=True):
         is_retry: bool = True,
         wait_for_previous_s: float = SUBMISSION_DEADLINE_S,
         must_confirm: Callable[[], bool] | None = None,
+        max_tries: int | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Create the gang of a trigger id or of a task, or adopt the gang that exists.
@@ -108,6 +109,7 @@ class GangService(EndingService, frozen=True):
         :param wait_for_previous_s: For how many seconds to wait for the pods of an earlier attempt, at most until the
             deadline. No attempt is created while they run.
         :param must_confirm: As in `submission.submit.submit`. Only with `key`.
+        :param max_tries: As in `submission.submit.submit`. Only with `key`.
         :param deadline_s: For how many seconds from now requests are retried, in total.
 
         Raises:
@@ -152,6 +154,7 @@ class GangService(EndingService, frozen=True):
                 policies=policies,
                 previous=previous,
                 must_confirm=must_confirm,
+                max_tries=max_tries,
                 clock=self.client.clock,
             )
 
@@ -164,6 +167,7 @@ class GangService(EndingService, frozen=True):
         lost: LostAttempt,
         policies: Policies | None = None,
         must_confirm: Callable[[], bool] | None = None,
+        max_tries: int | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Submit the attempt that follows a lost one, within the same try of the task.
@@ -185,6 +189,7 @@ class GangService(EndingService, frozen=True):
                 lost=lost,
                 policies=policies,
                 must_confirm=must_confirm,
+                max_tries=max_tries,
                 clock=self.client.clock,
             )
 
@@ -198,6 +203,7 @@ class GangService(EndingService, frozen=True):
         max_disruptions: int,
         policies: Policies | None = None,
         must_confirm: Callable[[], bool] | None = None,
+        max_tries: int | None = None,
         delete_failed: bool = False,
         release_held: bool = False,
     ) -> Submission:
@@ -219,7 +225,7 @@ class GangService(EndingService, frozen=True):
 
         lost = lost_attempt(event, max_disruptions=max_disruptions)
         submission = await self.submit_next_attempt(
-            spec, key=key, claim=claim, lost=lost, policies=policies, must_confirm=must_confirm
+            spec, key=key, claim=claim, lost=lost, policies=policies, must_confirm=must_confirm, max_tries=max_tries
         )
         if delete_failed:
             try:

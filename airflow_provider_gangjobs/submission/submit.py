@@ -51,6 +51,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     TakenOver,
     decide_action,
     decide_action_after_loss,
+    differing_fields,
 )
 from airflow_provider_gangjobs.submission.claim import take_claim
 from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
@@ -82,6 +83,14 @@ log = logging.getLogger(__name__)
 
 TAKEN_OVER: Final = "Another try of the task is responsible for the gang"
 TAKEN_OVER_ADVICE: Final = "No action is needed: Airflow has begun another try of the task, which continues"
+ADOPTED_WITH_OTHER_PARAMETERS: Final = (
+    "Gang %s was submitted with other parameters (%s). The task continues with this gang, because Airflow shows no "
+    "clear of the task since. To replace the gang, clear the task"
+)
+REPLACED_WITH_OTHER_PARAMETERS: Final = (
+    "Gang %s was submitted with other parameters (%s). The gang is deleted, and a new attempt with the present "
+    "parameters follows when its pods have ended"
+)
 ROUNDS_MAX: Final = 8
 """How often the list of Jobs is read before the submission fails because the Jobs change too fast."""
 
@@ -101,6 +110,7 @@ async def submit(
     policies: Policies | None = None,
     previous: PreviousGangs | None = None,
     must_confirm: Callable[[], bool] | None = None,
+    max_tries: int | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
@@ -115,12 +125,15 @@ async def submit(
     :param previous: How to wait for the pods of earlier attempts. `None` means not to wait.
     :param must_confirm: Whether the caller must confirm that the task still wants the gang. It is called before each
         write after which pods may run. `None` means never.
+    :param max_tries: `max_tries` of the task instance, by which a try whose parameters differ knows whether a user has
+        cleared the task. `None` if no task of Airflow submits the gang.
 
     Raises:
         UnconfirmedStart: `must_confirm` returned true. What was created is suspended, and the next call continues.
         InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
         GangUnsupported: a gang is required, and the cluster does not support it. No object is left.
-        SubmissionConflict: a live Job of this task was created from other parameters.
+        SubmissionConflict: a live Job of this task was created from other parameters, and `max_tries` is not given; or
+            the Job of the new attempt exists and belongs to another submission.
         SubmissionFailed: the server refused a step (no gang is left running), or could not be reached, or another try
             of the task has adopted the lost attempt.
         PreviousAttemptRunning: pods of an earlier attempt still run. No object of a new attempt was created.
@@ -128,9 +141,11 @@ async def submit(
     """
     require_valid(spec, reattach=reattach)
     decide = (
-        partial(decide_action, reattach=Reattach(reattach), claim=claim, return_failed=return_failed)
+        partial(
+            decide_action, reattach=Reattach(reattach), claim=claim, return_failed=return_failed, max_tries=max_tries
+        )
         if lost is None
-        else partial(decide_action_after_loss, lost=lost, claim=claim)
+        else partial(decide_action_after_loss, lost=lost, claim=claim, max_tries=max_tries)
     )
     return await submit_by(
         client,
@@ -143,6 +158,7 @@ async def submit(
             disruptions=lost.disruptions if lost else 0,
             policies=policies,
             must_confirm=must_confirm,
+            max_tries=max_tries,
         ),
         discovered=discovered,
         namespace=namespace,
@@ -172,6 +188,8 @@ class SubmissionRequest(Struct, frozen=True):
     """The policies of the operator; None if no operator submits the gang."""
     must_confirm: Callable[[], bool] | None = None
     """Whether the caller must confirm that the task still wants the gang. None means never."""
+    max_tries: int | None = None
+    """`max_tries` of the task instance; None if no operator submits the gang."""
 
 
 async def submit_by(
@@ -247,6 +265,7 @@ class _SubmissionRun(Struct, frozen=True):
             case Adopt(job, superseded):
                 with _step(self.where, "adopt the Job"):
                     claimed = await self._claim(stored[job.ref.uid])
+                self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
                 progress = self._progress_of_adopted_job(claimed)
                 unfinished = job_state(job) is JobState.LIVE and not progress.stored.is_submission_complete
             case SubmitNew(number, superseded):
@@ -255,6 +274,8 @@ class _SubmissionRun(Struct, frozen=True):
         for old in superseded:
             with _step(self.where, "delete an earlier attempt"):
                 await self._remove_superseded(old, stored[old.ref.uid])
+            if isinstance(action, SubmitNew):
+                self._warn_of_other_parameters(old, REPLACED_WITH_OTHER_PARAMETERS)
         if isinstance(action, SubmitNew):
             with _step(self.where, "wait for the pods of earlier attempts"):
                 await self._wait_for_previous(jobs, action)
@@ -262,6 +283,12 @@ class _SubmissionRun(Struct, frozen=True):
             with _step(self.where, "complete the submission"):
                 await self._complete(progress)
         return self._submission(progress, action.job if isinstance(action, Adopt) else None)
+
+    def _warn_of_other_parameters(self, job: Job, text: str) -> None:
+        """Log which parameters of a gang differ from those of the spec, if any, and what happens to the gang."""
+        if job.spec_hash != self.spec.hash:
+            names = ", ".join(differing_fields(self.spec, job)) or "their names are not known"
+            log.warning(text, job.ref, names)
 
     async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
@@ -299,6 +326,7 @@ class _SubmissionRun(Struct, frozen=True):
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
             policies=self.request.policies,
+            max_tries=self.request.max_tries,
         )
         progress = Progress(
             self.requests,
@@ -337,6 +365,7 @@ class _SubmissionRun(Struct, frozen=True):
             installation=self.request.key.installation,
             policies=self.request.policies,
             limit=time_limit(self.spec, manifest_of(self.spec)),
+            max_tries=self.request.max_tries,
         )
 
     async def _complete(self, progress: Progress) -> None:
@@ -371,7 +400,7 @@ class _SubmissionRun(Struct, frozen=True):
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
-            workers=self.shape.size,
+            workers=adopted.workers if adopted and adopted.spec_hash != self.spec.hash else self.shape.size,
             trigger_id=progress.attempt.trigger_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
