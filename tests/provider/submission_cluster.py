@@ -99,6 +99,7 @@ class SubmissionCluster:
         key: TaskKey = KEY,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         policies: Policies | None = None,
+        max_tries: int | None = None,
         api: ClientProtocol | None = None,
     ) -> Submission:
         return await submit(
@@ -109,6 +110,7 @@ class SubmissionCluster:
             discovered=self.discovered,
             reattach=reattach,
             policies=policies,
+            max_tries=max_tries,
             clock=self.time.clock(),
         )
 
