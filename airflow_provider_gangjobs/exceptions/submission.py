@@ -104,8 +104,7 @@ class SubmissionConflict(GangJobError):
     def remedy(self) -> str:
         return (
             "Wait until the Job ends, or delete the Job (delete_submission, or kubectl with --cascade=background), "
-            'or set reattach="never" to replace the Job. '
-            "A template that renders differently at each try, such as ti.try_number, always conflicts"
+            "or submit the gang under another id"
         )
 
 

@@ -223,6 +223,8 @@ class Attempt(Struct, frozen=True):
     """Id of the Airflow installation that the task belongs to; empty if there is none."""
     policies: Policies | None = None
     """The policies of the operator; `None` if no operator submits the gang."""
+    max_tries: int | None = None
+    """`max_tries` of the task instance; `None` if no operator submits the gang."""
 
 
 def build_attempt(
@@ -235,12 +237,14 @@ def build_attempt(
     name_max: int = JOB_NAME_MAX,
     disruptions: int = 0,
     policies: Policies | None = None,
+    max_tries: int | None = None,
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
     :param name_max: How many characters the Job's name may have.
     :param policies: What happens to the gang after its task has ended; `None` if no operator submits the gang.
+    :param max_tries: `max_tries` of the task instance; `None` if no operator submits the gang.
     """
     digest = key.digest
     return Attempt(
@@ -254,4 +258,5 @@ def build_attempt(
         disruptions=disruptions,
         installation=key.installation,
         policies=policies,
+        max_tries=max_tries,
     )

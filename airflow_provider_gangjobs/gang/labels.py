@@ -45,6 +45,9 @@ ANNOTATION_SPEC_FIELDS: Final = metadata_keys.ANNOTATION_SPEC_FIELDS
 """JSON of parameter -> short digest, so that a conflict can name the parameters that differ. On the Job."""
 ANNOTATION_CLAIM: Final = metadata_keys.ANNOTATION_CLAIM
 """Id of the task instance that is responsible for the gang now. On the Job."""
+ANNOTATION_MAX_TRIES: Final = metadata_keys.ANNOTATION_MAX_TRIES
+"""`max_tries` of the task instance that is responsible for the gang. Airflow changes it only when a user clears the
+task. On the Job of an operator's task."""
 ANNOTATION_DELIVERED: Final = metadata_keys.ANNOTATION_DELIVERED
 """Time at which the outcome was handed to Airflow. On the Job."""
 ANNOTATION_DISRUPTIONS: Final = metadata_keys.ANNOTATION_DISRUPTIONS

@@ -285,6 +285,7 @@ class GangJobOperator(StoringTask):
                         is_retry=context["ti"].try_number > 1,
                         wait_for_previous_s=gangs.wait_for_previous_s,
                         confirm=self._opened_start_guard.confirm,
+                        max_tries=gangs.max_tries,
                     ),
                 )
             except PreviousAttemptRunning as running:
@@ -421,6 +422,7 @@ class GangJobOperator(StoringTask):
                 max_disruptions=self.max_disruptions,
                 policies=self._policies,
                 confirm=self._opened_start_guard.confirm,
+                max_tries=gangs.max_tries,
                 delete_failed=self.on_finish is OnFinish.DELETE,
                 release_held=failed.has_held_pods,
             ),
@@ -460,6 +462,7 @@ class GangJobOperator(StoringTask):
             self.kubernetes_conn_id,
             TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index, installation_id()),
             claim=str(ti.id),
+            max_tries=ti.max_tries,
             namespace=requested_namespace(GangSpec(namespace=self.namespace, manifest=self.manifest)),
             log=self.log,
             retry_for_s=retry_for_s,

@@ -46,6 +46,8 @@ class TaskGangs:
     claim: str
     namespace: str | None
     """The namespace of the gangs. By default the connection's namespace."""
+    max_tries: int
+    """`max_tries` of the task instance, which Airflow changes only when a user clears the task."""
     log: Logger = field(repr=False)
     connect: Callable[[ClusterConfig], AbstractAsyncContextManager[GangService]] = field(
         default=GangService.connect, repr=False
@@ -66,6 +68,7 @@ class TaskGangs:
         key: TaskKey,
         *,
         claim: str,
+        max_tries: int,
         namespace: str | None,
         log: Logger,
         retry_for_s: float = 0.0,
@@ -73,7 +76,7 @@ class TaskGangs:
         """Read the connection now, so that no later step has to. Retries for `retry_for_s` seconds."""
         hook = GangJobHook(conn_id)
         config = hook.config(retry_for_s=retry_for_s)
-        return cls(hook=hook, config=config, key=key, claim=claim, namespace=namespace, log=log)
+        return cls(hook=hook, config=config, key=key, claim=claim, namespace=namespace, max_tries=max_tries, log=log)
 
     @contextmanager
     def session(self) -> Iterator[None]:

@@ -90,6 +90,7 @@ class GangService(EndingService, frozen=True):
         is_retry: bool = True,
         wait_for_previous_s: float = SUBMISSION_DEADLINE_S,
         confirm: ConfirmTry | None = None,
+        max_tries: int | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Create the gang of a trigger id or of a task, or adopt the gang that exists.
@@ -109,6 +110,7 @@ class GangService(EndingService, frozen=True):
         :param wait_for_previous_s: For how many seconds to wait for the pods of an earlier attempt, at most until the
             deadline. No attempt is created while they run.
         :param confirm: As in `submission.submit.submit`. Only with `key`.
+        :param max_tries: As in `submission.submit.submit`. Only with `key`.
         :param deadline_s: For how many seconds from now requests are retried, in total.
 
         Raises:
@@ -153,6 +155,7 @@ class GangService(EndingService, frozen=True):
                 policies=policies,
                 previous=previous,
                 confirm=confirm,
+                max_tries=max_tries,
                 clock=self.client.clock,
             )
 
@@ -165,6 +168,7 @@ class GangService(EndingService, frozen=True):
         lost: LostAttempt,
         policies: Policies | None = None,
         confirm: ConfirmTry | None = None,
+        max_tries: int | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Submit the attempt that follows a lost one, within the same try of the task.
@@ -186,6 +190,7 @@ class GangService(EndingService, frozen=True):
                 lost=lost,
                 policies=policies,
                 confirm=confirm,
+                max_tries=max_tries,
                 clock=self.client.clock,
             )
 
@@ -199,6 +204,7 @@ class GangService(EndingService, frozen=True):
         max_disruptions: int,
         policies: Policies | None = None,
         confirm: ConfirmTry | None = None,
+        max_tries: int | None = None,
         delete_failed: bool = False,
         release_held: bool = False,
     ) -> Submission:
@@ -220,7 +226,7 @@ class GangService(EndingService, frozen=True):
 
         lost = lost_attempt(event, max_disruptions=max_disruptions)
         submission = await self.submit_next_attempt(
-            spec, key=key, claim=claim, lost=lost, policies=policies, confirm=confirm
+            spec, key=key, claim=claim, lost=lost, policies=policies, confirm=confirm, max_tries=max_tries
         )
         if delete_failed:
             try:

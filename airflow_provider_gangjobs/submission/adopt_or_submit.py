@@ -6,6 +6,10 @@ and a finished task that is cleared runs a new gang. The rules do not use Airflo
 DAG run is deleted and created with the same id. Airflow gives each try a new id, a UUID version 7. These ids are
 ordered by time, so the id that a Job has as its claim may show that the submission comes too late
 (`gang_of_later_try`).
+
+A try may have other parameters than the gang that it finds, because somebody has edited the DAG, or because a template
+renders differently at each try. Only a user who clears the task asks for a gang of the new parameters, so only a clear
+ends a gang of other parameters. `max_tries` of the task instance shows the clear (`_continues`).
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class SubmitNew(Struct, frozen=True):
 
 
 class Refuse(Struct, frozen=True):
-    """Refuse to submit: this Job is live and was created from other parameters."""
+    """Refuse to submit: this Job was created from other parameters, and it is not known which parameters are wanted."""
 
     job: Job
 
@@ -69,17 +73,21 @@ def decide_action(
     spec_hash: str,
     min_attempt: int = 0,
     return_failed: bool = False,
+    max_tries: int | None = None,
 ) -> SubmissionAction:
     """Return the action after which one gang of the task is live. After `Refuse`, the live gang is unchanged.
 
     1. A gang that the same claim has submitted before is adopted, whatever the policy.
     2. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
-       parameters is refused, unless it never ran: then its submission is incomplete, and it is superseded.
+       parameters is adopted, too, unless a user has cleared the task since, or the gang cannot be continued, because
+       its submission is incomplete: then it is superseded. Without `max_tries` it is refused.
     3. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
-       failure of the last attempt is adopted in the same way, so that the caller can diagnose it.
+       failure of the last attempt is adopted in the same way, so that the caller can diagnose it. A gang of other
+       parameters is adopted if no user has cleared the task since.
 
     :param jobs: All Jobs of the task.
     :param min_attempt: The lowest attempt number that is free.
+    :param max_tries: `max_tries` of the task instance; `None` if no task of Airflow submits the gang.
     """
     newest = sorted(jobs, key=_attempt, reverse=True)
     own = [job for job in newest if job.holds_claim(claim)]
@@ -87,15 +95,17 @@ def decide_action(
     number = _next_number(jobs, min_attempt)
     candidates = [job for job in live if job in own] or (live if reattach is not Reattach.NEVER else [])
     if candidates:
-        return _adopt_newest(candidates, live, spec_hash, number)
+        return _adopt_newest(candidates, live, spec_hash, number, max_tries)
     undelivered = own[:1]
     if reattach is Reattach.RUNNING_OR_SUCCEEDED:
         undelivered += newest[:1]
     for job in undelivered:
-        if job_state(job) is JobState.SUCCEEDED and _has_spec_hash(job, spec_hash):
+        if job_state(job) is JobState.SUCCEEDED and _continues(job, spec_hash, max_tries):
             return Adopt(job, tuple(live))
-    if return_failed and (last := _undelivered_failure(newest, own, reattach, spec_hash)) is not None:
-        return Adopt(last, tuple(live))
+    failed = [job for job in newest[:1] if job_state(job) is JobState.FAILED and return_failed]
+    for job in failed:
+        if _continues(job, spec_hash, max_tries) and (job in own or reattach is not Reattach.NEVER):
+            return Adopt(job, tuple(live))
     return SubmitNew(number, tuple(live))
 
 
@@ -126,13 +136,28 @@ def _created_ms(claim: str) -> int | None:
     return uuid.int >> 80 if uuid.version == 7 else None
 
 
-def _undelivered_failure(newest: list[Job], own: list[Job], reattach: Reattach, spec_hash: str) -> Job | None:
-    failed = [job for job in newest[:1] if job_state(job) is JobState.FAILED and _has_spec_hash(job, spec_hash)]
-    return next((job for job in failed if job in own or reattach is not Reattach.NEVER), None)
+def _continues(job: Job, spec_hash: str, max_tries: int | None) -> bool:
+    """Return whether the task may continue with a gang, as far as the parameters of the gang decide that.
+
+    A gang of other parameters is continued unless a user has cleared the task since another task instance claimed it.
+    When a user clears a task, Airflow sets `max_tries` to the number of the last try plus `retries`; a retry leaves
+    `max_tries` as it is, also after an edit of the DAG. The version of the DAG is no criterion: an edit of another task
+    changes it, and so does each parse of a DAG file that writes the present time into the DAG. If the Job has no
+    `max_tries`, it is not known whether the task was cleared, and the gang is continued.
+    """
+    if max_tries is None or _has_spec_hash(job, spec_hash):
+        return _has_spec_hash(job, spec_hash)
+    return job.max_tries is None or job.max_tries == max_tries
 
 
 def decide_action_after_loss(
-    jobs: Sequence[Job], *, lost: LostAttempt, claim: str, spec_hash: str, min_attempt: int = 0
+    jobs: Sequence[Job],
+    *,
+    lost: LostAttempt,
+    claim: str,
+    spec_hash: str,
+    min_attempt: int = 0,
+    max_tries: int | None = None,
 ) -> SubmissionAction:
     """Return the action after an attempt was lost, within the try of the task that holds `claim`.
 
@@ -144,7 +169,14 @@ def decide_action_after_loss(
     if theirs is not None:
         return TakenOver(theirs)
     min_attempt = max(min_attempt, lost.attempt + 1)
-    return decide_action(jobs, reattach=Reattach.NEVER, claim=claim, spec_hash=spec_hash, min_attempt=min_attempt)
+    return decide_action(
+        jobs,
+        reattach=Reattach.NEVER,
+        claim=claim,
+        spec_hash=spec_hash,
+        min_attempt=min_attempt,
+        max_tries=max_tries,
+    )
 
 
 def decide_operation_action(jobs: Sequence[Job], *, spec_hash: str, min_attempt: int = 0) -> SubmissionAction:
@@ -173,13 +205,24 @@ def _next_number(jobs: Sequence[Job], min_attempt: int) -> int:
     return max([min_attempt, *(job.attempt_number + 1 for job in jobs)])
 
 
-def _adopt_newest(candidates: list[Job], live: list[Job], spec_hash: str, number: int) -> SubmissionAction:
-    """Adopt the newest candidate that was created from these parameters, and supersede all other live gangs."""
-    same = next((job for job in candidates if _has_spec_hash(job, spec_hash)), None)
-    if same is not None:
-        return Adopt(same, tuple(job for job in live if job is not same))
-    ran = next((job for job in candidates if not job.never_ran), None)
-    return SubmitNew(number, tuple(live)) if ran is None else Refuse(ran)
+def _adopt_newest(
+    candidates: list[Job], live: list[Job], spec_hash: str, number: int, max_tries: int | None
+) -> SubmissionAction:
+    """Adopt the newest candidate that the task may continue with, and supersede all other live gangs.
+
+    A candidate that was created from these parameters comes first. An incomplete submission of other parameters cannot
+    be completed, because the stored Job does not contain the parameters.
+    """
+    found = next((job for job in candidates if _has_spec_hash(job, spec_hash)), None)
+    if found is None:
+        ran = [job for job in candidates if not job.never_ran]
+        if ran and max_tries is None:
+            return Refuse(ran[0])
+        complete = (job for job in ran if job.is_submission_complete)
+        found = next((job for job in complete if _continues(job, spec_hash, max_tries)), None)
+    if found is None:
+        return SubmitNew(number, tuple(live))
+    return Adopt(found, tuple(job for job in live if job is not found))
 
 
 def differing_fields(spec: GangSpec, job: Job) -> tuple[str, ...]:

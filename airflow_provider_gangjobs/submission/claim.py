@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Inv
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
+    ANNOTATION_MAX_TRIES,
     ANNOTATION_WAIT_UNTIL,
     LABEL_INSTALLATION,
 )
@@ -41,6 +42,7 @@ async def take_claim(
     installation: str,
     policies: Policies | None,
     limit: TimeLimit | None,
+    max_tries: int | None = None,
 ) -> Object:
     """Make `claim_id` responsible for the gang of a Job that was just read. Return the Job as the server stored it.
 
@@ -59,7 +61,7 @@ async def take_claim(
         return stored
     name = stored["metadata"]["name"]
     try:
-        patch = claim_patch(stored, claim_id, installation=installation, policies=policies)
+        patch = claim_patch(stored, claim_id, installation=installation, policies=policies, max_tries=max_tries)
         gang = await requests.read_gang(stored)
         limit_patch = limit_patch_on_adoption(gang, limit)
         if limit_patch:
@@ -77,11 +79,19 @@ async def take_claim(
         raise
 
 
-def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies: Policies | None = None) -> Object:
+def claim_patch(
+    job: Object,
+    claim_id: str,
+    *,
+    installation: str = "",
+    policies: Policies | None = None,
+    max_tries: int | None = None,
+) -> Object:
     """Return the merge patch that gives the Job to `claim_id`, if the Job has not changed since it was read.
 
     :param installation: Id of the Airflow installation of the new owner.
     :param policies: Policies of the new owner. By default those of the Job stay.
+    :param max_tries: `max_tries` of the new owner. By default that of the Job stays.
     """
     # A process that resumes a task does not claim, and would pay for the import.
     from airflow_provider_gangjobs.gang.render.job import policy_annotations
@@ -90,6 +100,8 @@ def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies:
     annotations: Object = {ANNOTATION_CLAIM: claim_id}
     if policies:
         annotations |= {ANNOTATION_WAIT_UNTIL: None, **policy_annotations(policies)}
+    if max_tries is not None:
+        annotations[ANNOTATION_MAX_TRIES] = str(max_tries)
     if read_job(job).is_delivered:  # the gang was handed over, and has an owner again
         annotations[ANNOTATION_DELIVERED] = None
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}

@@ -51,6 +51,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     TakenOver,
     decide_action,
     decide_action_after_loss,
+    differing_fields,
     gang_of_later_try,
 )
 from airflow_provider_gangjobs.submission.claim import take_claim
@@ -88,6 +89,14 @@ UNKNOWN_TRY: Final = (
 )
 UNKNOWN_TRY_ADVICE: Final = "Check that the worker reaches Airflow's API server. The next try adopts the gang"
 CHOOSE_ATTEMPT: Final = "choose an attempt"
+ADOPTED_WITH_OTHER_PARAMETERS: Final = (
+    "Gang %s was submitted with other parameters (%s). The task continues with this gang, because Airflow shows no "
+    "clear of the task since. To replace the gang, clear the task"
+)
+REPLACED_WITH_OTHER_PARAMETERS: Final = (
+    "Gang %s was submitted with other parameters (%s). The gang is deleted, and a new attempt with the present "
+    "parameters follows when its pods have ended"
+)
 ROUNDS_MAX: Final = 8
 """How often the list of Jobs is read before the submission fails because the Jobs change too fast."""
 
@@ -107,6 +116,7 @@ async def submit(
     policies: Policies | None = None,
     previous: PreviousGangs | None = None,
     confirm: ConfirmTry | None = None,
+    max_tries: int | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
@@ -121,12 +131,15 @@ async def submit(
     :param previous: How to wait for the pods of earlier attempts. `None` means not to wait.
     :param confirm: Confirms that the task still wants the gang, directly before each write after which pods may run,
         and before a gang of another try is adopted or deleted. `None` means that the task always wants the gang.
+    :param max_tries: `max_tries` of the task instance, by which a try whose parameters differ knows whether a user has
+        cleared the task. `None` if no task of Airflow submits the gang.
 
     Raises:
         UnconfirmedTry: `confirm` raised it. What was created is suspended, and the next call continues.
         InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
         GangUnsupported: a gang is required, and the cluster does not support it. No object is left.
-        SubmissionConflict: a live Job of this task was created from other parameters.
+        SubmissionConflict: a live Job of this task was created from other parameters, and `max_tries` is not given; or
+            the Job of the new attempt exists and belongs to another submission.
         SubmissionFailed: the server refused a step (no gang is left running), or could not be reached, or another try
             of the task has adopted the lost attempt.
         PreviousAttemptRunning: pods of an earlier attempt still run. No object of a new attempt was created.
@@ -134,9 +147,11 @@ async def submit(
     """
     require_valid(spec, reattach=reattach)
     decide = (
-        partial(decide_action, reattach=Reattach(reattach), claim=claim, return_failed=return_failed)
+        partial(
+            decide_action, reattach=Reattach(reattach), claim=claim, return_failed=return_failed, max_tries=max_tries
+        )
         if lost is None
-        else partial(decide_action_after_loss, lost=lost, claim=claim)
+        else partial(decide_action_after_loss, lost=lost, claim=claim, max_tries=max_tries)
     )
     return await submit_by(
         client,
@@ -149,6 +164,7 @@ async def submit(
             disruptions=lost.disruptions if lost else 0,
             policies=policies,
             confirm=confirm,
+            max_tries=max_tries,
         ),
         discovered=discovered,
         namespace=namespace,
@@ -178,6 +194,8 @@ class SubmissionRequest(Struct, frozen=True):
     """The policies of the operator; None if no operator submits the gang."""
     confirm: ConfirmTry | None = None
     """Confirms that the task still wants the gang. None means that the task always does."""
+    max_tries: int | None = None
+    """`max_tries` of the task instance; None if no operator submits the gang."""
 
 
 async def submit_by(
@@ -260,6 +278,7 @@ class _SubmissionRun(Struct, frozen=True):
                 await self._confirm_change_of(job)
                 with _step(self.where, "adopt the Job"):
                     claimed = await self._claim(stored[job.ref.uid])
+                self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
                 progress = self._progress_of_adopted_job(claimed)
                 unfinished = job_state(job) is JobState.LIVE and not progress.stored.is_submission_complete
             case SubmitNew(number, superseded):
@@ -269,6 +288,8 @@ class _SubmissionRun(Struct, frozen=True):
             await self._confirm_change_of(old)
             with _step(self.where, "delete an earlier attempt"):
                 await self._remove_superseded(old, stored[old.ref.uid])
+            if isinstance(action, SubmitNew):
+                self._warn_of_other_parameters(old, REPLACED_WITH_OTHER_PARAMETERS)
         if isinstance(action, SubmitNew):
             with _step(self.where, "wait for the pods of earlier attempts"):
                 await self._wait_for_previous(jobs, action)
@@ -307,6 +328,12 @@ class _SubmissionRun(Struct, frozen=True):
         if self.request.confirm is not None and not job.holds_claim(self.request.claim):
             await self.request.confirm()
 
+    def _warn_of_other_parameters(self, job: Job, text: str) -> None:
+        """Log which parameters of a gang differ from those of the spec, if any, and what happens to the gang."""
+        if job.spec_hash != self.spec.hash:
+            names = ", ".join(differing_fields(self.spec, job)) or "their names are not known"
+            log.warning(text, job.ref, names)
+
     async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
         await finish_halts(self.requests, jobs)
@@ -343,6 +370,7 @@ class _SubmissionRun(Struct, frozen=True):
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
             policies=self.request.policies,
+            max_tries=self.request.max_tries,
         )
         progress = Progress(
             self.requests,
@@ -392,6 +420,7 @@ class _SubmissionRun(Struct, frozen=True):
             installation=self.request.key.installation,
             policies=self.request.policies,
             limit=time_limit(self.spec, manifest_of(self.spec)),
+            max_tries=self.request.max_tries,
         )
 
     async def _complete(self, progress: Progress) -> None:
@@ -426,7 +455,7 @@ class _SubmissionRun(Struct, frozen=True):
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
-            workers=self.shape.size,
+            workers=adopted.workers if adopted and adopted.spec_hash != self.spec.hash else self.shape.size,
             trigger_id=progress.attempt.trigger_id,
             decision=str(progress.decision),
             adopted=progress.adopted,

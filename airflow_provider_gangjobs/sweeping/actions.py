@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table
+from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.jobs.halted import finish_halted
-from airflow_provider_gangjobs.submission.claim import is_gone
+from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer
+from airflow_provider_gangjobs.submission.claim import is_gone, patch_claimed
 from airflow_provider_gangjobs.submission.ending import delete_if
 
 if TYPE_CHECKING:
@@ -93,12 +96,26 @@ class SweepActions:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self._release(job.ref)
             return True
+        if decision.action is SweepAction.MARK_DELIVERED:
+            return await self._mark_delivered(job)
         if decision.action is SweepAction.FINISH:
             return await finish_halted(self._gangs.client, job.ref, clock=self._clock)
         if not await delete_if(self._gangs.client, job.ref, is_still_so, clock=self._clock):
             return False
         await self._gangs.drain_pods(job.ref, roles=job.role_names)
         return True
+
+    async def _mark_delivered(self, job: Job) -> bool:
+        """Mark the gang as delivered if its claim has not changed, and keep its Job.
+
+        A user may have marked the task as successful, so it is not certain that anybody has the results.
+        """
+        client = self._gangs.client
+        values = {
+            annotation_pointer(ANNOTATION_DELIVERED): client.server_clock.now().isoformat(timespec="seconds"),
+            annotation_pointer(ANNOTATION_ON_FINISH): OnFinish.KEEP.value,
+        }
+        return await patch_claimed(client, job.ref, job.claim or "", values, clock=self._clock) is not None
 
     async def _release_if_gone(self, ref: GangRef, pods: Sequence[PodView]) -> bool:
         if not await is_gone(self._gangs.client, ref):

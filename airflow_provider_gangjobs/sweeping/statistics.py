@@ -26,6 +26,8 @@ class SweepCounter(StrEnum):
     """Gangs whose held pods were released."""
     DELETED = "deleted"
     """Delivered Jobs that were deleted by their policy."""
+    DELIVERED = "delivered"
+    """Gangs that were marked as delivered, because Airflow had accepted the success of their tasks."""
     FINISHED = "finished"
     """Suspended Jobs of halted gangs that were made to fail."""
     FORGOTTEN = "forgotten"
@@ -38,6 +40,7 @@ _BY_ACTION: Final = {
     SweepAction.DELETE_LIVE: SweepCounter.ENDED,
     SweepAction.RELEASE: SweepCounter.RELEASED,
     SweepAction.DELETE_DELIVERED: SweepCounter.DELETED,
+    SweepAction.MARK_DELIVERED: SweepCounter.DELIVERED,
     SweepAction.FINISH: SweepCounter.FINISHED,
 }
 

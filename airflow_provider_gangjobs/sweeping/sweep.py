@@ -76,6 +76,9 @@ class Sweep:
     has_failed: Callable[[TaskKey], Awaitable[bool | None]] | None = None
     """Asks the same about a task whose gang runs on after the task has succeeded: whether the task has ended without
     success. By default that is not known."""
+    task_end: Callable[[TaskKey], Awaitable[TaskEnd]] | None = None
+    """Asks about the task of a gang that has succeeded and was not delivered: `SUCCEEDED`, `ENDED` without success,
+    `NOT_ENDED`, or `UNKNOWN`. By default that is not known."""
     clock: Clock = field(default_factory=Clock)
     grace: timedelta = GRACE
     forget: Callable[[str], None] | None = None
@@ -91,9 +94,9 @@ class Sweep:
             follows = await self._read_others()
             decided = [each for each in decided if not follows(each[0].ref)]
             vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
-        self._forget_settled(view, [(job, facts) for job, facts, _ in decided])
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
         decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
+        self._forget_settled(view, [(job, facts) for job, facts, _ in decided])
         now_s = self.clock.monotonic()
         for job, _, decision in decided:
             if decision.action is SweepAction.FINISH:  # a Job that stays suspended is tried again after the next grace
@@ -200,7 +203,8 @@ class Sweep:
     async def _ask(self, questions: Iterable[tuple[Job, SweepFacts]]) -> list[tuple[Job, SweepFacts]]:
         """Ask Airflow about some of these gangs.
 
-        The gangs whose task had ended by the last answer come first, then those that were asked about longest ago.
+        The gangs whose task had ended by the last answer come first, then the other live gangs, and then the gangs that
+        were not delivered. Of these, the gangs that were asked about longest ago come first.
         """
         now_s = self.clock.monotonic()
         due = []
@@ -208,8 +212,8 @@ class Sweep:
             memory = self._memory[job.ref]
             is_new = memory.asked_at_s is None or memory.ended_since_s is not None
             if is_new or now_s - (memory.asked_at_s or 0.0) >= ASK_AGAIN_AFTER_S:
-                due.append((memory.ended_since_s is None, memory.asked_at_s or 0.0, job, facts))
-        due.sort(key=lambda each: each[:2])
+                due.append((memory.ended_since_s is None, job.is_over, memory.asked_at_s or 0.0, job, facts))
+        due.sort(key=lambda each: each[:3])
         answers = []
         for *_, job, facts in due[:QUESTIONS_PER_LOOK]:
             answers.append((job, replace(facts, task=await self._task_end(job))))
@@ -220,6 +224,10 @@ class Sweep:
     async def _task_end(self, job: Job) -> TaskEnd:
         key, memory = job.task_key, self._memory[job.ref]
         assert key is not None, "only the gangs of tasks are asked about"
+        if job.is_over:
+            known = TaskEnd.UNKNOWN if self.task_end is None else await self.task_end(key)
+            memory.asked_at_s = self.clock.monotonic()
+            return known
         ask = self.has_failed if job.outlives_task else self.has_ended
         has_ended = None if ask is None else await ask(key)
         memory.asked_at_s = now_s = self.clock.monotonic()

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.gang.state.ownership import GRACE, TaskEnd
 from airflow_provider_gangjobs.hooks.configuration import conf
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill
+from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_final_failure, is_kill, is_success
 from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.triggers.task_state import read_task_state
 
@@ -94,6 +94,7 @@ class _Sweepers:
             is_followed=self._is_followed,
             has_ended=has_ended,
             has_failed=has_failed,
+            task_end=task_end,
             release=release,
             clock=Clock(monotonic=asyncio.get_running_loop().time),
             grace=sweep_grace(),
@@ -132,11 +133,25 @@ async def has_ended(key: TaskKey, *, outlives_task: bool = False) -> bool | None
 
     :param outlives_task: The gang runs on after its task has succeeded, so a success is no end.
     """
-    task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
-    state = await read_task_state(task, cast("Logger", log))
+    state = await _task_state(key)
     return None if state == AbsentState.UNKNOWN else is_kill(state, outlives_task=outlives_task)
 
 
 async def has_failed(key: TaskKey) -> bool | None:
     """Return as `has_ended` whether a task has ended without success."""
     return await has_ended(key, outlives_task=True)
+
+
+async def task_end(key: TaskKey) -> TaskEnd:
+    """Return how a task has ended whose gang has succeeded, if it has ended."""
+    state = await _task_state(key)
+    if state == AbsentState.UNKNOWN:
+        return TaskEnd.UNKNOWN
+    if is_success(state):
+        return TaskEnd.SUCCEEDED
+    return TaskEnd.ENDED if is_final_failure(state) else TaskEnd.NOT_ENDED
+
+
+async def _task_state(key: TaskKey) -> str:
+    task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
+    return await read_task_state(task, cast("Logger", log))

@@ -104,6 +104,32 @@ def test_late_submission_asks_airflow_once_and_goes_on(api: Api, connected: Airf
     assert connected.worker_log("late").count("Airflow says whether the try runs: True") == 1
 
 
+def test_cleared_task_runs_with_the_edited_parameters(api: Api, connected: AirflowHome) -> None:
+    # With `on_kill="delete"`, either the trigger or the next try ends the gang first. With "keep", the next try does.
+    runs = {dag_id: api.trigger(dag_id) for dag_id in ("edited", "edited_kept")}
+    for dag_id, run in runs.items():
+        run.wait_for_task("gang", "deferred")
+        wait_for("the trigger's report", lambda: "running: 2/2 ranks" in connected.trigger_log(dag_id))  # noqa: B023
+    file = connected.path / "dags" / "edited.py"
+    file.write_text(file.read_text().replace('COMMAND = "sleep 3000"', "COMMAND = 'echo 7 > $GANG_RESULT_PATH'"))
+
+    for run in runs.values():
+        run.clear("gang")
+
+    assert {dag_id: run.wait() for dag_id, run in runs.items()} == dict.fromkeys(runs, "success")
+    assert [(run.xcom("gang"), run.task("gang")["try_number"]) for run in runs.values()] == [(7, 2), (7, 2)]
+    assert "was submitted with other parameters (command). The gang is deleted" in connected.worker_log("edited_kept")
+
+
+def test_retry_continues_a_gang_whose_parameters_differ_at_each_try(api: Api, connected: AirflowHome) -> None:
+    run = api.trigger("differs_at_each_try")
+
+    assert run.wait() == "success"
+    assert (run.xcom("gang"), run.task("gang")["try_number"]) == (1, 2)
+    log = connected.worker_log("differs_at_each_try")
+    assert "was submitted with other parameters (env). The task continues with this gang" in log
+
+
 def test_lines_that_the_triggerer_streams_and_the_rest_are_the_whole_log(api: Api, connected: AirflowHome) -> None:
     run = api.trigger("long_log")
     assert run.wait() == "success"

@@ -1,4 +1,4 @@
-"""A real triggerer ends the gang of a task that ended while no triggerer had its trigger."""
+"""A real triggerer ends or marks the gangs that the processes of their tasks have left behind."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_INSTALLATION
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.airflow_home import AirflowHome
@@ -30,7 +31,7 @@ KEPT_SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended
 POLICIES = Policies(OnKill.DELETE, OnFinish.KEEP)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def api(cluster: SandboxThread, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """An Airflow whose triggerers do not wait long before they ask about a gang."""
     settings = {"GANGJOBS__INSTALLATION_ID": INSTALLATION, "GANGJOBS__SWEEP_GRACE": "5"}
@@ -71,3 +72,22 @@ def test_gang_of_an_ended_task_is_swept_and_no_other(api: Api, cluster: SandboxT
     assert sorted(left.values()) == ["staging", INSTALLATION]
     assert left[foreign.uid] == "staging"
     assert endless.task("gang")["state"] == "deferred"
+
+
+def test_cleared_task_runs_again_after_its_worker_died_before_the_delivery(api: Api, cluster: SandboxThread) -> None:
+    run = api.trigger("not_delivered")
+    assert run.wait() == "success"
+    (first,) = attempts(run, cluster)
+    assert not first.is_delivered
+
+    wait_for("the mark of the sweep", lambda: attempts(run, cluster)[0].is_delivered)
+    run.clear("gang")
+    wait_for("the next try", lambda: run.task("gang")["try_number"] == 2 and run.state == "success")
+
+    assert (first.attempt, run.xcom("gang")) == (0, 1)
+
+
+def attempts(run: DagRun, cluster: SandboxThread) -> list[Job]:
+    """Return the Jobs of a run."""
+    jobs = map(read_job, cluster.call(lambda it: it.registry.list(JOBS)))
+    return [job for job in jobs if job.task_key is not None and job.task_key.run_id == run.run_id]

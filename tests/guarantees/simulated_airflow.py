@@ -102,7 +102,7 @@ class SimulatedAirflow:
         self.plane = plane
         self.request_s = request_s
         self.stops = dict(stops or {})
-        self.retries = retries
+        self.retries = self.max_tries = retries
         self.parameters = {"results": "all", **parameters}
         self.ti = TaskInstance(id=new_id(ahead_s=first_try_ahead_s))
         self.key: TaskKey | None = None
@@ -169,6 +169,7 @@ class SimulatedAirflow:
     def clear(self) -> None:
         """A user clears the task: the next try begins."""
         self._set(None, by_user=True)
+        self.max_tries = self.ti.try_number + self.retries
         self._next_try()
 
     def process(self, role: str) -> Process:
@@ -312,7 +313,7 @@ class SimulatedAirflow:
             report()
 
     def _context(self, process: Process, ti: TaskInstance) -> Any:
-        known = {"id": ti.id, "try_number": ti.try_number, "max_tries": self.retries, "map_index": -1}
+        known = {"id": ti.id, "try_number": ti.try_number, "max_tries": self.max_tries, "map_index": -1}
         names = {"dag_id": DAG_ID, "run_id": RUN_ID, "task_id": TASK_ID}
         calls = {"xcom_push": lambda *_: None, "get_task_states": lambda **_: self._asked(process)}
         return {"ti": SimpleNamespace(**known, **names, **calls, start_date=datetime.now(UTC))}

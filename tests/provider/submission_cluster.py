@@ -100,6 +100,7 @@ class SubmissionCluster:
         key: TaskKey = KEY,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         policies: Policies | None = None,
+        max_tries: int | None = None,
         api: ClientProtocol | None = None,
         confirm: ConfirmTry | None = None,
     ) -> Submission:
@@ -112,6 +113,7 @@ class SubmissionCluster:
             reattach=reattach,
             policies=policies,
             confirm=confirm,
+            max_tries=max_tries,
             clock=self.time.clock(),
         )
 

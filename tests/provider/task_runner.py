@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
 
+RETRIES = 9
+"""The retries of each task, more than any test needs."""
+
 _DAG_CONTEXT = threading.Lock()
 """Airflow keeps the DAG of a `with` statement in a list that all threads share."""
 
@@ -63,6 +66,7 @@ class Task:
         self.cluster = cluster
         self.run_id = uuid4().hex
         self.tries = 0
+        self.max_tries = RETRIES
         self.xcoms: dict[str, Any] = {}
         self.state: str | Exception = "success"
         """The state of the task at Airflow's API server after a try has reported its success."""
@@ -97,12 +101,16 @@ class Task:
             task_id="train",
             map_index=-1,
             try_number=self.tries,
-            max_tries=self.tries if retries_left else self.tries - 1,
+            max_tries=self.max_tries if retries_left else self.tries - 1,
             start_date=datetime.now(UTC),
             xcom_push=self.xcoms.__setitem__,
             get_task_states=self.states,
         )
         return {"ti": ti}
+
+    def clear(self) -> None:
+        """Clear the task, as a user does."""
+        self.max_tries = self.tries + RETRIES
 
     def states(self, **question: Any) -> dict[str, dict[str, str]]:
         """Answer `get_task_states` as Airflow's API server does."""

@@ -8,6 +8,8 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
     ANNOTATION_HALTED,
+    ANNOTATION_MAX_TRIES,
+    ANNOTATION_QUEUED,
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
     LABEL_ATTEMPT,
@@ -33,8 +35,11 @@ OURS, OTHERS = "hash-ours", "hash-others"
 ME, FORMER = "ti-2", "ti-1"
 
 
-def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields=""):
-    """Return a Job of this task in a state. `half`: live and never resumed; `queued`: the same in a queue of Kueue."""
+def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_tries=None):
+    """Return a Job of this task in a state.
+
+    `half`: live and never resumed; `queued`: the same in a queue of Kueue; `in queue`: completely submitted to a queue.
+    """
     made = {
         "metadata": {
             "namespace": "ml",
@@ -47,8 +52,8 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields=""):
                 ANNOTATION_SPEC_FIELDS: spec_fields,
             },
         },
-        "spec": {"suspend": state in {"half", "queued", "halted"}},
-        "status": {} if state in {"half", "queued"} else {"startTime": "2026-01-01T00:00:00Z"},
+        "spec": {"suspend": state in {"half", "queued", "in queue", "halted"}},
+        "status": {} if state in {"half", "queued", "in queue"} else {"startTime": "2026-01-01T00:00:00Z"},
     }
     metadata, status = made["metadata"], made["status"]
     if state in {"succeeded", "delivered"}:
@@ -63,8 +68,12 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields=""):
         metadata["annotations"][ANNOTATION_DELIVERED] = "2026-01-01T00:00:00+00:00"
     if state == "halted":
         metadata["annotations"][ANNOTATION_HALTED] = "assembling took too long"
-    if state == "queued":
+    if state in {"queued", "in queue"}:
         metadata["labels"][LABEL_KUEUE_QUEUE] = "q"
+    if state == "in queue":
+        metadata["annotations"][ANNOTATION_QUEUED] = "true"
+    if max_tries is not None:
+        metadata["annotations"][ANNOTATION_MAX_TRIES] = str(max_tries)
     if state == "dropped":
         metadata["labels"][LABEL_DROPPED] = "true"
     return read_job(made)
@@ -118,6 +127,44 @@ def expected_choice(jobs, expected):
 def test_job_is_chosen_by_state_claim_and_parameters(jobs, reattach, expected):
     choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
+
+
+NOT_CLEARED, CLEARED = {"max_tries": 2}, {"max_tries": 1}
+"""Jobs that were claimed before a task instance whose `max_tries` is 2: without and with a clear in between."""
+OTHER_PARAMETERS = {
+    "a retry continues what runs": ([job("live", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
+    "a retry continues what waits in a queue": ([job("in queue", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
+    "the same try continues what runs": ([job("live", **OTHER, **MINE, **NOT_CLEARED)], NEVER, "adopt 0"),
+    "a retry returns a success": ([job("succeeded", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
+    "a retry returns a failure": ([job("failed", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
+    "a clear replaces what runs": ([job("live", **OTHER, **CLEARED)], BOTH, ("replace", 1, [0])),
+    "a clear replaces what waits in a queue": ([job("in queue", **OTHER, **CLEARED)], BOTH, ("replace", 1, [0])),
+    "a clear runs a success again": ([job("succeeded", **OTHER, **CLEARED)], BOTH, SubmitNew(1)),
+    "a clear returns no failure": ([job("failed", **OTHER, **CLEARED)], BOTH, SubmitNew(1)),
+    "a clear continues what has the parameters": ([job("live", **CLEARED)], BOTH, "adopt 0"),
+    "a clear returns a success of the parameters": ([job("succeeded", **CLEARED)], BOTH, "adopt 0"),
+    "an unknown clear replaces nothing": ([job("live", **OTHER)], BOTH, "adopt 0"),
+    "the parameters come before the clear": (
+        [job("live", **CLEARED), job("live", 1, **OTHER, **NOT_CLEARED)],
+        BOTH,
+        ("adopt", 0, [1]),
+    ),
+    "what never ran cannot be completed": ([job("half", **OTHER, **NOT_CLEARED)], BOTH, ("replace", 1, [0])),
+    "nor what a queue took too early": ([job("queued", **OTHER, **NOT_CLEARED)], BOTH, ("replace", 1, [0])),
+    "a retry that adopts nothing replaces all": ([job("live", **OTHER, **NOT_CLEARED)], NEVER, ("replace", 1, [0])),
+}
+
+
+@pytest.mark.parametrize(("jobs", "reattach", "expected"), OTHER_PARAMETERS.values(), ids=OTHER_PARAMETERS)
+def test_only_a_clear_replaces_a_gang_of_other_parameters(jobs, reattach, expected):
+    choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, max_tries=2, return_failed=True)
+    assert choice == expected_choice(jobs, expected)
+
+
+def test_try_that_goes_on_after_a_loss_continues_its_next_attempt_whatever_its_parameters_are():
+    jobs = [job("failed", 1, **MINE, **NOT_CLEARED), job("live", 2, **MINE, **OTHER, **NOT_CLEARED)]
+    choice = decide_action_after_loss(jobs, lost=LostAttempt(1, 1), claim=ME, spec_hash=OURS, max_tries=2)
+    assert choice == Adopt(jobs[1])
 
 
 FIRST_TRY, SECOND_TRY = "019a0000-0000-7000-8000-000000000001", "019a0000-0001-7000-8000-000000000000"
@@ -191,6 +238,7 @@ STATES = [
     "live",
     "half",
     "queued",
+    "in queue",
     "failing",
     "succeeded",
     "delivered",
@@ -206,26 +254,40 @@ JOBS = st.lists(
         st.integers(0, 9),
         spec_hash=st.sampled_from([OURS, OTHERS]),
         claim=st.sampled_from([ME, FORMER]),
-    ),
+        max_tries=st.sampled_from([None, 1, 2]),
+    ).filter(lambda made: made.claim != ME or made.max_tries != 1),
     max_size=4,
     unique_by=lambda made: made.ref.name,
 )
 
 
-@given(JOBS, st.sampled_from(Reattach))
-def test_choice_never_leaves_more_than_one_live_gang(jobs, reattach):
+MAX_TRIES = st.sampled_from([None, 2])
+
+
+@given(JOBS, st.sampled_from(Reattach), MAX_TRIES)
+def test_choice_never_leaves_more_than_one_live_gang(jobs, reattach, max_tries):
     live = [made for made in jobs if job_state(made) is JobState.LIVE]
-    match decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS):
+    match decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, max_tries=max_tries):
         case SubmitNew(number, superseded):
             assert [made for made in live if made not in superseded] == []
             assert number not in {made.attempt for made in jobs}
         case Adopt(adopted, superseded):
             assert [made for made in live if made not in superseded] in ([], [adopted])
-            assert adopted.spec_hash == OURS
+            assert adopted.spec_hash == OURS or max_tries is not None
             assert job_state(adopted) in {JobState.LIVE, JobState.SUCCEEDED}
         case Refuse(made):
             assert made.spec_hash == OTHERS
+            assert max_tries is None
             assert job_state(made) is JobState.LIVE
+
+
+@given(JOBS)
+def test_task_that_was_not_cleared_runs_nothing_anew_while_a_complete_gang_is_live(jobs):
+    jobs = [made for made in jobs if made.claim == FORMER]
+    kept = [made for made in jobs if made.max_tries != 1 and made.is_submission_complete]
+    match decide_action(jobs, reattach=Reattach.RUNNING, claim=ME, spec_hash=OURS, max_tries=2):
+        case SubmitNew(_, superseded):
+            assert [made for made in superseded if made in kept] == []
 
 
 @given(JOBS, st.integers(0, 9))
@@ -240,10 +302,10 @@ def test_gang_of_another_try_is_never_taken_after_a_loss(jobs, lost):
     assert all(made.attempt < lost or made.claim == ME for made in superseded)
 
 
-@given(JOBS, st.sampled_from(Reattach), st.randoms(use_true_random=False))
-def test_order_of_the_list_does_not_matter(jobs, reattach, random):
+@given(JOBS, st.sampled_from(Reattach), MAX_TRIES, st.randoms(use_true_random=False))
+def test_order_of_the_list_does_not_matter(jobs, reattach, max_tries, random):
     shuffled = random.sample(jobs, len(jobs))
-    ask = {"reattach": reattach, "claim": ME, "spec_hash": OURS}
+    ask = {"reattach": reattach, "claim": ME, "spec_hash": OURS, "max_tries": max_tries}
     assert decide_action(jobs, **ask) == decide_action(shuffled, **ask)
 
 

@@ -44,7 +44,7 @@ class Task:
             **parameters,
         }
 
-    def context(self, **more: Any) -> Any:
+    def context(self, *, max_tries: int = 1, **more: Any) -> Any:
         ti = SimpleNamespace(
             id=uuid4(),
             dag_id="d",
@@ -52,7 +52,7 @@ class Task:
             task_id="f",
             map_index=-1,
             try_number=1,
-            max_tries=1,
+            max_tries=max_tries,
             start_date=datetime.now(UTC),
             xcom_push=lambda key, value: None,
         )
@@ -344,7 +344,7 @@ def test_next_try_adopts_the_gang_after_a_change_of_the_runner(task: TaskMaker, 
     assert uids[0] == uids[1]
 
 
-def test_other_arguments_conflict_with_the_running_gang(task: TaskMaker, embedded: SandboxThread) -> None:
+def test_cleared_task_with_other_arguments_replaces_its_gang(task: TaskMaker, embedded: SandboxThread) -> None:
     sharing = task(share, deferrable=True, files={"a.txt": "a\n"})
     with pytest.raises(TaskDeferred) as deferred:
         sharing.operator(["a"]).execute(sharing.context())
@@ -356,5 +356,10 @@ def test_other_arguments_conflict_with_the_running_gang(task: TaskMaker, embedde
         *(runner.RUNNER_FILE, runner.FUNCTION_FILE, runner.ARGUMENTS_FILE, runner.TASK_FILE),
     }
     assert json.loads(files["data"][runner.ARGUMENTS_FILE])["args"] == [["a"]]
-    with pytest.raises(AirflowFailException, match="files"):
-        sharing.operator(["b"]).execute(sharing.context())
+    uids = []
+    for max_tries in (1, 2):
+        with pytest.raises(TaskDeferred) as again:
+            sharing.operator(["b"]).execute(sharing.context(max_tries=max_tries))
+        uids.append(again.value.trigger.args.uid)
+    assert uids[0] == deferred.value.trigger.args.uid, "a retry continues with the gang"
+    assert uids[1] != uids[0]

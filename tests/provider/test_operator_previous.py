@@ -65,6 +65,74 @@ def test_wait_ends_with_the_time_limit(killed: Task) -> None:
         killed.operator().execute_after_previous(context, event)
 
 
+@pytest.fixture
+def edited(task: TaskMaker) -> Task:
+    """A task whose gang runs while the command in its DAG is edited."""
+    made: Task = task("sleep 3000", deferrable=True)
+    made.defer()
+    made.parameters["command"] = ["sh", "-c", "sleep 4000"]
+    return made
+
+
+def names(task: Task) -> list[str]:
+    return [job["metadata"]["name"] for job in task.jobs if "deletionTimestamp" not in job["metadata"]]
+
+
+def test_cleared_task_replaces_its_gang_of_other_parameters(edited: Task, caplog: pytest.LogCaptureFixture) -> None:
+    (first,) = edited.jobs
+    edited.clear()
+
+    left = edited.defer()
+
+    assert isinstance(left.trigger, GangJobTrigger)
+    (second,) = names(edited)
+    assert (first["metadata"]["name"][-2:], second[-2:]) == ("-0", "-1")
+    assert (
+        f"{first['metadata']['name']} was submitted with other parameters (command). The gang is deleted" in caplog.text
+    )
+
+
+def test_new_gang_waits_until_the_pods_of_the_replaced_one_have_ended(task: TaskMaker) -> None:
+    made: Task = task(SLOW_TO_END, deferrable=True, termination_grace=60)
+    made.kind = OperatorWithShortWait
+    made.defer()
+    wait_for("running ranks", lambda: [pod["status"].get("phase") for pod in made.pods] == ["Running"] * 2)
+    (first,) = made.jobs
+    made.parameters["command"] = ["sh", "-c", "sleep 4000"]
+    made.clear()
+    context = made.next_try()
+
+    left = made.defer(context)
+
+    assert (type(left.trigger), names(made)) == (PreviousGangTrigger, [])
+    with pytest.raises(TaskDeferred):
+        made.operator().execute_after_previous(context, run_trigger(left))
+    (job,) = made.jobs
+    assert job["metadata"]["uid"] != first["metadata"]["uid"]
+    assert job["spec"]["template"]["spec"]["containers"][0]["command"][-1] == "sleep 4000"
+
+
+def test_retry_continues_its_gang_of_other_parameters(edited: Task, caplog: pytest.LogCaptureFixture) -> None:
+    before = names(edited)
+
+    left = edited.defer()
+
+    assert (isinstance(left.trigger, GangJobTrigger), names(edited)) == (True, before)
+    assert "was submitted with other parameters (command). The task continues with this gang" in caplog.text
+    assert "To replace the gang, clear the task" in caplog.text
+
+
+def test_clear_after_a_retry_that_continued_replaces_the_gang(edited: Task) -> None:
+    before = names(edited)
+    edited.defer()
+    edited.clear()
+
+    edited.defer()
+
+    assert len(names(edited)) == 1
+    assert names(edited) != before
+
+
 def test_worker_waits_where_the_task_does_not_defer(killed: Task) -> None:
     killed.parameters |= {"deferrable": False, "assemble_timeout": 1}
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction
+from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import mark_delivered_by
 from airflow_provider_gangjobs.submission.ending import kill
 from airflow_provider_gangjobs.sweeping.namespace_view import ListedView
-from airflow_provider_gangjobs.sweeping.sweep import Sweep
+from airflow_provider_gangjobs.sweeping.sweep import ASK_AGAIN_AFTER_S, Sweep
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.examples import examples
@@ -230,6 +230,72 @@ async def test_delivered_gang_whose_deletion_failed_is_deleted(cluster):
     sweeper = Sweeper(cluster)
     assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], [SweepAction.DELETE_DELIVERED]]
     assert (cluster.jobs(), sweeper.asked) == ([], 0)
+
+
+async def succeeded(cluster: SubmissionCluster) -> GangRef:
+    """Submit a gang that succeeds, and that its task does not deliver."""
+    ref = (await cluster.submit(key=PROD, policies=DELETE, max_tries=1)).ref
+    cluster.finish_job(ref.name)
+    return ref
+
+
+def sweeper_of_ended_task(cluster: SubmissionCluster, *ends: TaskEnd) -> Sweeper:
+    sweeper = Sweeper(cluster)
+    answers = iter(ends)
+
+    async def task_end(key: Any) -> TaskEnd:
+        assert key == PROD
+        sweeper.asked += 1
+        return next(answers)
+
+    sweeper.sweep.task_end = task_end
+    return sweeper
+
+
+async def test_cleared_task_runs_again_after_a_sweep_has_written_the_mark_of_its_delivery(cluster):
+    ref = await succeeded(cluster)
+    sweeper = sweeper_of_ended_task(cluster, TaskEnd.SUCCEEDED)
+
+    looks = [await sweeper.look(), await sweeper.look(after_s=GRACE_S), await sweeper.look(after_s=MINUTE_S)]
+
+    assert (looks, sweeper.asked) == ([[], [SweepAction.MARK_DELIVERED], []], 1)
+    (job,) = map(read_job, cluster.jobs())
+    assert (job.ref, job.is_delivered, job.on_finish) == (ref, True, OnFinish.KEEP)
+    again = await cluster.submit(key=PROD, claim="ti-2", policies=DELETE, max_tries=2)
+    assert (again.attempt, again.adopted) == (1, False)
+
+
+@pytest.mark.parametrize("end", [TaskEnd.UNKNOWN, TaskEnd.NOT_ENDED, TaskEnd.ENDED])
+async def test_success_that_airflow_has_not_accepted_stays_undelivered(cluster, end: TaskEnd):
+    ref = await succeeded(cluster)
+    sweeper = sweeper_of_ended_task(cluster, end)
+
+    assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S), sweeper.asked] == [[], [], 1]
+
+    adopted = await cluster.submit(key=PROD, claim="ti-2", policies=DELETE)
+    assert (adopted.ref, adopted.state) == (ref, "succeeded")
+
+
+async def test_task_that_has_not_ended_is_asked_about_until_it_has_succeeded(cluster):
+    await succeeded(cluster)
+    sweeper = sweeper_of_ended_task(cluster, TaskEnd.NOT_ENDED, TaskEnd.SUCCEEDED)
+    await sweeper.look()
+
+    looks = [await sweeper.look(after_s=seconds) for seconds in (GRACE_S, MINUTE_S, ASK_AGAIN_AFTER_S)]
+
+    assert (looks, sweeper.asked) == ([[], [], [SweepAction.MARK_DELIVERED]], 2)
+
+
+async def test_success_that_a_try_adopts_meanwhile_is_not_marked(cluster):
+    ref = await succeeded(cluster)
+    sweeper = sweeper_of_ended_task(cluster, TaskEnd.SUCCEEDED)
+    await sweeper.look()
+    api = InterleavingClient(cluster.client, "patch jobs", lambda: cluster.adopt(ref, "ti-2"))
+
+    assert await sweeper.look(after_s=GRACE_S, api=api) == []
+
+    (job,) = map(read_job, cluster.jobs())
+    assert (job.claim, job.is_delivered, api.happened) == ("ti-2", False, 1)
 
 
 async def test_held_pods_of_an_ended_gang_are_harvested_once_in_each_grace(cluster):

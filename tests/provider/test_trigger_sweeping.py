@@ -24,8 +24,10 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_TASK,
     LABEL_INSTALLATION,
 )
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
+from airflow_provider_gangjobs.sweeping.sweep import ASK_AGAIN_AFTER_S
 from airflow_provider_gangjobs.sweeping.sweeper import LINGER_S, LOOK_EVERY_S
 from airflow_provider_gangjobs.tracking.selection_watch import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
@@ -163,6 +165,7 @@ async def test_pods_of_a_gang_that_ended_without_a_triggerer_are_recorded_and_re
 
 async def test_triggerer_forgets_gangs_that_have_ended_and_follows_them_correctly_later(plane, airflow):
     followed, ended = submit(plane, "followed"), [submit(plane, f"ended-{number}") for number in range(ENDED_GANGS)]
+    airflow.states |= {ref.name: "failed" for ref in ended}
     async with triggerer(followed, *ended):
         await plane.until(lambda: all(plane.running_ranks(ref.name) == 2 for ref in ended))
         for ref in ended:
@@ -212,6 +215,24 @@ async def test_sensor_awaits_the_next_gang_of_a_name_if_the_forgotten_one_was_de
             again = plane.submit("ended", workers=2, gang=False)
             await plane.until(lambda: watch.find()["ended"].ref == again)
             watch.close()
+
+
+async def test_mark_of_a_delivery_that_a_worker_did_not_write_is_written_and_the_gang_is_forgotten(plane, airflow):
+    airflow.states |= {"accepted": "success", "completing": "running"}
+    followed, *ended = (submit(plane, name) for name in ("followed", "accepted", "completing"))
+    async with triggerer(followed, *ended):
+        await plane.until(lambda: all(plane.running_ranks(ref.name) == 2 for ref in ended))
+        for ref in ended:
+            plane.finish_all(ref.name)
+        await plane.until(lambda: not any(plane.held(ref.name) for ref in ended))
+
+        await plane.until(lambda: read_job(plane.job("accepted")).is_delivered, within_s=WITHIN_S)
+        await asyncio.sleep(2 * LOOK_EVERY_S)
+        assert not read_job(plane.job("completing")).is_delivered
+        assert (sweep_counters()["sweep.delivered"], sweep_counters()["sweep.forgotten"]) == (1, 1)
+
+        airflow.states["completing"] = "success"
+        await plane.until(lambda: read_job(plane.job("completing")).is_delivered, within_s=ASK_AGAIN_AFTER_S + 120)
 
 
 def sweep_counters() -> dict[str, float]:

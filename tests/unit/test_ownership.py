@@ -31,6 +31,7 @@ TASK = TaskKey("etl", "run", "train", installation="prod")
 UNOWNED = SweepFacts(installation="prod", unowned_for=GRACE, held_pods=0)
 HELD = replace(UNOWNED, held_pods=3)
 ENDED = replace(UNOWNED, task=TaskEnd.ENDED)
+SUCCEEDED = replace(UNOWNED, task=TaskEnd.SUCCEEDED)
 
 
 def gang(*, installation: str = "prod", on_kill: str = "delete", on_finish: str = "delete_succeeded") -> JobBuilder:
@@ -52,6 +53,7 @@ def halted(made: JobBuilder) -> JobBuilder:
 
 
 NAMELESS = job().resumed(3).annotation(labels.ANNOTATION_TASK, TASK.to_json())
+NAMELESS_ENDED = job().resumed(3).complete(9).label(labels.LABEL_INSTALLATION, "prod")
 WITHOUT_POLICY = gang().annotation(labels.ANNOTATION_ON_KILL, "explode")
 WITHOUT_TASK = gang().annotation(labels.ANNOTATION_TASK, "no JSON")
 CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
@@ -85,7 +87,29 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
         replace(UNOWNED, task=TaskEnd.ASSUMED),
         LEAVE,
     ),
-    "complete": (gang().complete(9), ENDED, LEAVE),
+    "live, its task has succeeded": (gang(), SUCCEEDED, LEAVE),
+    "complete, Airflow was not asked": (gang().complete(9), UNOWNED, ASK),
+    "complete, its task has succeeded": (gang().complete(9), SUCCEEDED, SweepAction.MARK_DELIVERED),
+    "complete, kept, its task has succeeded": (
+        gang(on_finish="keep").complete(9),
+        SUCCEEDED,
+        SweepAction.MARK_DELIVERED,
+    ),
+    "complete, outlived its task, which has succeeded": (
+        outliving(gang().complete(9)),
+        SUCCEEDED,
+        SweepAction.MARK_DELIVERED,
+    ),
+    "complete, within the grace": (gang().complete(9), replace(SUCCEEDED, unowned_for=GRACE / 2), LEAVE),
+    "complete and held, its task has succeeded": (gang().complete(9), replace(HELD, task=TaskEnd.SUCCEEDED), RELEASE),
+    "complete, its task has failed": (gang().complete(9), ENDED, LEAVE),
+    "complete, its task has not ended": (gang().complete(9), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
+    "complete, Airflow is down": (gang().complete(9), replace(UNOWNED, task=TaskEnd.UNKNOWN), LEAVE),
+    "complete, and a person says so": (gang().complete(9), replace(UNOWNED, task=TaskEnd.ASSUMED), LEAVE),
+    "complete, without a claim": (gang().complete(9).annotation(labels.ANNOTATION_CLAIM, ""), UNOWNED, LEAVE),
+    "complete, made by a hook": (NAMELESS_ENDED, UNOWNED, LEAVE),
+    "complete, its submission was dropped": (gang().complete(9).label(labels.LABEL_DROPPED, "true"), UNOWNED, LEAVE),
+    "failed, Airflow was not asked": (gang().failed(9), UNOWNED, LEAVE),
     "complete and held": (gang().complete(9), HELD, RELEASE),
     "failed and held": (gang().failed(9), HELD, RELEASE),
     "halted and held": (halted(gang()), HELD, RELEASE),
@@ -170,6 +194,17 @@ def test_only_a_confirmed_end_of_the_own_task_ends_a_live_gang(made: JobBuilder,
 
 
 @given(st.sampled_from([made for made, _, _ in CASES.values()]), FACTS)
+def test_only_a_success_of_the_own_task_marks_a_gang_that_has_succeeded(made: JobBuilder, facts: SweepFacts) -> None:
+    read = made.read()
+    if decide_sweep(read, facts).action is SweepAction.MARK_DELIVERED:
+        assert facts.task is TaskEnd.SUCCEEDED
+        assert facts.installation == read.installation != ""
+        assert read.complete_condition is not None
+        assert read.claim
+        assert not any((read.is_delivered, read.is_dropped, read.is_being_deleted))
+
+
+@given(st.sampled_from([made for made, _, _ in CASES.values()]), FACTS)
 def test_nothing_is_done_to_a_gang_that_is_followed_or_of_another_installation(
     made: JobBuilder, facts: SweepFacts
 ) -> None:
@@ -209,7 +244,14 @@ def test_an_end_counts_when_airflow_has_confirmed_it(answers: list[tuple[float, 
 
 
 SETTLED: dict[str, tuple[JobBuilder, SweepFacts, bool]] = {
-    "ended": (gang().complete(9), UNOWNED, True),
+    "ended, Airflow was not asked": (gang().complete(9), UNOWNED, False),
+    "ended, Airflow is down": (gang().complete(9), replace(UNOWNED, task=TaskEnd.UNKNOWN), False),
+    "ended, its task has not ended": (gang().complete(9), replace(UNOWNED, task=TaskEnd.NOT_ENDED), False),
+    "ended, its task has succeeded": (gang().complete(9), SUCCEEDED, False),
+    "ended, its task has failed": (gang().complete(9), ENDED, True),
+    "ended, made by a hook": (NAMELESS_ENDED, UNOWNED, True),
+    "ended and delivered": (delivered(gang(on_finish="keep").complete(9)), UNOWNED, True),
+    "failed": (gang().failed(9), UNOWNED, True),
     "ended, of another installation": (gang(installation="staging").complete(9), UNOWNED, True),
     "ended, within the grace": (gang().complete(9), replace(UNOWNED, unowned_for=GRACE / 2), False),
     "ended and followed": (gang().complete(9), replace(UNOWNED, unowned_for=None), False),

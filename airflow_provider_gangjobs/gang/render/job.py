@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DISRUPTIONS,
     ANNOTATION_GANG,
+    ANNOTATION_MAX_TRIES,
     ANNOTATION_ON_FINISH,
     ANNOTATION_ON_KILL,
     ANNOTATION_REQUEUES,
@@ -290,6 +291,8 @@ def _metadata(
         annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     if attempt.policies:
         annotations |= policy_annotations(attempt.policies)
+    if attempt.max_tries is not None:
+        annotations[ANNOTATION_MAX_TRIES] = str(attempt.max_tries)
     if _may_return_to_queue(spec, shape):
         annotations[ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()

@@ -206,6 +206,11 @@ class Job(Struct, frozen=True):
         """Id of the task instance that is responsible for the gang."""
         return self._annotations.claim
 
+    @property
+    def max_tries(self) -> int | None:
+        """`max_tries` of the task instance that last held the claim; `None` if the Job does not say."""
+        return _number(self._annotations.max_tries)
+
     def holds_claim(self, claim: str) -> bool:
         """Return whether the task instance with this id is responsible for the gang.
 

@@ -9,6 +9,10 @@ ends the gang. A sweep finds such gangs by two answers:
 * Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. Without this answer, a triggerer ends no
   live gang. While all triggerers are down the tasks stay deferred, so their gangs are safe.
 
+A worker may also die after Airflow has accepted the success of the task and before the gang is marked as delivered. A
+sweep asks Airflow about gangs that have succeeded and are not delivered, and writes the mark. Otherwise a user who
+clears the task would get the old results.
+
 Whatever is not known leaves the gang as it is: a wrong deletion costs hours of work.
 """
 
@@ -25,6 +29,7 @@ from airflow_provider_gangjobs.gang.state.halt import FinishStep, next_finish_st
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
 
+OVER: Final = "the gang is over, and its time to live removes the Job"
 GRACE: Final = timedelta(minutes=15)
 """How long nobody may follow a gang before a sweep acts. A triggerer that restarts, and a worker that waits for a slot
 of a pool, take less."""
@@ -42,7 +47,10 @@ class TaskEnd(StrEnum):
     ENDED_ONCE = "ended once"
     """The task has ended by the last answer, and the answer is not confirmed yet."""
     ENDED = "ended"
-    """Airflow has confirmed that the task has ended."""
+    """Airflow has confirmed that the task has ended; about a gang that has succeeded: that it has ended without
+    success."""
+    SUCCEEDED = "succeeded"
+    """Airflow has accepted the success of the task. Airflow is asked for this only about a gang that has succeeded."""
     ASSUMED = "assumed"
     """A person has asked to end gangs that nobody follows, whatever Airflow says."""
 
@@ -59,6 +67,8 @@ class SweepAction(StrEnum):
     """Delete the live gang and release its pods, if it is still live and its claim has not changed."""
     DELETE_DELIVERED = "delete"
     """Delete the Job, whose outcome was delivered."""
+    MARK_DELIVERED = "mark as delivered"
+    """Mark the outcome as delivered, and keep the Job, if its claim has not changed."""
     FINISH = "finish"
     """Let the Job of a halted gang fail, which is suspended."""
 
@@ -97,6 +107,8 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     | is over, and its pods are held | release |
     | is over, was delivered and not dropped, and its policy deletes the Job | delete |
     | is over, and its halted Job is suspended, so that the Job cannot fail | finish |
+    | has succeeded and was not delivered, and Airflow was not asked | ask |
+    | has succeeded and was not delivered, and Airflow has accepted the success of its task | mark as delivered |
     | is over | leave |
     | has no task or no policy, or its policy keeps it after a kill | leave |
     | was handed over by its task, and runs on | leave |
@@ -127,7 +139,37 @@ def _decide_ended(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
         return SweepDecision(
             SweepAction.FINISH, f"the gang is over, its Job is suspended and has not failed, and {unowned}"
         )
-    return _leave("the gang is over, and its time to live removes the Job")
+    return _decide_undelivered(facts) if _lacks_delivery(job) else _leave(OVER)
+
+
+def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
+    """Return what a sweep does with a gang that has succeeded and was not delivered. One answer of Airflow is enough.
+
+    Nothing is deleted, and after the success of a task only a user lets the task run again: then the claim changes.
+    """
+    match facts.task:
+        case TaskEnd.NOT_ASKED:
+            return SweepDecision(SweepAction.ASK, "the gang has succeeded and was not delivered")
+        case TaskEnd.SUCCEEDED:
+            return SweepDecision(
+                SweepAction.MARK_DELIVERED,
+                "Airflow has accepted the success of its task, and the mark of the delivery is missing",
+            )
+        case TaskEnd.ENDED | TaskEnd.ENDED_ONCE:
+            return _leave("the gang has succeeded, and its task has ended without success")
+        case TaskEnd.NOT_ENDED:
+            return _leave("the gang has succeeded, and its task has not ended")
+        case TaskEnd.UNKNOWN | TaskEnd.ASSUMED:
+            return _leave(
+                "the gang has succeeded and was not delivered, and it is not known whether its task has ended"
+            )
+
+
+def _lacks_delivery(job: Job) -> bool:
+    """Return whether the gang of an operator has succeeded and its outcome was not delivered."""
+    is_of_operator = job.task_key is not None and bool(job.claim) and job.on_finish is not None
+    is_undelivered = not (job.is_delivered or job.is_dropped or job.is_being_deleted)
+    return is_of_operator and is_undelivered and job.complete_condition is not None
 
 
 def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
@@ -148,19 +190,21 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
             return _leave("Airflow has said once that its task has ended; a second answer must confirm this")
         case TaskEnd.NOT_ENDED:
             return _leave("its task has not ended")
-        case TaskEnd.UNKNOWN:
+        case TaskEnd.UNKNOWN | TaskEnd.SUCCEEDED:
             return _leave("it is not known whether its task has ended")
 
 
 def is_settled(job: Job, facts: SweepFacts) -> bool:
     """Return whether nothing happens to a gang any more until its Job is deleted, so that a process may forget it.
 
-    The Job has ended, no pod is held, and for the grace nobody has followed the gang. A follower that comes later reads
-    the Job and lists the pods.
+    The Job has ended, no pod is held, and for the grace nobody has followed the gang. A gang that has succeeded was
+    delivered, or its task has ended without success. A follower that comes later reads the Job and lists the pods.
     """
     is_unowned = facts.unowned_for is not None and facts.unowned_for >= facts.grace
     has_ended = job.is_ended and not job.is_being_deleted
-    return is_unowned and has_ended and not facts.held_pods and decide_sweep(job, facts).action is SweepAction.LEAVE
+    may_be_delivered = _lacks_delivery(job) and facts.task in {TaskEnd.NOT_ENDED, TaskEnd.UNKNOWN}
+    is_done = has_ended and not facts.held_pods and not may_be_delivered
+    return is_unowned and is_done and decide_sweep(job, facts).action is SweepAction.LEAVE
 
 
 def may_release_orphaned_pods(

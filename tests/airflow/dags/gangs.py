@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, task
 
@@ -84,3 +86,22 @@ with DAG("endless_in_worker", schedule=None):
 
 with DAG("without_cluster", schedule=None):
     gang("", kubernetes_conn_id="kubernetes_nowhere")
+
+
+class WorkerDiesBeforeDelivery(GangJobOperator):
+    """An operator whose process ends in its first try, after Airflow has noted the success and before the delivery."""
+
+    def deliver(self, ti: Any) -> None:
+        if ti.try_number == 1:
+            os._exit(1)
+        super().deliver(ti)
+
+
+with DAG("not_delivered", schedule=None):
+    WorkerDiesBeforeDelivery(
+        task_id="gang",
+        image="i",
+        command=["sh", "-c", 'printf %s "$GANG_ATTEMPT" > "$GANG_RESULT_PATH"'],
+        workers=3,
+        resources=RESOURCES,
+    )
