@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.informer import Informer, Notification, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -21,14 +21,11 @@ from airflow_provider_gangjobs.tracking.informer_watch import InformerWatch
 from airflow_provider_gangjobs.tracking.retry_until_answered import retry_until_answered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
-
-NAMES_PER_LIST: Final = 100
-"""The label selector of a list is part of its URL. A name has up to 63 characters, and servers accept URLs of 8 kB."""
 
 
 def task_of(seen: JobView) -> str | None:
@@ -76,12 +73,12 @@ class SelectionWatch(InformerWatch[JobView]):
             return
         # The watch has subscribed to the names, so no sweep removes them from the informer from now on.
         missing = [subscription.key for subscription in self._subscriptions if not subscription.peek()]
-        for first in range(0, len(missing), NAMES_PER_LIST):
-            names = missing[first : first + NAMES_PER_LIST]
-            await retry_until_answered(partial(self._list, names), clock=self._client.clock)
+        if not missing:
+            return
+        for selector in replace(self._selection, names=dict.fromkeys(missing, "")).label_selectors:
+            await retry_until_answered(partial(self._list, selector), clock=self._client.clock)
 
-    async def _list(self, names: Sequence[str]) -> None:
-        selector = replace(self._selection, names=dict.fromkeys(names, "")).label_selector
+    async def _list(self, selector: str) -> None:
         async for jobs in self._client.list_views(JobView, JOBS, self._selection.namespace, label_selector=selector):
             self._listed_jobs |= {job.metadata.uid: job for job in jobs}
 
