@@ -87,6 +87,7 @@ class Completion:
                 outcomes=self.outcomes,
                 positions=self.event.streamed,
                 addresses=addresses,
+                whole=self.event.whole_logs,
             )
 
         self.gangs.call(read)

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Policies, Reatta
 from airflow_provider_gangjobs.service.endings import EndingService
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -274,6 +274,7 @@ class GangService(EndingService, frozen=True):
         outcomes: Sequence[Outcome] = (),
         positions: Mapping[str, str] | None = None,
         addresses: Mapping[str, str] | None = None,
+        whole: Collection[str] = (),
     ) -> list[CopiedLog]:
         """Pass the whole logs of the selected ranks to `write`, in order and in parts, up to a limit.
 
@@ -282,6 +283,7 @@ class GangService(EndingService, frozen=True):
         :param outcomes: The recorded outcomes, which show the failed ranks.
         :param positions: How far logs were streamed, from `GangEvent.streamed`.
         :param addresses: Where whole logs are stored, by pod and container.
+        :param whole: The logs that were streamed to their end, from `GangEvent.whole_logs`.
         """
         from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
 
@@ -294,6 +296,7 @@ class GangService(EndingService, frozen=True):
             outcomes=outcomes,
             positions=positions,
             addresses=addresses,
+            whole=whole,
         )
 
     async def store_logs(

@@ -44,6 +44,7 @@ LIMIT_BYTES: Final = 256 * 1024
 RANKS_MAX: Final = 20
 """Limit of ranks. With the limit of bytes, the logs of all ranks have at most 5 MB."""
 READS_IN_FLIGHT_MAX: Final = 4
+_NOT_FAILED: Final = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN})
 FIRST_FAILURES: Final = 4
 """Number of failed ranks that `rank0+failed` reads. The first failure is usually the cause of the others."""
 
@@ -149,6 +150,18 @@ def select_pods(
     return sorted(unique[:ranks_max], key=_by_rank)
 
 
+def select_outcomes(outcomes: Sequence[Outcome], policy: Logs) -> list[Outcome]:
+    """Return the outcomes of the pods whose logs the policy selects, ordered by rank."""
+    if policy is Logs.NONE:
+        return []
+    selected = list(outcomes)
+    if policy is Logs.RANK0_AND_FAILED:
+        failed = [outcome for outcome in failures_first(outcomes, len(outcomes)) if outcome.outcome not in _NOT_FAILED]
+        selected = [*(outcome for outcome in outcomes if outcome.rank == 0), *failed[:FIRST_FAILURES]]
+    unique = {outcome.uid: outcome for outcome in selected}
+    return sorted(unique.values(), key=lambda outcome: (-1 if outcome.rank is None else outcome.rank, outcome.pod))
+
+
 def _has_lost_container(pod: PodView) -> bool:
     """Return whether the kubelet does not know when the program of the rank started and ended."""
     main = main_container(pod)
@@ -159,8 +172,7 @@ def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodVie
     """Return the pods that failed, the root cause first. Pods that were deleted after a failure are not included."""
     by_uid = {pod.metadata.uid: pod for pod in pods}
     ordered = failures_first(outcomes, len(outcomes))
-    not_failed = {OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN}
-    known = [by_uid[outcome.uid] for outcome in ordered if outcome.outcome not in not_failed and outcome.uid in by_uid]
+    known = [by_uid[outcome.uid] for outcome in ordered if outcome.outcome not in _NOT_FAILED and outcome.uid in by_uid]
     uids = {outcome.uid for outcome in outcomes}
     return known + [pod for pod in pods if pod.metadata.uid not in uids and has_ended(pod) and _is_failed(pod)]
 
