@@ -300,16 +300,23 @@ class GangService(EndingService, frozen=True):
         )
 
     async def store_logs(
-        self, ref: GangRef, storage: ObjectStorage, containers: Sequence[str], write: Callable[[Sequence[str]], None]
+        self,
+        ref: GangRef,
+        storage: ObjectStorage,
+        containers: Sequence[str],
+        write: Callable[[Sequence[str]], None],
+        *,
+        outcomes: Sequence[Outcome] = (),
     ) -> dict[str, str]:
         """Write the whole logs of all ranks to a storage. Return their addresses by pod and container.
 
         :param containers: Containers besides the main container of each rank; `all` for every container.
         :param write: Called with lines that say where each log is, or why it was not written.
+        :param outcomes: The recorded outcomes, which show the ranks whose pods do not exist any more.
         """
         from airflow_provider_gangjobs.tracking.logs.store import store_logs
 
-        return await store_logs(self.client, ref, storage, containers, write)
+        return await store_logs(self.client, ref, storage, containers, write, outcomes)
 
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
         """Read the state of a task's gangs in a bounded number of requests.

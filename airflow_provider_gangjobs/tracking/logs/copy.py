@@ -17,9 +17,9 @@ from airflow_provider_gangjobs.cluster.http.log_parser import LogPosition
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.kube.text import keep_end, pluralize
-from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, text_of
+from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, limit_notes, text_of
 from airflow_provider_gangjobs.tracking.logs.head_and_end import LAST_PARTS, HeadAndEnd
-from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem, select_outcomes
+from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, select_outcomes, without_pod
 from airflow_provider_gangjobs.tracking.logs.sources import select_sources
 from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_log_chunks, read_rest
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 LAST_BYTES: Final = 65536
 LAST_CHARACTERS: Final = 4096
-MISSING_NOTES_MAX: Final = 20
-"""How many ranks without a pod have a note of their own."""
 
 
 class CopiedLog(Struct, frozen=True):
@@ -204,12 +202,12 @@ async def copy_logs(
         ranks = pluralize(failed, "more rank")
         write([format_note(ref.name, f'left out here: the logs of {ranks} that failed; logs="all" copies them')])
     if missing := notes_on_missing_logs(pods, select_outcomes(outcomes, options.policy), positions or {}, whole):
-        write([*missing[:MISSING_NOTES_MAX], *_notes_left_out(ref, len(missing) - MISSING_NOTES_MAX)])
+        write(limit_notes(ref, missing))
     return copied
 
 
 def notes_on_missing_logs(
-    pods: Iterable[PodView], outcomes: Iterable[Outcome], positions: Mapping[str, str], whole: Collection[str]
+    pods: Collection[PodView], outcomes: Iterable[Outcome], positions: Mapping[str, str], whole: Collection[str]
 ) -> list[str]:
     """Return a note for each log whose end is not in the log of the task, because its pod does not exist any more.
 
@@ -217,21 +215,13 @@ def notes_on_missing_logs(
     :param positions: How far logs were streamed, by `LogSource.key`.
     :param whole: The logs that were streamed to their end.
     """
+    wanted = {outcome.pod: outcome.name for outcome in without_pod(outcomes, pods)}
     existing = {pod.metadata.name for pod in pods}
-    wanted = {outcome.pod: outcome.name for outcome in outcomes if outcome.started is not None}
-    streamed = {key.partition("/")[0]: key for key in positions}
+    streamed = {key.partition("/")[0]: key for key in positions if key.partition("/")[0] not in existing}
     notes = []
-    for pod in (*wanted, *(pod for pod in streamed if pod not in wanted)):
+    for pod in wanted | streamed:
         key = streamed.get(pod, "")
-        if pod in existing or key in whole:
-            continue
-        label, gone = wanted.get(pod, pod), f"pod {pod} was deleted, and its log with it"
-        not_read = "left out here: what was not streamed could not be read" if positions.get(key) else "no log"
-        notes.append(format_note(label, f"{not_read}: {gone}"))
+        if key not in whole:
+            not_read = "left out here: what was not streamed could not be read" if positions.get(key) else "no log"
+            notes.append(format_note(wanted.get(pod, pod), f"{not_read}: {POD_GONE.format(pod)}"))
     return notes
-
-
-def _notes_left_out(ref: GangRef, count: int) -> list[str]:
-    return [format_note(ref.name, f"no whole log of {pluralize(count, 'more rank')}, for the same reason")] * (
-        count > 0
-    )

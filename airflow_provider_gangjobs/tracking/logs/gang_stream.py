@@ -204,7 +204,7 @@ class GangStreams:
         elif self._store.repeated_s:
             stream.note(f"{what}, continued by another triggerer: {self._repetition}")
         elif position is None:
-            stream.note(f"{what}, while it runs")
+            stream.note(f"{what}, {'while it runs' if bytes_max else 'because the pod is being deleted'}")
         else:
             stream.note(f"{what}, continued by another triggerer")
         return stream

@@ -45,6 +45,8 @@ RANKS_MAX: Final = 20
 """Limit of ranks. With the limit of bytes, the logs of all ranks have at most 5 MB."""
 READS_IN_FLIGHT_MAX: Final = 4
 _NOT_FAILED: Final = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN})
+POD_GONE: Final = "pod {} was deleted, and its log with it"
+"""Why there is no log, for people."""
 FIRST_FAILURES: Final = 4
 """Number of failed ranks that `rank0+failed` reads. The first failure is usually the cause of the others."""
 
@@ -160,6 +162,12 @@ def select_outcomes(outcomes: Sequence[Outcome], policy: Logs) -> list[Outcome]:
         selected = [*(outcome for outcome in outcomes if outcome.rank == 0), *failed[:FIRST_FAILURES]]
     unique = {outcome.uid: outcome for outcome in selected}
     return sorted(unique.values(), key=lambda outcome: (-1 if outcome.rank is None else outcome.rank, outcome.pod))
+
+
+def without_pod(outcomes: Iterable[Outcome], pods: Iterable[PodView]) -> list[Outcome]:
+    """Return the outcomes of the pods that have run and do not exist any more. Their logs cannot be read."""
+    existing = {pod.metadata.name for pod in pods}
+    return [outcome for outcome in outcomes if outcome.started is not None and outcome.pod not in existing]
 
 
 def _has_lost_container(pod: PodView) -> bool:
