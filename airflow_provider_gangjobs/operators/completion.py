@@ -80,7 +80,9 @@ class Completion:
             ref = self.event.ref
             addresses: dict[str, str] = {}
             if storage is not None:
-                addresses = await service.store_logs(ref, storage, logs.containers, self._log_lines)
+                addresses = await service.store_logs(
+                    ref, storage, logs.containers, self._log_lines, outcomes=self.outcomes
+                )
             self.copied_logs = await service.copy_logs(
                 ref,
                 logs,
@@ -89,6 +91,7 @@ class Completion:
                 outcomes=self.outcomes,
                 positions=self.event.streamed,
                 addresses=addresses,
+                whole=self.event.whole_logs,
             )
 
         self.gangs.call(read)

@@ -410,7 +410,9 @@ class GangJobOperator(StoringTask):
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
         # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try. The logs
         # are therefore copied from their beginning, and not from the place where the stream ended.
-        failed = self._read_completion(gangs, replace_struct(event, streamed={}) if self.deferrable else event)
+        failed = self._read_completion(
+            gangs, replace_struct(event, streamed={}, whole_logs=()) if self.deferrable else event
+        )
         failed.log_failure()
         return self._submit_by(
             gangs,

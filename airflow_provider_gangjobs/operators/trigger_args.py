@@ -52,6 +52,8 @@ def trigger_args(
         outlives_task=task.wait_until is not WaitUntil.ENDED,
         stream_ranks=list(ranks) or (),
         stream_bytes_max=task.log_limit // 2 // len(ranks) if ranks else 0,
+        kept_logs=task.logs.value if wants_logs else Logs.NONE.value,
+        kept_bytes_max=task.log_limit // 2 if wants_logs else 0,
         callbacks=list(task.callbacks) or (),
         task=gangs.key.to_mapping() if task.callbacks else None,
     )

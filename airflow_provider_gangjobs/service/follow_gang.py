@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
+    from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
 
 
 async def follow(
@@ -25,6 +26,7 @@ async def follow(
     until: FollowUntil = "ended",
     deadlines: Deadlines | None = None,
     report: Callable[[Observation], None] = lambda _: None,
+    logs: LogReader | None = None,
 ) -> GangEvent:
     """Wait until a gang runs or has ended, and record its outcomes in the ledger meanwhile.
 
@@ -33,6 +35,7 @@ async def follow(
     :param until: What to wait for: `running` or `ended`.
     :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
     :param report: Called with each new observation of the gang.
+    :param logs: Reads logs of pods that are being deleted, before the pods are released.
     """
     from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
 
@@ -40,7 +43,7 @@ async def follow(
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.tracking import follow as tracking
 
-    return await tracking.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
+    return await tracking.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report, logs=logs)
 
 
 __all__ = ["follow"]

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Policies, Reatta
 from airflow_provider_gangjobs.service.endings import EndingService
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -281,6 +281,7 @@ class GangService(EndingService, frozen=True):
         outcomes: Sequence[Outcome] = (),
         positions: Mapping[str, str] | None = None,
         addresses: Mapping[str, str] | None = None,
+        whole: Collection[str] = (),
     ) -> list[CopiedLog]:
         """Pass the whole logs of the selected ranks to `write`, in order and in parts, up to a limit.
 
@@ -289,6 +290,7 @@ class GangService(EndingService, frozen=True):
         :param outcomes: The recorded outcomes, which show the failed ranks.
         :param positions: How far logs were streamed, from `GangEvent.streamed`.
         :param addresses: Where whole logs are stored, by pod and container.
+        :param whole: The logs that were streamed to their end, from `GangEvent.whole_logs`.
         """
         from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
 
@@ -301,19 +303,27 @@ class GangService(EndingService, frozen=True):
             outcomes=outcomes,
             positions=positions,
             addresses=addresses,
+            whole=whole,
         )
 
     async def store_logs(
-        self, ref: GangRef, storage: ObjectStorage, containers: Sequence[str], write: Callable[[Sequence[str]], None]
+        self,
+        ref: GangRef,
+        storage: ObjectStorage,
+        containers: Sequence[str],
+        write: Callable[[Sequence[str]], None],
+        *,
+        outcomes: Sequence[Outcome] = (),
     ) -> dict[str, str]:
         """Write the whole logs of all ranks to a storage. Return their addresses by pod and container.
 
         :param containers: Containers besides the main container of each rank; `all` for every container.
         :param write: Called with lines that say where each log is, or why it was not written.
+        :param outcomes: The recorded outcomes, which show the ranks whose pods do not exist any more.
         """
         from airflow_provider_gangjobs.tracking.logs.store import store_logs
 
-        return await store_logs(self.client, ref, storage, containers, write)
+        return await store_logs(self.client, ref, storage, containers, write, outcomes)
 
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
         """Read the state of a task's gangs in a bounded number of requests.

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.tracking.gang_observer import ObservedPods
-    from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
+    from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, LogReader
 
 FollowUntil = Literal["running", "ended"]
 
@@ -95,6 +95,7 @@ async def follow(
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - a frozen value
     until: FollowUntil = "ended",
     report: Callable[[Observation], None],
+    logs: LogReader | None = None,
     now: Callable[[], datetime] | None = None,
     clock: Clock | None = None,
     limits: SizeLimits = DEFAULT_LIMITS,
@@ -106,6 +107,7 @@ async def follow(
     say which are not. Safe to cancel at any time, to run again, and to run twice at once.
 
     :param report: Called at each change of the phase or of the cause of waiting.
+    :param logs: Reads logs of pods that are being deleted, before the pods are released.
     :param now: The time by which deadlines are judged. By default this is the API server's time, because the API server
         writes the times that deadlines count from.
     :param clock: The clock of pauses and retries. By default the clock of the client.
@@ -119,7 +121,7 @@ async def follow(
             try:
                 await watch.subscribe_to_podgroups(client)
                 follower = _Follower(
-                    client, ref, watch, deadlines, until, reporter, server_now, clock or client.clock, limits
+                    client, ref, watch, deadlines, until, reporter, server_now, clock or client.clock, limits, logs
                 )
                 return await follower.run()
             except InformerClosedError:
@@ -156,6 +158,7 @@ class _Follower:
         now: Callable[[], datetime],
         clock: Clock,
         limits: SizeLimits,
+        logs: LogReader | None,
     ) -> None:
         self.client = client
         self.ref = ref
@@ -167,7 +170,7 @@ class _Follower:
         self.clock = clock
         self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
         self.requeue = Requeue(self.jobs)
-        self.harvest = HarvestTask(client, ref, clock, watch.wake)
+        self.harvest = HarvestTask(client, ref, clock, watch.wake, logs)
         self.sidecars = Sidecars(client, self.jobs, self.harvest, now)
         self.limits = limits
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=limits)

@@ -54,6 +54,8 @@ class TriggerArgs:
     :param outlives_task: Whether the gang runs on after its task has succeeded.
     :param stream_ranks: The ranks whose logs are streamed into the log of the task. A list after Airflow has stored it.
     :param stream_bytes_max: How many bytes of each of these logs are streamed at most.
+    :param kept_logs: Which further logs are read to their end when their pods are deleted: a value of `Logs`.
+    :param kept_bytes_max: How many bytes of the logs of deleted pods are read in all.
     :param callbacks: Dotted paths of the classes that are called when the phase of the gang changes.
     :param task: `dag_id`, `run_id`, `task_id` and `map_index` of the task, for the callbacks.
     """
@@ -77,6 +79,8 @@ class TriggerArgs:
     outlives_task: bool = False
     stream_ranks: Sequence[int] = ()
     stream_bytes_max: int = 0
+    kept_logs: str = "none"
+    kept_bytes_max: int = 0
     callbacks: Sequence[str] = ()
     task: Mapping[str, Any] | None = None
 

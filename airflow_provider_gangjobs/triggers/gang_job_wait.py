@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.error_log import log_failure
 from airflow_provider_gangjobs.hooks.event_loop import run
 from airflow_provider_gangjobs.service.follow_gang import follow
-from airflow_provider_gangjobs.triggers.log_streaming import LogStreaming
+from airflow_provider_gangjobs.triggers.log_streaming import FINISH_S, LogStreaming
 from airflow_provider_gangjobs.triggers.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.triggers.phase_log import PhaseLog
 
@@ -64,8 +64,10 @@ PROGRESS_S: Final = 900.0
 """After the gang was followed for this long since its first observation, earlier errors are no longer counted."""
 HALT_WITHIN_S: Final = 30.0
 HARVEST_WITHIN_S: Final = 60.0
-"""The default grace period of a pod is 30 s. Both together are shorter than `operators.deferral.BACKSTOP_S`, after
-which Airflow itself ends the deferral."""
+"""The default grace period of a pod is 30 s."""
+FINISH_AFTER_TIMEOUT_S: Final = 10.0
+"""`FINISH_S` after the `execution_timeout` of the task. The three together are shorter than
+`operators.deferral.BACKSTOP_S`, after which Airflow itself ends the deferral."""
 ERROR_PAUSE_BASE_S: Final = 30.0
 """The pause of a deferral that follows one error. Each further error in a row doubles the pause."""
 ERROR_PAUSE_CAP_S: Final = 600.0
@@ -172,13 +174,20 @@ class _GangWait:
 
     async def run_with_logs(self, limit_s: float | None) -> GangEvent:
         """Run, and stream logs meanwhile. The event says how far logs were streamed."""
+        began, streaming = _monotonic(), self._streaming
         try:
             event = await self.run(limit_s)
+            finish_s = FINISH_S
+            if event.reason == EXECUTION_TIMEOUT:
+                finish_s = FINISH_AFTER_TIMEOUT_S
+            if limit_s is not None:
+                finish_s = min(finish_s, max(limit_s - (_monotonic() - began), 0.0))
+            await streaming.finish(finish_s)
         except BaseException:
-            await self._streaming.stop(save=True)
+            await streaming.stop(save=True)
             raise
-        await self._streaming.stop(save=False)
-        return replace(event, streamed=self._streaming.positions)
+        await streaming.stop(save=False, has_run=bool(event.ranks))
+        return replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
 
     async def run(self, limit_s: float | None) -> GangEvent:
         """Return the event of the gang, or the event of the timeout."""
@@ -230,7 +239,7 @@ class _GangWait:
                         return event
             self._log.info("Gang %s is halted: the execution_timeout of its task has passed", self._args.ref)
             async with asyncio.timeout(HARVEST_WITHIN_S):
-                harvested = await self._hook.afollow(self._args.ref, config=config)
+                harvested = await follow(config, self._args.ref, logs=self._streaming)
         except Exception as error:
             self._log.warning("Gang %s was not ended completely in the triggerer: %s", self._args.ref, error)
         if harvested is None or harvested.status is Status.ERROR:
@@ -262,6 +271,7 @@ class _GangWait:
                     )
             except Exception as error:  # a secrets backend may raise anything
                 return self._error_event("The connection could not be read", error)
+            self._streaming.config = self._config
             try:
                 event = await follow(
                     self._config,
@@ -269,6 +279,7 @@ class _GangWait:
                     until=self._until,
                     deadlines=self._args.deadlines,
                     report=self._report,
+                    logs=self._streaming,
                 )
             except Exception as error:  # a defect of this provider or of a library
                 if _monotonic() - began >= PROGRESS_S:
@@ -288,8 +299,8 @@ class _GangWait:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
         self._phases(observation)
         self.callbacks.report(observation)
-        if (observation.phase is Phase.RUNNING or observation.counts.running) and self._config is not None:
-            self._streaming.start(self._config)
+        if observation.phase is Phase.RUNNING or observation.counts.running:
+            self._streaming.start()
         if self._first_seen_at is None:
             self._first_seen_at = _monotonic()
         if self._timeout is not None and self._clock is None and not self._timeout.expired():

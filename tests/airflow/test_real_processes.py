@@ -140,6 +140,18 @@ def test_lines_that_the_triggerer_streams_and_the_rest_are_the_whole_log(api: Ap
     assert streamed + copied == list(range(20_000))
 
 
+def test_log_of_rank_0_is_whole_if_the_failure_of_another_rank_deletes_its_pod(
+    api: Api, connected: AirflowHome
+) -> None:
+    run = api.trigger("long_log_of_a_deleted_pod")
+    assert run.wait() == "failed"
+
+    streamed = connected.trigger_log("long_log_of_a_deleted_pod")
+    copied = connected.worker_log("long_log_of_a_deleted_pod")
+    assert lines_of_rank_0(streamed) + lines_of_rank_0(copied) == list(range(20_000)), copied[-3000:]
+    assert "end of the log, which was read before the pod was removed" in streamed
+
+
 def lines_of_rank_0(log: str) -> list[int]:
     """Return the numbers of the lines of `LONG_LOG` that a log contains."""
     return [int(number) for number in re.findall(r"\[rank 0\] line (\d+)", log)]

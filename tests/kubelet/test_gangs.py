@@ -89,6 +89,32 @@ def test_long_log_with_an_exception_is_in_the_task_log_whole(
     assert str(raised.value).endswith("ValueError: loss is NaN"), notes
 
 
+WRITE_UNTIL_DELETED = """
+trap 'echo "last words"; sleep 1; exit 1' TERM
+if test "$RANK" = 0; then seq 20000; touch /flags/written; sleep 300 & wait; fi
+until test -e /flags/written; do sleep 0.1; done; exit 3
+"""
+
+
+@pytest.mark.parametrize("streams", [[0], False], ids=["streamed", "selected"])
+def test_log_of_rank_0_is_in_the_task_log_whole_if_another_rank_fails(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path, streams: Any
+) -> None:
+    """The kubelet removes the log of a deleted pod with its containers, about a second after they have ended."""
+    flags: dict[str, Any] = {
+        "volumes": [{"name": "flags", "hostPath": {"path": str(tmp_path)}}],
+        "volume_mounts": [{"name": "flags", "mountPath": "/flags"}],
+    }
+    train = task(WRITE_UNTIL_DELETED, deferrable=True, stream_logs=streams, **flags)
+    context = train.next_try()
+    lines = StreamedLines(train.defer(context).trigger)
+    event = lines.wait_event()
+    with pytest.raises(AppFailed, match="Rank 1 exited with code 3"):
+        train.operator().execute_complete(context, event=event.to_payload())
+    copied = lines_of_rank_0(capsys.readouterr().out)
+    assert lines.of_rank_0 + copied == [*(str(number) for number in range(1, 20_001)), "last words"], lines.notes
+
+
 FAILURES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a rank that fails": (
         'test "$RANK" = 0 || exit 5; sleep 300',

@@ -10,9 +10,11 @@ import pytest
 from airflow_provider_gangjobs.cluster.http.log_parser import LogParser, LogPosition
 from airflow_provider_gangjobs.gang.log_options import LogOptions, log_problems, streamed_ranks
 from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, copy_logs
 from airflow_provider_gangjobs.tracking.logs.format import HELD_PARTS, LineWriter
 from airflow_provider_gangjobs.tracking.logs.head_and_end import HeadAndEnd, Omission
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.virtual_time import in_virtual_time
@@ -80,6 +82,21 @@ async def test_log_above_the_limit_has_its_beginning_its_end_and_the_counts_betw
     assert [line.removeprefix("[rank 0] ") for line in end] == log.splitlines()[-len(end) :]
     assert 80_000 < sum(map(len, lines)) < 200_000
     assert copied.last_lines.endswith("ValueError: loss is NaN")
+
+
+@in_virtual_time
+async def test_ranks_without_a_pod_have_a_note_each_up_to_a_number(plane):
+    ref = plane.submit(workers=40)
+    await plane.until(lambda: plane.running_ranks() == 40)
+    plane.logs |= {pod["metadata"]["name"]: "said\n" for pod in plane.pods()}
+    plane.finish("train", 7, exit_code=1)
+    await follow(plane.client, ref, report=lambda _: None)
+    lines: list[str] = []
+    outcomes = await read_outcomes(plane.client, ref)
+    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend, outcomes=outcomes)
+    assert "[rank 7] said" in lines
+    assert sum("no log: pod" in line for line in lines) == 20
+    assert lines[-1] == "[train] (the same holds for 19 more ranks)"
 
 
 @in_virtual_time

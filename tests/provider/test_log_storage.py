@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.logs.store import store_logs
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.virtual_time import in_virtual_time
@@ -69,6 +71,20 @@ class FailingStorage:
         if not name.endswith("rank-00001.log"):
             raise OSError("no space left")
         return (self._folder / "one").open("wb")
+
+
+@in_virtual_time
+async def test_log_of_a_deleted_pod_that_is_not_stored_has_a_note(plane, tmp_path):
+    ref = plane.submit(workers=2)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    pod = plane.pod("train", 0)["metadata"]["name"]
+    plane.logs |= {one["metadata"]["name"]: "said\n" for one in plane.pods()}
+    plane.finish("train", 1, exit_code=1)
+    await follow(plane.client, ref, report=lambda _: None)
+    lines: list[str] = []
+    outcomes = await read_outcomes(plane.client, ref)
+    await store_logs(plane.client, ref, FailingStorage(tmp_path), (), lines.extend, outcomes)
+    assert f"[rank 0] (the log is not stored: pod {pod} was deleted, and its log with it)" in lines
 
 
 @in_virtual_time

@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_
 from airflow_provider_gangjobs.gang.log_options import LogOptions
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_stream import GangStreams
 from airflow_provider_gangjobs.tracking.logs.limits import (
@@ -30,6 +31,7 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
 from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
+from airflow_provider_gangjobs.triggers.log_streaming import HOLD_S
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
@@ -92,9 +94,19 @@ async def running(plane: VirtualControlPlane, **options: Any) -> tuple[GangRef, 
     return ref, pod
 
 
-async def copied_after(plane: VirtualControlPlane, event: GangEvent) -> list[str]:
+async def copied_after(plane: VirtualControlPlane, event: GangEvent, policy: Logs = Logs.RANK0_AND_FAILED) -> list[str]:
     lines: list[str] = []
-    await copy_logs(plane.client, event.ref, LogOptions(Logs.RANK0_AND_FAILED), lines.extend, positions=event.streamed)
+    async with informers().client(plane.config) as client:
+        outcomes = await GangService(client).outcomes(event.ref)
+    await copy_logs(
+        plane.client,
+        event.ref,
+        LogOptions(policy),
+        lines.extend,
+        outcomes=outcomes,
+        positions=event.streamed,
+        whole=event.whole_logs,
+    )
     return lines
 
 
@@ -186,6 +198,117 @@ async def test_stream_that_breaks_neither_loses_nor_repeats_a_line(plane, faults
     plane.finish_all()
     event = await waiting
     assert lines.of_rank + said(await copied_after(plane, event)) == expected
+
+
+# -- pods that are deleted ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [{}, {"stream_ranks": (), "kept_logs": "rank0+failed"}], ids=["streamed", "selected"])
+@in_virtual_time
+async def test_log_of_rank_0_is_whole_if_another_rank_fails(plane, args):
+    """The Job controller deletes the other pods of a gang, and their logs with them, when a rank fails."""
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines, **args)
+    await asyncio.sleep(5)
+    plane.write(pod, "".join(f"line {number}\n" for number in range(20_000)))
+    plane.finish("train", 1, exit_code=1)
+    event = await waiting
+    assert pod not in [one["metadata"]["name"] for one in plane.pods()]
+    rest = await copied_after(plane, event)
+    assert lines.of_rank + said(rest) == [f"line {number}" for number in range(20_000)]
+    assert not any("left out" in line or "no log" in line for line in (*lines.all, *rest))
+
+
+@pytest.mark.parametrize(("bytes_max", "kept"), [(2**20, "rank0+failed"), (1000, "none")], ids=["fast", "at its limit"])
+@in_virtual_time
+async def test_stream_reads_the_rest_of_a_deleted_pod_at_once(plane, bytes_max, kept):
+    """The kubelet removes the log with the containers, so the rest is read while the pod still ends."""
+    ref, pod = await running(plane)
+    plane.stop_s = 5.0
+    lines = Lines()
+    waiting = wait(plane, ref, lines, stream_bytes_max=bytes_max, kept_logs=kept, kept_bytes_max=2**20)
+    await asyncio.sleep(5)
+    plane.write(pod, "".join(f"line {number}\n" for number in range(4000)))
+    await asyncio.sleep(5)
+    plane.finish("train", 1, exit_code=1)
+    await asyncio.sleep(1)
+    plane.write(pod, "last words\n")
+    event = await waiting
+    expected = [*(f"line {number}" for number in range(4000)), "last words"]
+    assert lines.of_rank == expected
+    assert event.whole_logs == (f"{pod}/main",)
+    assert (await copied_after(plane, event))[0].startswith("[rank 1]")
+
+
+@in_virtual_time
+async def test_logs_of_all_deleted_ranks_are_read_if_the_task_wants_all(plane):
+    ref = plane.submit(workers=4)
+    await plane.until(lambda: plane.running_ranks() == 4)
+    for rank in range(4):
+        plane.logs[plane.pod("train", rank)["metadata"]["name"]] = f"I am rank {rank}\n"
+    lines = Lines()
+    waiting = wait(plane, ref, lines, kept_logs="all", kept_bytes_max=2**20)
+    await asyncio.sleep(5)
+    plane.finish("train", 1, exit_code=1)
+    rest = await copied_after(plane, await waiting, Logs.ALL)
+    said_lines = sorted(line for line in (*lines.all, *rest) if "I am" in line)
+    assert said_lines == [f"[rank {rank}] I am rank {rank}" for rank in range(4)]
+
+
+@pytest.mark.parametrize("streams", [[0], []], ids=["streamed", "selected"])
+@in_virtual_time
+async def test_log_that_cannot_be_read_before_its_pod_is_gone_has_a_note(plane, streams):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines, stream_ranks=streams, kept_logs="rank0+failed")
+    plane.write(pod, "step\n")
+    await asyncio.sleep(5)
+    plane.arm("half-open", method="GET", path="/log", chunks=0, times=None)
+    plane.arm("status", method="GET", path="/log", code=503, times=None)
+    del plane.logs[pod]
+    plane.finish("train", 1, exit_code=1)
+    ended_at = plane.clock.now()
+    event = await waiting
+    assert event.status is Status.FAILED
+    assert (plane.clock.now() - ended_at).total_seconds() < 120
+    plane.faults.remove()
+    (note,) = [line for line in await copied_after(plane, event) if line.startswith("[rank 0]")]
+    what = "left out here: what was not streamed could not be read" if streams else "no log"
+    assert note == f"[rank 0] ({what}: pod {pod} was deleted, and its log with it)"
+
+
+@in_virtual_time
+async def test_pod_whose_log_is_not_answered_is_recorded_at_once_and_released_soon(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    plane.arm("half-open", method="GET", path="/log", chunks=0, times=None)
+    waiting = wait(plane, ref, lines)
+    await asyncio.sleep(5)
+    plane.finish("train", 1, exit_code=1)
+    uid = plane.pod("train", 0)["metadata"]["uid"]
+    failed_at = elapsed()
+    await plane.until(lambda: uid in plane.ledger())
+    assert elapsed() - failed_at < plane.stop_s + 2
+    await plane.until(lambda: pod not in [one["metadata"]["name"] for one in plane.pods()])
+    assert elapsed() - failed_at < plane.stop_s + HOLD_S + 2
+    await waiting
+
+
+@in_virtual_time
+async def test_log_that_exceeds_the_memory_has_its_end_and_the_counts_of_what_is_left_out(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines, stream_ranks=(), kept_logs="all", kept_bytes_max=2**17, stream_bytes_max=0)
+    plane.write(pod, "".join(f"line {number:<94}\n" for number in range(20_000)))
+    await asyncio.sleep(5)
+    plane.finish("train", 1, exit_code=1)
+    await waiting
+    (note,) = [line for line in lines.all if "left out here" in line]
+    left_out = int(note.partition("left out here: ")[2].partition(" lines")[0].replace(",", ""))
+    assert left_out + len(lines.of_rank) == 20_000
+    assert lines.of_rank[-1].split() == ["line", "19999"]
+    assert 2**16 < sum(map(len, lines.of_rank)) < 2**18
 
 
 # -- other processes ---------------------------------------------------------------------------------------
@@ -330,6 +453,66 @@ async def test_cancelled_trigger_saves_the_position_of_its_stream(plane):
     store = PositionStore(plane.client, ref, "try-1/0", "another process")
     assert list(await store.load()) == [f"{pod}/main"]
     assert store.repeated_s == 0
+
+
+@pytest.mark.parametrize(("runs_s", "saves"), [(1, 1), (30, 100)], ids=["killed at once", "killed later"])
+@in_virtual_time
+async def test_lines_that_a_killed_triggerer_may_have_streamed_have_a_note_if_the_gang_ends_meanwhile(
+    plane, runs_s, saves
+):
+    ref, pod = await running(plane)
+    lines: list[str] = []
+    plane.arm("status", method="PATCH", path="/jobs/train$", skip=saves, times=None)
+    store = PositionStore(plane.client, ref, "try-1/0", "killed triggerer")
+    killed = GangStreams(plane.client, ref, [0], store, output=ListOutput(lines), mask=str, bytes_max=2**20)
+    await stream_for(killed, plane, pod, range(runs_s), save=False)
+    plane.faults.remove()
+    plane.write(pod, "the end\n")
+    plane.finish_all()
+    await plane.until(lambda: (plane.job() or {}).get("status", {}).get("conditions"))
+    later = Lines()
+    event = await wait(plane, ref, later)
+    rest = said(await copied_after(plane, event))
+    assert rest == [*(f"step {number}" for number in range(runs_s)), "the end"][-len(rest) :]
+    assert len(rest) <= SAVE_EVERY_MIN_S + 3
+    (note,) = [line for line in later.all if "may appear a second time" in line]
+    assert note.startswith(f"[{pod}/main] (" if saves > 1 else "[train] (")
+
+
+@in_virtual_time
+async def test_gang_that_ends_while_its_triggerer_restarts_has_each_line_once(plane):
+    ref, pod = await running(plane)
+    lines: list[str] = []
+    store = PositionStore(plane.client, ref, "try-1/0", "stopped triggerer")
+    stopped = GangStreams(plane.client, ref, [0], store, output=ListOutput(lines), mask=str, bytes_max=2**20)
+    await stream_for(stopped, plane, pod, range(30), save=True)
+    plane.write(pod, "the end\n")
+    plane.finish_all()
+    later = Lines()
+    event = await wait(plane, ref, later)
+    assert said(lines) + later.of_rank + said(await copied_after(plane, event)) == [
+        *(f"step {number}" for number in range(30)),
+        "the end",
+    ]
+    assert not any("a second time" in line for line in later.all)
+
+
+@in_virtual_time
+async def test_late_triggerer_does_not_say_that_a_slow_rank_is_fast(plane):
+    """The rank has written a line a second for hours when the triggerer begins to stream."""
+    ref, pod = await running(plane)
+    for _ in range(8000):
+        plane.logs[pod] += "step\n"
+        plane.log_times.setdefault(pod, []).append(plane.clock.now())
+        await asyncio.sleep(1)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    await asyncio.sleep(60)
+    assert len(lines.of_rank) == 8000
+    assert not any("writes faster" in line for line in lines.all)
+    assert sum("began later than this rank or was interrupted" in line for line in lines.all) == 1
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 # -- limits ------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ FULL = REQUIRED | {
     "outlives_task": True,
     "stream_ranks": [0, 3],
     "stream_bytes_max": 1000,
+    "kept_logs": "rank0+failed",
+    "kept_bytes_max": 2000,
     "callbacks": ["notices.Notices"],
     "task": {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1},
 }

@@ -348,8 +348,8 @@ class _Logs:
 
     def _lines(self, key: str, since: datetime | None, *, timestamps: bool) -> list[str]:
         text = self._logs[key]
-        lines = [f"{line}\n" for line in text.split("\n")]
-        lines[-1:] = [lines[-1][:-1]] if not text.endswith("\n") else []
+        lines = [f"{line}\n" for line in text.split("\n")] if text else []
+        lines[-1:] = [lines[-1][:-1]] if text and not text.endswith("\n") else []
         times = self._times.get(key, [])
         moments = [*times, *[START] * (len(lines) - len(times))][: len(lines)]
         return [
@@ -359,8 +359,8 @@ class _Logs:
         ]
 
     def _has_ended(self, namespace: str, pod: str) -> bool:
-        status = self._registry.get(PODS, pod, namespace).get("status", {})
-        return status.get("phase") in {"Succeeded", "Failed"}
+        found = self._registry.find(PODS, namespace, pod)
+        return found is None or found.get("status", {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def _policy(workers: int) -> Obj:

@@ -110,7 +110,10 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     other_uid: str = ""
     """UID of the Job that has the name now, if the gang's Job was replaced."""
     streamed: dict[str, str] = {}
-    """How far logs were streamed into the log of the task: `<pod>/<container>` -> the text of a `LogPosition`."""
+    """How far logs were streamed into the log of the task: `<pod>/<container>` -> the text of a `LogPosition`, which is
+    empty if no line was streamed."""
+    whole_logs: tuple[str, ...] = ()
+    """The logs among them that were streamed to their end."""
 
     @property
     def ref(self) -> GangRef:

@@ -224,6 +224,12 @@ def ended_state(status: ContainerStatus) -> Terminated | None:
     return status.state.terminated or status.last_state.terminated
 
 
+def has_container_ended(pod: PodView, name: str) -> bool:
+    """Return whether a container of a pod that is being deleted has ended. Such a pod restarts no container."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return has_ended(pod) or any(status.name == name and status.state.terminated is not None for status in statuses)
+
+
 def is_lost(terminated: Terminated | None) -> bool:
     """Return whether the kubelet did not observe how a container ended. Its exit code and its times are unknown."""
     return terminated is not None and terminated.reason == _REASON_CONTAINER_LOST

@@ -21,17 +21,27 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
 
 
 class HarvestTask:
     """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
 
-    __slots__ = ("_client", "_clock", "_harvester", "_notify", "_ref", "_task")
+    __slots__ = ("_client", "_clock", "_harvester", "_logs", "_notify", "_ref", "_task")
 
-    def __init__(self, client: Client, ref: GangRef, clock: Clock, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        ref: GangRef,
+        clock: Clock,
+        notify: Callable[[], None],
+        logs: LogReader | None = None,
+    ) -> None:
         """
         :param notify: Called if the harvester ends by itself, which is a fault. `check` then raises it.
+        :param logs: Reads logs of pods before the pods are released.
         """
+        self._logs = logs
         self._client = client
         self._ref = ref
         self._clock = clock
@@ -43,7 +53,7 @@ class HarvestTask:
     def harvester(self) -> Harvester:
         """The harvester, which is created when it is first needed."""
         if self._harvester is None:
-            self._harvester = Harvester(self._client, Ledger(self._client, self._ref))
+            self._harvester = Harvester(self._client, Ledger(self._client, self._ref), self._logs)
             harvest_totals().add(self._harvester)
         return self._harvester
 
@@ -53,6 +63,8 @@ class HarvestTask:
         :param changed: Pods as they are now. Those that have not ended are ignored.
         :param deleted: The last views of pods that do not exist any more.
         """
+        if self._logs is not None:
+            self._logs.observe(changed)
         if self._harvester is None and not deleted and not any(map(has_ended, changed)):
             return
         self.harvester.enqueue(changed)

@@ -5,7 +5,8 @@ released pod stays released, so doing them twice changes nothing.
 
 1. Pods are enqueued as the watch shows them. Pods that have ended and are not recorded are due.
 2. A batch of due pods is recorded in the ledger, pods that are being deleted first. If that fails, all stay due.
-3. The finalizer is removed from recorded pods, when the schedule says so (see schedule.py).
+3. The finalizer is removed from recorded pods, when the schedule says so (see schedule.py). A pod that is being deleted
+   is kept some seconds longer while its log is read (`LogReader`), because its log cannot be read afterwards.
 
 `run` is the only code that writes the ledger and removes finalizers of the gang in this process. Whoever needs the
 backlog to be empty calls `drain`, which asks `run` to work without pauses and waits for its answer.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
@@ -57,6 +58,17 @@ OUTCOMES_KEPT_MAX: Final = 64
 """Outcomes kept in memory for the event, which shows twenty of them."""
 
 
+class LogReader(Protocol):
+    """Reads the logs of pods that are being deleted."""
+
+    def observe(self, pods: Sequence[PodView]) -> None:
+        """Take note of pods that have changed."""
+
+    def notify_when_read(self, pod: PodView, notify: Callable[[str], None]) -> bool:
+        """Return whether the log of the pod is being read. If so, `notify` is called with the uid of the pod when the
+        log is read, or after some seconds."""
+
+
 @dataclass(eq=False)
 class _DrainRequest:
     """Somebody waits for the backlog to be empty."""
@@ -76,9 +88,10 @@ class Harvester:
     `ledger=None` is for a gang whose Job is gone: outcomes are kept for the event only (see `outcomes`).
     """
 
-    def __init__(self, client: Client, ledger: Ledger | None) -> None:
+    def __init__(self, client: Client, ledger: Ledger | None, logs: LogReader | None = None) -> None:
         self._client = client
         self._ledger = ledger
+        self._logs = logs
         self._queue = HarvestQueue()
         self._released: set[str] = set()
         """Pods that this harvester released. The watch may show them as held for a moment longer."""
@@ -160,8 +173,17 @@ class Harvester:
     def _enqueue_release(self, pod: PodView) -> None:
         """Enqueue the release of a recorded pod, unless our finalizer does not hold it."""
         self._queue.remove(pod.metadata.uid)
-        if self.holds(pod):
-            self._queue.add_recorded(pod)
+        if not self.holds(pod):
+            return
+        is_terminating = pod.metadata.deletion_timestamp is not None
+        if is_terminating and self._logs is not None and self._logs.notify_when_read(pod, self._log_was_read):
+            self._queue.add_recorded_while_log_is_read(pod)
+            return
+        self._queue.add_recorded(pod)
+        self._work.set()
+
+    def _log_was_read(self, uid: str) -> None:
+        if self._queue.log_was_read(uid):
             self._work.set()
 
     def drop_ledger(self) -> None:

@@ -38,6 +38,7 @@ class HarvestQueue:
         self._unrecorded: dict[str, UnrecordedPod] = {}
         self._terminating: dict[str, PodView] = {}
         self._releasable: dict[str, PodView] = {}
+        self._log_is_read: dict[str, PodView] = {}
         self.enqueued = 0
         """Number of pods that were added to be recorded, ever."""
 
@@ -47,7 +48,7 @@ class HarvestQueue:
         return Backlog(unrecorded, len(self._terminating), len(self._releasable))
 
     def __len__(self) -> int:
-        return sum(self.backlog())
+        return sum(self.backlog()) + len(self._log_is_read)
 
     def add_unrecorded(self, due: UnrecordedPod) -> None:
         """Have a pod recorded; a pod that is in the queue already is replaced."""
@@ -62,9 +63,23 @@ class HarvestQueue:
         self.remove(uid)
         (self._releasable if pod.metadata.deletion_timestamp is None else self._terminating)[uid] = pod
 
+    def add_recorded_while_log_is_read(self, pod: PodView) -> None:
+        """Keep a recorded pod whose log is being read. `log_was_read` has the pod released."""
+        self.remove(pod.metadata.uid)
+        self._log_is_read[pod.metadata.uid] = pod
+
+    def log_was_read(self, uid: str) -> bool:
+        """Have a pod released whose log was read. Return false if the pod does not wait for that."""
+        pod = self._log_is_read.pop(uid, None)
+        if pod is not None:
+            self.add_recorded(pod)
+        return pod is not None
+
     def remove(self, uid: str) -> None:
         """Take a pod out of the queue. Safe to repeat."""
-        for pods in (self._unrecorded_terminating, self._unrecorded, self._terminating, self._releasable):
+        self._unrecorded_terminating.pop(uid, None)
+        self._unrecorded.pop(uid, None)
+        for pods in (self._terminating, self._releasable, self._log_is_read):
             pods.pop(uid, None)
 
     def unrecorded(self, uid: str) -> UnrecordedPod | None:

@@ -17,15 +17,15 @@ from airflow_provider_gangjobs.cluster.http.log_parser import LogPosition
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.kube.text import keep_end, pluralize
-from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, text_of
+from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, limit_notes, text_of
 from airflow_provider_gangjobs.tracking.logs.head_and_end import LAST_PARTS, HeadAndEnd
-from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
+from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, select_outcomes, without_pod
 from airflow_provider_gangjobs.tracking.logs.sources import select_sources
 from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_log_chunks, read_rest
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -58,6 +58,7 @@ class LogCopier:
     :param mask: Returns a text with its secrets replaced.
     :param positions: How far logs were streamed while the gang ran, by `LogSource.key`.
     :param addresses: Where whole logs are stored, by `LogSource.key`.
+    :param whole: The logs that were streamed to their end, by `LogSource.key`.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class LogCopier:
         mask: Callable[[str], str],
         positions: Mapping[str, str],
         addresses: Mapping[str, str],
+        whole: Collection[str] = (),
     ) -> None:
         self._client = client
+        self._whole = whole
         self._write = write
         self._mask = mask
         self._positions = positions
@@ -124,17 +127,19 @@ class LogCopier:
             except LogShortened:
                 problem = LOG_SHORTENED
         log.end()
+        is_streamed = bool(self._positions.get(source.key))
         if not problem:
-            after = " after the stream" if source.key in self._positions else ""
+            after = " after the stream" if is_streamed else ""
             lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes{after}")
+        elif source.key in self._whole:
+            lines.note("end of the log, all of which was streamed")
         elif log.bytes:
             lines.note(f"left out here: the rest of the log could not be read: {problem}; {where}")
-        elif source.key in self._positions:
+        elif is_streamed:
             lines.note(f"left out here: what was not streamed could not be read: {problem}")
         else:
             lines.note(f"no log: {problem}")
         last = text_of(log.last_parts)
-        is_streamed = source.key in self._positions
         # The error of a pod that failed shows its last lines.
         if not problem and not source.pod_succeeded and is_streamed and len(log.last_parts) < LAST_PARTS:
             last = await self._read_last_lines(source) or last
@@ -168,6 +173,7 @@ async def copy_logs(
     outcomes: Sequence[Outcome] = (),
     positions: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
+    whole: Collection[str] = (),
 ) -> list[CopiedLog]:
     """Copy the logs that the options select, ordered by rank. Does not raise errors of the cluster.
 
@@ -176,6 +182,7 @@ async def copy_logs(
     :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
     :param positions: How far logs were streamed, by `LogSource.key`.
     :param addresses: Where whole logs are stored, by `LogSource.key`.
+    :param whole: The logs that were streamed to their end, by `LogSource.key`.
     """
     if options.policy is Logs.NONE:
         return []
@@ -185,7 +192,7 @@ async def copy_logs(
         write([format_note(ref.name, f"no log: {error}")])
         return []
     sources, failed = select_sources(pods, options, outcomes)
-    copier = LogCopier(client, write, mask, positions or {}, addresses or {})
+    copier = LogCopier(client, write, mask, positions or {}, addresses or {}, whole)
     reached = [LogPosition.parse(text) for text in (positions or {}).values()]
     streamed = sum(position.total for position in reached if position is not None)
     # The streams stop at half of the limit.
@@ -194,4 +201,27 @@ async def copy_logs(
     if failed:
         ranks = pluralize(failed, "more rank")
         write([format_note(ref.name, f'left out here: the logs of {ranks} that failed; logs="all" copies them')])
+    if missing := notes_on_missing_logs(pods, select_outcomes(outcomes, options.policy), positions or {}, whole):
+        write(limit_notes(ref, missing))
     return copied
+
+
+def notes_on_missing_logs(
+    pods: Collection[PodView], outcomes: Iterable[Outcome], positions: Mapping[str, str], whole: Collection[str]
+) -> list[str]:
+    """Return a note for each log whose end is not in the log of the task, because its pod does not exist any more.
+
+    :param outcomes: The outcomes of the pods whose logs the task wants.
+    :param positions: How far logs were streamed, by `LogSource.key`.
+    :param whole: The logs that were streamed to their end.
+    """
+    wanted = {outcome.pod: outcome.name for outcome in without_pod(outcomes, pods)}
+    existing = {pod.metadata.name for pod in pods}
+    streamed = {key.partition("/")[0]: key for key in positions if key.partition("/")[0] not in existing}
+    notes = []
+    for pod in wanted | streamed:
+        key = streamed.get(pod, "")
+        if key not in whole:
+            not_read = "left out here: what was not streamed could not be read" if positions.get(key) else "no log"
+            notes.append(format_note(wanted.get(pod, pod), f"{not_read}: {POD_GONE.format(pod)}"))
+    return notes

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.http.log_parser import PART_BYTES_MAX, LogPart
+from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
 HELD_PARTS: Final = 64
 """How many parts wait for the parts after them. A secret of more lines is found only if it arrives at once."""
+
+NOTES_MAX: Final = 20
+"""How many ranks have a note of their own for the same reason."""
 
 
 def text_of(parts: Sequence[LogPart]) -> str:
@@ -21,6 +27,13 @@ def text_of(parts: Sequence[LogPart]) -> str:
 def format_note(label: str, note: str) -> str:
     """Return a line that the provider adds to the log of a rank."""
     return f"[{label}] ({note})"
+
+
+def limit_notes(ref: GangRef, notes: Sequence[str]) -> list[str]:
+    """Return the first notes, and a note with the number of the others, which have the same reason."""
+    others = len(notes) - NOTES_MAX
+    more = [format_note(ref.name, f"the same holds for {pluralize(others, 'more rank')}")] if others > 0 else []
+    return [*notes[:NOTES_MAX], *more]
 
 
 class LineWriter:

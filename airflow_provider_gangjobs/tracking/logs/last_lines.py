@@ -44,6 +44,9 @@ LIMIT_BYTES: Final = 256 * 1024
 RANKS_MAX: Final = 20
 """Limit of ranks. With the limit of bytes, the logs of all ranks have at most 5 MB."""
 READS_IN_FLIGHT_MAX: Final = 4
+_NOT_FAILED: Final = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN})
+POD_GONE: Final = "pod {} was deleted, and its log with it"
+"""Why there is no log, for people."""
 FIRST_FAILURES: Final = 4
 """Number of failed ranks that `rank0+failed` reads. The first failure is usually the cause of the others."""
 
@@ -149,6 +152,24 @@ def select_pods(
     return sorted(unique[:ranks_max], key=_by_rank)
 
 
+def select_outcomes(outcomes: Sequence[Outcome], policy: Logs) -> list[Outcome]:
+    """Return the outcomes of the pods whose logs the policy selects, ordered by rank."""
+    if policy is Logs.NONE:
+        return []
+    selected = list(outcomes)
+    if policy is Logs.RANK0_AND_FAILED:
+        failed = [outcome for outcome in failures_first(outcomes, len(outcomes)) if outcome.outcome not in _NOT_FAILED]
+        selected = [*(outcome for outcome in outcomes if outcome.rank == 0), *failed[:FIRST_FAILURES]]
+    unique = {outcome.uid: outcome for outcome in selected}
+    return sorted(unique.values(), key=lambda outcome: (-1 if outcome.rank is None else outcome.rank, outcome.pod))
+
+
+def without_pod(outcomes: Iterable[Outcome], pods: Iterable[PodView]) -> list[Outcome]:
+    """Return the outcomes of the pods that have run and do not exist any more. Their logs cannot be read."""
+    existing = {pod.metadata.name for pod in pods}
+    return [outcome for outcome in outcomes if outcome.started is not None and outcome.pod not in existing]
+
+
 def _has_lost_container(pod: PodView) -> bool:
     """Return whether the kubelet does not know when the program of the rank started and ended."""
     main = main_container(pod)
@@ -159,8 +180,7 @@ def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodVie
     """Return the pods that failed, the root cause first. Pods that were deleted after a failure are not included."""
     by_uid = {pod.metadata.uid: pod for pod in pods}
     ordered = failures_first(outcomes, len(outcomes))
-    not_failed = {OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN}
-    known = [by_uid[outcome.uid] for outcome in ordered if outcome.outcome not in not_failed and outcome.uid in by_uid]
+    known = [by_uid[outcome.uid] for outcome in ordered if outcome.outcome not in _NOT_FAILED and outcome.uid in by_uid]
     uids = {outcome.uid for outcome in outcomes}
     return known + [pod for pod in pods if pod.metadata.uid not in uids and has_ended(pod) and _is_failed(pod)]
 

@@ -28,6 +28,14 @@ BURST: Final = 2000.0
 TOTAL_RATE: Final = 2000.0
 """The same for all logs of an event loop. A line takes a triggerer about 0.1 ms."""
 TOTAL_BURST: Final = 4000.0
+AHEAD_MAX: Final = 64
+"""How many logs of pods that are being deleted an event loop reads at once, besides the streams."""
+AHEAD_BYTES_MAX: Final = 8 * 2**20
+"""How much of the logs of one gang may be in memory, read and not written, when its pods are deleted."""
+AHEAD_BYTES_TOTAL_MAX: Final = 64 * 2**20
+"""The same for all gangs of an event loop."""
+END_BYTES: Final = 64 * 1024
+"""The end of a log, which is kept and written also if there is no memory or no time for more."""
 SAVES_PER_S: Final = 2.0
 """How many positions an event loop writes a second. Each is a patch, which all watches of Jobs receive."""
 SAVE_EVERY_MIN_S: Final = 5.0
@@ -115,6 +123,9 @@ class StreamLimits:
         self.slots = StreamSlots()
         self.total = RateLimit(TOTAL_RATE, TOTAL_BURST)
         self._requests: WeakKeyDictionary[Client, asyncio.Semaphore] = WeakKeyDictionary()
+        self.ahead = asyncio.Semaphore(AHEAD_MAX)
+        self.ahead_bytes = 0
+        """How many bytes of all logs are read and not written."""
         self.gangs = 0
         """How many gangs have streams."""
 
@@ -128,9 +139,9 @@ class StreamLimits:
         return min(max(self.gangs / SAVES_PER_S, SAVE_EVERY_MIN_S), SAVE_EVERY_MAX_S)
 
 
-async def wait_for_turn(own: RateLimit, total: RateLimit, clock: Clock) -> float:
+async def wait_for_turn(own: RateLimit | None, total: RateLimit, clock: Clock) -> float:
     """Wait until both limits allow the next units. Return how long the own limit took, in seconds."""
     now = clock.monotonic()
-    own_s = own.delay_s(now)
+    own_s = own.delay_s(now) if own is not None else 0.0
     await clock.sleep(max(own_s, total.delay_s(now)))
     return own_s

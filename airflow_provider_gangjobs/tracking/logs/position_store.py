@@ -40,7 +40,7 @@ class PositionStore:
         self._ref = ref
         self._log_id = log_id
         self._process = process
-        self._saved: dict[str, str] = {}
+        self._saved: dict[str, str] | None = None
         self._saved_exact = False
         self.repeated_s = 0.0
         """The time before the end of the stream whose lines the positions that were loaded may not include; 0 if the
@@ -69,10 +69,12 @@ class PositionStore:
     async def save(self, positions: Mapping[str, str], *, every_s: float) -> None:
         """Write the positions if they have changed. A failure is ignored, because the next call writes them again.
 
+        The first call writes them also if there is none yet, so that a process that comes later knows of the stream.
+
         :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
         """
         is_exact = not every_s
-        if not positions or (dict(positions) == self._saved and self._saved_exact >= is_exact):
+        if dict(positions) == self._saved and self._saved_exact >= is_exact:
             return
         record = {
             "log": self._log_id,

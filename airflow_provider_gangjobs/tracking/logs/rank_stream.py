@@ -1,21 +1,41 @@
 """Streams the log of one rank into the log of the task while the gang runs.
 
-The stream runs in a task of its own. It never delays the end of the gang or a deadline, may be stopped at any moment,
-and knows the position that it has reached. The log is copied from there after the end of the gang. A log that grows
-faster than the rate limit is not cut but written later.
+The stream runs in a task of its own. It never delays a deadline, may be stopped at any moment, and knows the position
+that it has reached. The log is copied from there after the end of the gang. A log that grows faster than the rate limit
+is not cut but written later: the stream reads no faster than it writes.
+
+The log of a pod that is being deleted cannot be copied later, because the kubelet removes the log with the containers.
+So after `read_ahead` the stream reads to the end of the log at once, into memory, and writes what it has read as fast
+as the log of the task takes it. If the memory does not suffice, the stream leaves out the oldest lines that it has not
+written, and writes a note with their number.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider_gangjobs.cluster.clock import Backoff
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
+from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.http.log_parser import LogCursor, LogParser
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.gang.state.pods import has_container_ended
 from airflow_provider_gangjobs.tracking.logs.format import LineWriter
-from airflow_provider_gangjobs.tracking.logs.limits import BURST, BYTES_PER_UNIT, RATE, RateLimit, wait_for_turn
+from airflow_provider_gangjobs.tracking.logs.head_and_end import Omission
+from airflow_provider_gangjobs.tracking.logs.limits import (
+    AHEAD_BYTES_TOTAL_MAX,
+    BURST,
+    BYTES_PER_UNIT,
+    END_BYTES,
+    RATE,
+    RateLimit,
+    wait_for_turn,
+)
 from airflow_provider_gangjobs.tracking.logs.whole import pod_exists
 
 if TYPE_CHECKING:
@@ -23,6 +43,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_parser import LogPart, LogPosition
+    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.limits import StreamLimits
     from airflow_provider_gangjobs.tracking.logs.output import LineOutput
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
@@ -37,15 +58,30 @@ IDLE_TIMEOUT_S: Final = 300.0
 BACKOFF_BASE_S: Final = 1.0
 BACKOFF_CAP_S: Final = 10.0
 """While a kubelet restarts, each of at most `STREAMS_MAX` logs is requested once in this time."""
+AHEAD_BACKOFF_BASE_S: Final = 0.1
+"""The same for the log of a pod that is being deleted, whose log may be removed in a second."""
+AHEAD_BACKOFF_CAP_S: Final = 1.0
 LATE_S: Final = 2.0
 LATE_NOTE_EVERY_S: Final = 300.0
+
+
+class _Turn(NamedTuple):
+    """Lines that were read, and are written at once."""
+
+    parts: Sequence[LogPart]
+    size: int
+    position: LogPosition | None
+    """The position after these lines."""
+    ends_chunk: bool
 
 
 class LogStream:
     """Streams one log.
 
     :param output: Where the lines go.
-    :param bytes_max: How many bytes of the log are streamed in all. The rest is copied after the end of the gang.
+    :param bytes_max: How many bytes of the log are streamed while the pod is not being deleted. The rest is copied
+        after the end of the gang.
+    :param ahead_bytes_max: Returns how many bytes may be in memory that are read and not written.
     """
 
     def __init__(
@@ -58,6 +94,7 @@ class LogStream:
         mask: Callable[[str], str],
         limits: StreamLimits,
         bytes_max: int,
+        ahead_bytes_max: Callable[[], int] = lambda: 0,
     ) -> None:
         self._client = client
         self._source = source
@@ -65,48 +102,157 @@ class LogStream:
         self._output = output
         self._lines = LineWriter(source.label, output.write, mask)
         self._limits = limits
-        self._rate = RateLimit(RATE, BURST)
         self._bytes_left = bytes_max - (position.total if position else 0)
-        self._late_s = 0.0
-        """How long the limits have delayed the lines since they last did not."""
+        self._ahead_bytes_max = ahead_bytes_max
+        self._position = position
+        self._turns: deque[_Turn | str] = deque()
+        """What was read and is not written: lines, and notes between them."""
+        self._turns_bytes = 0
+        self._omitted_lines = self._omitted_bytes = 0
+        """How much was left out before the first turn."""
+        self._has_changed = asyncio.Event()
+        self._must_read_ahead = False
+        self._has_container_ended = False
+        self._slot_wait: asyncio.Timeout | None = None
+        self._rate = RateLimit(RATE, BURST)
+        self._lateness = _Lateness()
         self._late_note_at = -LATE_NOTE_EVERY_S
+        self.has_read = asyncio.Event()
+        """The stream reads nothing more."""
+        self.has_written = asyncio.Event()
+        """The stream writes nothing more."""
+        self.is_at_end = False
+        """The stream has read the log to its end."""
 
     @property
     def position(self) -> LogPosition | None:
         """The position after the last line that was written."""
         self._lines.flush()
-        return self._cursor.position
+        return self._position
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log was read to its end, and all that was read is written. What was left out has a note."""
+        return self.is_at_end and not self._turns
 
     def note(self, note: str) -> None:
         """Write a line of the provider."""
         self._lines.note(note)
 
+    def read_ahead(self, pod: PodView) -> None:
+        """Read to the end of the log, because the pod is being deleted. Safe to repeat.
+
+        :param pod: The pod as it is now.
+        """
+        self._must_read_ahead = True
+        self._has_container_ended |= has_container_ended(pod, self._source.container)
+        if self._slot_wait is not None:
+            self._slot_wait.reschedule(asyncio.get_running_loop().time())
+        self._has_changed.set()
+
+    def give_up(self, *, bytes_max: int) -> None:
+        """Read nothing more, and leave out all but the last bytes of what is not written."""
+        self.has_read.set()
+        self._leave_out(bytes_max)
+        self._has_changed.set()
+
     async def run(self) -> None:
         """Stream the log until the task is cancelled, the log is gone, or `bytes_max` is reached."""
-        backoff = Backoff(self._client.clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
-        while self._bytes_left > 0:
-            before = self.position
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._read())
+                tasks.create_task(self._write())
+                await self.has_read.wait()
+                reading.cancel()
+        finally:
+            self.has_read.set()
+            self.has_written.set()
+            self._limits.ahead_bytes -= self._turns_bytes
+            self._turns_bytes = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            await self._read_responses()
+            if not self._must_read_ahead and not self.has_read.is_set():
+                self._turns.append(
+                    "the stream ends here, because it has half of log_limit; the rest follows after the end of the gang"
+                )
+        finally:
+            self.has_read.set()
+            self._has_changed.set()
+
+    async def _read_responses(self) -> None:
+        """Read until the log is gone, `bytes_max` is reached, or the end is reached in the log of a deleted pod."""
+        clock = self._client.clock
+        backoff = Backoff(clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+        ahead = Backoff(clock, base_s=AHEAD_BACKOFF_BASE_S, cap_s=AHEAD_BACKOFF_CAP_S)
+        is_at_end = False
+        while self._must_read_ahead or self._bytes_left > 0:
+            before, had_ended = self._cursor.position, self._has_container_ended
             try:
-                async with self._limits.slots.slot():
-                    await self._read_response()
-            except (NotFound, Forbidden) as error:
-                if isinstance(error, Forbidden) or not await self._pod_exists():
-                    why = error if isinstance(error, Forbidden) else "the pod was deleted"
-                    self.note(f"the log is not streamed any more: {why}")
-                    return
+                is_at_end = await self._read_in_slot()
+                if is_at_end and had_ended and self._must_read_ahead:
+                    return self._finish()
+            except (NotFound, Forbidden, BadRequest) as error:
+                if is_at_end and self._has_container_ended and self._must_read_ahead:
+                    return self._finish()  # the log was read to its end before the kubelet removed it
+                if note := await self._note_on_end(error):
+                    self.has_read.set()
+                    self._turns.append(note)
+                    return None
             except ClusterError as error:  # also while the container is being restarted
+                is_at_end = False
                 log.debug("%s", error)
-            if self.position != before:
+            if self._cursor.position != before:
                 backoff.reset()
-            await self._client.clock.sleep(backoff.next())
-        self.note("the stream ends here, because it has half of log_limit; the rest follows after the end of the gang")
+                ahead.reset()
+            await self._pause(ahead.next() if self._must_read_ahead else backoff.next())
+        return None
 
-    async def _pod_exists(self) -> bool:
+    def _finish(self) -> None:
+        self.is_at_end = True
+        self._turns.append("end of the log, which was read before the pod was removed")
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep before the next request. `read_ahead` ends the pause of the other requests."""
+        is_ahead, until = self._must_read_ahead, self._client.clock.monotonic() + seconds
+        while (left_s := until - self._client.clock.monotonic()) > 0 and is_ahead == self._must_read_ahead:
+            self._has_changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._has_changed.wait()
+
+    async def _note_on_end(self, error: ClusterError) -> str:
+        """Return a note if the log cannot be read any more; an empty text if another request may read it."""
+        if isinstance(error, Forbidden):
+            return f"the log is not streamed any more: {error}"
+        if isinstance(error, BadRequest):
+            is_removed = self._must_read_ahead and self._has_container_ended
+            return f"the log is not streamed any more: {error}" if is_removed else ""
         async with self._limits.requests_of(self._client):
-            return await pod_exists(self._client, self._source)
+            exists = await pod_exists(self._client, self._source)
+        return "" if exists else "the log is not streamed any more: the pod was deleted"
 
-    async def _read_response(self) -> None:
-        """Write what one response has. It ends with the container, and may also end before."""
+    async def _read_in_slot(self) -> bool:
+        """Read one response. Return whether the server has ended it, which it does at the end of the container."""
+        if self._must_read_ahead:
+            async with self._limits.ahead:
+                return await self._read_response()
+        try:
+            async with asyncio.timeout(None) as self._slot_wait:  # `read_ahead` ends the wait for a slot
+                async with self._limits.slots.slot():
+                    self._slot_wait = None
+                    return await self._read_response()
+        except TimeoutError:
+            log.debug("the log of pod %s is read at once", self._source.pod)
+        finally:
+            self._slot_wait = None
+        return False
+
+    async def _read_response(self) -> bool:
+        """Read what one response has. It ends with the container, and may also end before."""
         query = LogQuery(self._source.container, follow=True, since_s=self._cursor.begin(), timestamps=True)
         parser = LogParser(timestamps=True)
         has_noted = False
@@ -117,29 +263,89 @@ class LogStream:
                 parts = self._cursor.new_parts(parser.feed(chunk))
                 if self._cursor.is_other_file and not has_noted:
                     has_noted = True
-                    self.note("the log begins again: the container was restarted, or the kubelet has rotated the log")
-                await self._write(parts)
-                if self._bytes_left <= 0:
-                    return
+                    self._turns.append(
+                        "the log begins again: the container was restarted, or the kubelet has rotated the log"
+                    )
+                await self._enqueue(parts)
+                if not self._must_read_ahead and self._bytes_left <= 0:
+                    return False
+        if self._must_read_ahead:
+            await self._enqueue(self._cursor.new_parts(parser.end()))
+        return True
 
-    async def _write(self, parts: Sequence[LogPart]) -> None:
-        """Write parts in turns with the other tasks of the event loop, as fast as the limits allow."""
+    async def _enqueue(self, parts: Sequence[LogPart]) -> None:
+        """Have parts written. Without `read_ahead`, wait until the parts before them are written."""
         at = 0
-        while at < len(parts) and self._bytes_left > 0:
-            late_s = await self._wait_for_turn()
-            self._late_s = self._late_s + late_s if late_s else 0.0
-            if self._late_s > LATE_S:
-                self._note_late()
+        while at < len(parts) and (self._must_read_ahead or self._bytes_left > 0):
+            while self._turns and not self._must_read_ahead:
+                self._has_changed.clear()
+                await self._has_changed.wait()
             turn = _first_turn(parts, at)
             at += len(turn)
-            size = sum(len(part.text) + part.ends for part in turn)
-            self._lines.write(turn)
             for part in turn:
                 self._cursor.delivered(part)
+            size = sum(len(part.text) + part.ends for part in turn)
+            self._turns.append(_Turn(turn, size, self._cursor.position, ends_chunk=at == len(parts)))
+            self._count(size)
             self._bytes_left -= size
-            for limit in (self._rate, self._limits.total):
-                limit.take(len(turn) + size / BYTES_PER_UNIT)
+            if self._must_read_ahead:
+                others = self._limits.ahead_bytes - self._turns_bytes
+                self._leave_out(max(min(self._ahead_bytes_max(), AHEAD_BYTES_TOTAL_MAX - others), END_BYTES))
+            self._has_changed.set()
+            await loop_local(TimeSlice).yield_if_due()
+
+    def _count(self, size: int) -> None:
+        self._turns_bytes += size
+        self._limits.ahead_bytes += size
+
+    def _leave_out(self, bytes_max: int) -> None:
+        """Leave out the oldest lines that are not written, until at most so many bytes are left."""
+        while self._turns_bytes > bytes_max and len(self._turns) > 1:
+            turn = self._turns.popleft()
+            if isinstance(turn, _Turn):
+                self._count(-turn.size)
+                self._omitted_bytes += turn.size
+                self._omitted_lines += sum(part.ends for part in turn.parts)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Write what is read, in turns with the other tasks of the event loop, as fast as the limits allow."""
+        while self._turns or not self.has_read.is_set():
+            if not self._may_write():
+                self._has_changed.clear()
+                await self._has_changed.wait()
+                continue
+            late_s = await self._wait_for_turn()
+            if not self._may_write():
+                continue
+            turn = self._turns.popleft()  # not the one before the wait, if that one was left out
+            if isinstance(turn, str):
+                self.note(turn)
+            else:
+                self._write_turn(turn, late_s)
+            self._has_changed.set()
         self._lines.flush()
+
+    def _may_write(self) -> bool:
+        """Return whether there is something to write. Lines are left out until the log is read, and get one note."""
+        return bool(self._turns) and (not self._omitted_bytes or self.has_read.is_set())
+
+    def _write_turn(self, turn: _Turn, late_s: float) -> None:
+        if self._omitted_bytes:
+            omission = Omission(self._omitted_lines, self._omitted_bytes, in_line=not turn.parts[0].begins)
+            self.note(f"left out here: {omission}, because the pod was deleted before they were written")
+            self._omitted_lines = self._omitted_bytes = 0
+        units = len(turn.parts) + turn.size / BYTES_PER_UNIT
+        if not self._must_read_ahead:
+            self._note_lateness(turn, late_s, units)
+        self._lines.write(turn.parts)
+        self._position = turn.position
+        self._count(-turn.size)
+        for limit in (self._rate, self._limits.total):
+            limit.take(units)
+        if turn.ends_chunk:
+            self._lines.flush()
 
     async def _wait_for_turn(self) -> float:
         """Wait until the limits and the output allow the next lines. Return how long this took, in seconds.
@@ -147,19 +353,61 @@ class LogStream:
         The rate limit that all logs share is not part of this time. The wait for the output is.
         """
         clock = self._client.clock
-        late_s = await wait_for_turn(self._rate, self._limits.total, clock)
+        own = None if self._must_read_ahead else self._rate
+        late_s = await wait_for_turn(own, self._limits.total, clock)
         before = clock.monotonic()
         await self._output.wait_until_free()
         return late_s + clock.monotonic() - before
 
-    def _note_late(self) -> None:
+    def _note_lateness(self, turn: _Turn, late_s: float, units: float) -> None:
+        """Write a note if the lines appear later than the rank has written them."""
+        self._lateness.add(turn.parts[0].stamp, late_s, units)
         now = self._client.clock.monotonic()
-        if now - self._late_note_at >= LATE_NOTE_EVERY_S:
+        if self._lateness.seconds > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
             self._late_note_at = now
-            self.note(
-                f"this rank writes faster than the triggerer streams, at most {RATE:.0f} lines or KiB a second: "
-                "its lines appear here later, and the rest after the end of the gang"
-            )
+            at_most = f"at most {RATE:.0f} lines or KiB a second"
+            why = f"the triggerer began later than this rank or was interrupted, and streams {at_most}"
+            if self._lateness.rank_is_fast:
+                why = f"this rank writes faster than the triggerer streams, {at_most}"
+            self.note(f"{why}: the lines appear here later, and the rest after the end of the gang")
+
+
+class _Lateness:
+    """How long the limits have delayed the lines since they last did not, and how fast the rank has written these."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with the next turn that is delayed."""
+        self.seconds = 0.0
+        self._units = 0.0
+        self._last_units = 0.0
+        self._first: datetime | None = None
+        self._last: datetime | None = None
+
+    def add(self, stamp: str, late_s: float, units: float) -> None:
+        """Count a turn.
+
+        :param stamp: The time of the first line, as the kubelet writes it.
+        :param late_s: How long the limits have delayed the turn, in seconds.
+        """
+        if not late_s:
+            self.reset()
+            return
+        self.seconds += late_s
+        self._units += self._last_units
+        self._last_units = units
+        with suppress(ValueError):
+            self._last = datetime.fromisoformat(stamp)
+            self._first = self._first or self._last
+
+    @property
+    def rank_is_fast(self) -> bool:
+        """Whether the rank has written these lines faster than a stream may write them."""
+        if self._first is None or self._last is None:
+            return False
+        return self._units > RATE * (self._last - self._first).total_seconds()
 
 
 def _first_turn(parts: Sequence[LogPart], at: int) -> Sequence[LogPart]:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.log_options import ALL_CONTAINERS
-from airflow_provider_gangjobs.gang.state.pods import is_lost, main_container, name_rank, rank_of, role_rank_of
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.state.pods import (
+    has_started,
+    is_lost,
+    main_container,
+    name_rank,
+    rank_of,
+    role_rank_of,
+)
 from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log, removal_of, select_pods
 
 if TYPE_CHECKING:
@@ -70,6 +78,19 @@ def select_sources(
     failed = sum(pod.status.phase == "Failed" for pod in left_out)
     sources = [(pod, source) for pod in selected for source in sources_of(pod, options.containers)]
     return [source for pod, source in sources if not source.is_main or may_have_log(pod)], failed
+
+
+def must_be_read_now(pod: PodView, ranks: Sequence[int], policy: Logs) -> bool:
+    """Return whether the log of a pod is wanted, and will be removed soon, because the pod is being deleted.
+
+    The ledger says which deleted pods had failed before. Their logs are not among these.
+
+    :param ranks: The ranks that are streamed.
+    """
+    if pod.metadata.deletion_timestamp is None or not has_started(pod) or main_container(pod) is None:
+        return False
+    rank = rank_of(pod)
+    return rank in ranks or policy is Logs.ALL or (policy is Logs.RANK0_AND_FAILED and rank == 0)
 
 
 def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSource]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.options import LogQuery
-from airflow_provider_gangjobs.tracking.logs.format import format_note
-from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
+from airflow_provider_gangjobs.tracking.logs.format import format_note, limit_notes
+from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, without_pod
 from airflow_provider_gangjobs.tracking.logs.sources import sources_of
 from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_log_chunks
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
 
 IN_FLIGHT_MAX: Final = 4
@@ -42,11 +43,13 @@ async def store_logs(
     storage: ObjectStorage,
     containers: Sequence[str],
     write: Callable[[Sequence[str]], None],
+    outcomes: Sequence[Outcome] = (),
 ) -> dict[str, str]:
     """Write the logs of all ranks that have started. Return their addresses by `LogSource.key`. Does not raise.
 
     :param containers: Containers besides the main container, as in `LogOptions`.
     :param write: Called with lines for the log of the task: the address of each log, or why it was not written.
+    :param outcomes: The outcomes of all pods, also of those that do not exist any more.
     """
     try:
         pods = await list_pods(client, ref)
@@ -70,6 +73,9 @@ async def store_logs(
     sources = [source for pod in pods for source in sources_of(pod, containers)]
     sources.sort(key=lambda source: (-1 if source.rank is None else source.rank, source.pod))
     await asyncio.gather(*map(store, sources))
+    gone = ((outcome.name, POD_GONE.format(outcome.pod)) for outcome in without_pod(outcomes, pods))
+    if notes := [format_note(rank, f"the log is not stored: {why}") for rank, why in gone]:
+        write(limit_notes(ref, notes))
     return addresses
 
 

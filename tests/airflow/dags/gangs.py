@@ -31,6 +31,16 @@ if os.environ["RANK"] == "0":
         print("line", line)
 time.sleep(15)
 """
+LONG_LOG_BEFORE_RANK_1_FAILS = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    for line in range(20_000):
+        print("line", line)
+    sys.stdout.flush()
+    time.sleep(3000)
+time.sleep(10)
+sys.exit(3)
+"""
 FIRST_ATTEMPT_IS_ENDLESS = (
     """
 import os, time
@@ -71,6 +81,9 @@ with DAG("failing_rank", schedule=None):
 
 with DAG("long_log", schedule=None):
     gang(LONG_LOG)
+
+with DAG("long_log_of_a_deleted_pod", schedule=None):
+    gang(LONG_LOG_BEFORE_RANK_1_FAILS, retries=0)
 
 with DAG("evicted", schedule=None):
     gang(FIRST_ATTEMPT_IS_ENDLESS, max_disruptions=3, on_finish="delete")
