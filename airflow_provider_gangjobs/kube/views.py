@@ -165,10 +165,17 @@ class ContainerSpec(_View, frozen=True):
     image: str = ""
 
 
+class SchedulingGate(_View, frozen=True):
+    """An item of `spec.schedulingGates`. The scheduler does not try to place a pod that has one."""
+
+    name: str = ""
+
+
 class PodSpec(_View, frozen=True):
     """The fields of the `spec` of a pod that are read. Without a node, `node_name` is empty."""
 
     node_name: str = ""
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
     containers: tuple[ContainerSpec, ...] = ()
     init_containers: tuple[ContainerSpec, ...] = ()
 

@@ -353,11 +353,15 @@ FIT_FAILED = (
 )
 
 
+TIMED_OUT = "0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin Coscheduling."
+
+
 @pytest.mark.parametrize(
     "others",
     [
         "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
         "0/1 nodes are available: 1 rejection in Unreserve.",
+        TIMED_OUT,
         "0/1 nodes are available: 1 PodGroup not found.",
         "Pod ml/train-0-2 can possibly be assigned to node-0",
         "pod group is not ready, 3 Pending, 3 minAvailable; Pending: 3 Unschedulable",
@@ -367,6 +371,37 @@ def test_wait_has_the_cause_and_not_the_message_of_pods_that_refer_to_it(others)
     pods = [pod(f"pod-{rank}").rank(rank).unschedulable(others).view() for rank in range(3)]
     pods.append(pod("pod-3").rank(3).unschedulable(FIT_FAILED).view())
     assert _observe(job().resumed(1), pods).waiting_for == "Insufficient cpu on 2 of 2 nodes"
+
+
+TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+GATES = {
+    "all pods": (
+        [pod(f"p{rank}").rank(rank).gated(TOPOLOGY_GATE).view() for rank in range(4)],
+        WaitCause.GATED,
+        f"4 pods have scheduling gates: {TOPOLOGY_GATE}",
+    ),
+    "one pod, several gates": (
+        [*ranks(3), pod("p").rank(3).gated("a.io/x", "b.io/y").view()],
+        WaitCause.GATED,
+        "1 pod has scheduling gates: a.io/x, b.io/y",
+    ),
+    "most pods, and the scheduler has refused one": (
+        [*ranks(3, lambda one: one.gated(TOPOLOGY_GATE)), pod("p").rank(3).unschedulable(FIT_FAILED).view()],
+        WaitCause.UNSCHEDULABLE,
+        "Insufficient cpu on 2 of 2 nodes",
+    ),
+    "removed, and the scheduler has not tried": (
+        ranks(4, lambda one: one.gated()),
+        WaitCause.SCHEDULER,
+        "Waits for the scheduler",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pods", "cause", "text"), GATES.values(), ids=GATES)
+def test_scheduling_gates_are_named_and_hide_no_cause(pods, cause, text):
+    seen = _observe(job(4).resumed(1), pods)
+    assert (seen.wait.cause, seen.wait.text) == (cause, text)
 
 
 REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
@@ -379,6 +414,7 @@ TOO_FEW = "0/2 nodes are available: pre-filter pod train-0 cannot find enough si
     [
         ([REJECTED, REJECTED, REJECTED_LATER], WaitCause.UNSCHEDULABLE),
         ([REJECTED_LATER, TOO_FEW, TOO_FEW], WaitCause.UNSCHEDULABLE),
+        ([TIMED_OUT, TIMED_OUT, REJECTED], WaitCause.UNSCHEDULABLE),
         ([TOO_FEW, TOO_FEW, TOO_FEW], WaitCause.SCHEDULER),
     ],
 )
@@ -392,10 +428,11 @@ def test_a_gang_that_was_rejected_is_unschedulable_though_no_pod_names_the_cause
     ("message", "text"),
     [
         (REJECTED, "Insufficient cpu on 2 of 2 nodes"),
+        (TIMED_OUT, "Insufficient cpu on 2 of 2 nodes"),
         ("0/2 nodes are available: 2 Insufficient memory.", "Insufficient memory on 2 of 2 nodes"),
         (TOO_FEW, NO_CAUSE_NAMED),
     ],
-    ids=["overwritten", "replaced", "begun again"],
+    ids=["overwritten", "overwritten at the node", "replaced", "begun again"],
 )
 def test_the_cause_that_was_named_before_explains_a_rejection_that_has_overwritten_it(message, text):
     pods = ranks(4, lambda one: one.unschedulable(message))

@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 POD_GROUPS: Final = ApiKind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 """Name of the PodGroup. On the pods."""
-_GROUP_REFUSED: Final = ("optimistic rejection in PostFilter", "rejection in Unreserve")
-"""Messages of the other pods of a gang that the plugin could not place as a whole."""
+_GROUP_REFUSED: Final = (
+    "optimistic rejection in PostFilter",
+    "rejection in Unreserve",
+    "rejected due to timeout after waiting",
+)
+"""Messages of the other pods of a gang that the plugin could not place as a whole. A pod with the last one had found a
+node, and has waited there for the other pods (`permitWaitingTimeSeconds`)."""
 _GROUP_INCOMPLETE: Final = ("PodGroup not found", "cannot find enough sibling pods")
 """Messages of pods whose gang the plugin has not tried to place yet."""
 

@@ -44,6 +44,7 @@ class WaitCause(StrEnum):
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
     UNSCHEDULABLE = "unschedulable"
+    GATED = "gated"
     SCHEDULER = "scheduler"
     STARTING = "starting"
     RANKS = "ranks"
@@ -233,6 +234,14 @@ def _group_reason(inputs: WaitInputs) -> str:
     return next((item.message for item in refused), "")
 
 
+def _find_gates(inputs: WaitInputs) -> str | None:
+    gates = inputs.pods.gates
+    if not gates:
+        return None
+    count = gates.total()
+    return f"{pluralize(count, 'pod')} {'has' if count == 1 else 'have'} scheduling gates: {'; '.join(sorted(gates))}"
+
+
 def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
     if inputs.counts.placed >= inputs.counts.ranks:
         return None
@@ -256,6 +265,7 @@ _RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] 
     (WaitCause.CONFIG, _find_config_error),
     (WaitCause.PODS_MISSING, _find_missing_pods),
     (WaitCause.UNSCHEDULABLE, _find_refusal),
+    (WaitCause.GATED, _find_gates),
     (WaitCause.SCHEDULER, _find_scheduler_silence),
 )
 
