@@ -340,11 +340,14 @@ class PodGroupSpec(_View, frozen=True):
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     min_member: int | None = None
     """The same as `gang.min_count`, in PodGroups of Volcano and of coscheduling."""
+    queue: str = ""
+    """The queue of Volcano."""
 
 
 class PodGroupStatus(_View, frozen=True):
-    """`status` of a PodGroup."""
+    """`status` of a PodGroup. Those of the Workload API have no phase."""
 
+    phase: str = ""
     conditions: tuple[Condition, ...] = ()
 
 

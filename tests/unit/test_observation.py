@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     find_named_refusal,
     summarize_scheduler_message,
 )
+from airflow_provider_gangjobs.kube.views import PodGroupView, view
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -260,7 +261,7 @@ def test_refused_pods_are_explained_by_the_last_event():
 def test_podgroup_explains_the_wait_when_the_pods_do_not():
     group = podgroup(4)
     condition = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "minCount (4) cannot be satisfied"}
-    group = type(group)(group.metadata, group.spec, type(group.status)((_condition(condition),)))
+    group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(_condition(condition),)))
     assert _observe(job().resumed(1), ranks(4), group).waiting_for == "minCount (4) cannot be satisfied"
 
 
@@ -297,6 +298,9 @@ NODE_REASONS = {
     "preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, "
     "1 Preemption is not helpful for scheduling.": (
         "Insufficient cpu on 1 of 2 nodes; had untolerated taint(s) on 1 of 2 nodes"
+    ),
+    "0/5 nodes are unavailable: 1 node(s) had untolerated taint(s), 4 Insufficient cpu.": (
+        "Insufficient cpu on 4 of 5 nodes; had untolerated taint(s) on 1 of 5 nodes"
     ),
     "0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node a, "
     "preempting 1 victims": "Insufficient cpu on 2 of 2 nodes",
@@ -459,11 +463,25 @@ def test_a_placed_gang_has_no_earlier_refusal():
     assert (seen.wait.cause, seen.refusal) == (WaitCause.STARTING, "")
 
 
+VOLCANO_JOB = job().resumed(1).annotation("gangjobs.airflow/gang", "gang:volcano")
+VOLCANO_STATES = {
+    "no such queue": ({}, "Volcano has not processed the PodGroup: its queue research may not exist, or Volcano"),
+    "processed": ({"phase": "Pending"}, "The scheduler waits until 4 pods can be placed at once"),
+}
+
+
+@pytest.mark.parametrize(("status", "text"), VOLCANO_STATES.values(), ids=VOLCANO_STATES)
+def test_a_group_that_volcano_has_not_processed_names_its_queue(status, text):
+    group = view(PodGroupView, {"spec": {"minMember": 4, "queue": "research"}, "status": status})
+    seen = _observe(VOLCANO_JOB, ranks(4), group)
+    assert seen.wait.cause is WaitCause.SCHEDULER
+    assert seen.waiting_for.startswith(text)
+
+
 def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():
     message = "2/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable"
     waits = _condition({"type": "Unschedulable", "status": "True", "message": message})
     group = podgroup(4)
-    group = type(group)(group.metadata, group.spec, type(group.status)((waits,)))
-    volcano = job().resumed(1).annotation("gangjobs.airflow/gang", "gang:volcano")
+    group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(waits,)))
     pods = ranks(4, lambda builder: builder.unschedulable("Pod ml/train-0 can possibly be assigned to node-0"))
-    assert _observe(volcano, pods, group).waiting_for == message
+    assert _observe(VOLCANO_JOB, pods, group).waiting_for == message

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     OutcomeKind,
 )
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
+from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
@@ -258,14 +259,19 @@ _CAUSE_REMEDIES: Final = {
 }
 
 
-_PLACEMENT_REMEDIES: Final = {
-    "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
-    "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
-    "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
-    "volume node affinity": "Use volumes that the nodes with room can mount.",
-    "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims exist and can be bound.",
+_REMEDIES_BY_TEXT: Final = {
+    WaitCause.UNSCHEDULABLE: {
+        "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
+        "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
+        "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
+        "volume node affinity": "Use volumes that the nodes with room can mount.",
+        "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims exist and can be bound.",
+    },
+    WaitCause.SCHEDULER: {
+        NOT_PROCESSED: f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs.",
+    },
 }
-"""By a reason in the scheduler's message. The first one that the message has decides."""
+"""By the cause and a text in the message about it. The first text that the message has decides."""
 
 
 def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
@@ -273,7 +279,6 @@ def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
 
     :param cause: The cause for which the gang waited when the deadline of the phase passed.
     """
-    remedy = _CAUSE_REMEDIES.get(cause, "")
-    if cause is WaitCause.UNSCHEDULABLE:
-        remedy = next((other for reason, other in _PLACEMENT_REMEDIES.items() if reason in summary), remedy)
+    by_text = _REMEDIES_BY_TEXT.get(cause, {}).items()
+    remedy = next((remedy for text, remedy in by_text if text in summary), _CAUSE_REMEDIES.get(cause, ""))
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)

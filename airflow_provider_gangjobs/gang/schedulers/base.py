@@ -133,9 +133,8 @@ class SeparateScheduler(GangScheduler, Protocol):
     def watched_group(self) -> ApiKind | None:
         """The resource of the object that says why a gang waits; `None` if no object says this."""
 
-    @property
-    def wait_text(self) -> str:
-        """What a gang waits for while its pods have no condition; empty if the scheduler gives waiting pods one."""
+    def explain_silence(self, group: PodGroupView | None) -> str:
+        """Return what a gang waits for while its pods have no condition; empty if this is not known."""
 
     def names_cause(self, message: str) -> bool:
         """Return whether a message about one pod names the cause for which the gang waits.

@@ -50,7 +50,6 @@ class Coscheduling(Struct, frozen=True):
     link_keys: frozenset[str] = frozenset({LABEL_GROUP})
     objects: tuple[ApiKind, ...] = (POD_GROUPS,)
     watched_group: ApiKind | None = None
-    wait_text: str = ""
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods name the PodGroup."""
@@ -71,6 +70,10 @@ class Coscheduling(Struct, frozen=True):
     def guarantee(self, served: ServedGroup) -> Guarantee:
         """Return that gangs are placed as a whole if the cluster serves the PodGroups that the provider knows."""
         return guarantee_of_resource(POD_GROUPS, served)
+
+    def explain_silence(self, group: PodGroupView | None) -> str:
+        """Return nothing: the plugin gives each pod that it has tried to place a condition."""
+        return ""
 
     def names_cause(self, message: str) -> bool:
         """Return whether the message names a cause, and not the failure of another pod."""

@@ -248,8 +248,8 @@ def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
     if inputs.pods.refusals:
         return NO_CAUSE_NAMED
     scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
-    if scheduler is not None and scheduler.wait_text:
-        return scheduler.wait_text
+    if scheduler is not None and (text := scheduler.explain_silence(inputs.podgroup)):
+        return text
     pods = _placed_at_once(inputs.podgroup) if inputs.podgroup else None
     return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
 
@@ -275,8 +275,8 @@ def _describe_start(counts: Counts) -> str:
 
 
 # The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
-# The text after the first sentence is about preemption.
-_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
+# Volcano writes "unavailable". The text after the first sentence is about preemption.
+_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
 _REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
 
 
