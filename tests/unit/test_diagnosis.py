@@ -196,6 +196,16 @@ REMEDIES_BY_TEXT = {
         "Volcano has not processed the PodGroup: its queue research may not exist, or Volcano does not run",
         "Correct the annotation scheduling.volcano.sh/queue-name",
     ),
+    "pods without their priority class": (
+        WaitCause.PODS_MISSING,
+        '3 pods could not be created: pods "train-0-0" is forbidden: no PriorityClass with name urgent was found',
+        "Create the PriorityClass, or correct priority_class",
+    ),
+    "pods above a quota": (
+        WaitCause.PODS_MISSING,
+        '3 pods could not be created: pods "train-0-0" is forbidden: exceeded quota: pods',
+        "Look at the events of the Job",
+    ),
     "a scheduler that is silent": (WaitCause.SCHEDULER, "Waits for the scheduler", "Check that the scheduler runs"),
 }
 

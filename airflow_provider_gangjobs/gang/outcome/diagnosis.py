@@ -260,6 +260,9 @@ _CAUSE_REMEDIES: Final = {
 
 
 _REMEDIES_BY_TEXT: Final = {
+    WaitCause.PODS_MISSING: {
+        "no PriorityClass with name": "Create the PriorityClass, or correct priority_class.",
+    },
     WaitCause.UNSCHEDULABLE: {
         "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
         "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",

@@ -29,7 +29,7 @@ DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A control plane with a gang scheduler: its name in `PROGRAMS`, what the provider calls it, and the file of its log."""
+    """A control plane with a gang scheduler: its name, what the provider calls it, and its log file."""
 
     name: str
     scheduler: str
