@@ -196,6 +196,16 @@ REMEDIES_BY_TEXT = {
         "Volcano has not processed the PodGroup: its queue research may not exist, or Volcano does not run",
         "Correct the annotation scheduling.volcano.sh/queue-name",
     ),
+    "a level that no Topology has": (
+        WaitCause.QUEUE_REFUSED,
+        'Kueue queue team cannot admit the gang: Flavor "gpu" does not contain the requested level',
+        "Correct topology",
+    ),
+    "too many resources": (
+        WaitCause.QUEUE_REFUSED,
+        "Kueue queue team cannot admit the gang: insufficient quota for cpu > maximum capacity (4)",
+        "Correct queue_name or the resources",
+    ),
     "pods without their priority class": (
         WaitCause.PODS_MISSING,
         '3 pods could not be created: pods "train-0-0" is forbidden: no PriorityClass with name urgent was found',

@@ -259,9 +259,15 @@ _CAUSE_REMEDIES: Final = {
 }
 
 
+_CORRECT_TOPOLOGY: Final = "Correct topology: name a level of the Topology of the queue's flavors, or another queue."
 _REMEDIES_BY_TEXT: Final = {
     WaitCause.PODS_MISSING: {
         "no PriorityClass with name": "Create the PriorityClass, or correct priority_class.",
+    },
+    WaitCause.QUEUE_REFUSED: {
+        "requested level": _CORRECT_TOPOLOGY,
+        "requested topology level": _CORRECT_TOPOLOGY,
+        "does not support TopologyAwareScheduling": _CORRECT_TOPOLOGY,
     },
     WaitCause.UNSCHEDULABLE: {
         "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],

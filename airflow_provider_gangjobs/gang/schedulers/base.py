@@ -59,6 +59,8 @@ class Guarantee(Struct, frozen=True):
 
     kept: bool | None
     reason: str = ""
+    advice: str = ""
+    """What to do; empty for the usual advice."""
 
 
 class ServedGroup(Struct, frozen=True):
