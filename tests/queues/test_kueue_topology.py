@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.queues.following import following, pods_of
 from tests.queues.tenants import kueue_tenant
+from tests.replies import accepted
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 
 HOSTNAME = "kubernetes.io/hostname"
 OS = "kubernetes.io/os"
+FOREIGN = {"of": "somebody-else"}
+AWAY_FROM_FOREIGN = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": FOREIGN}, "topologyKey": HOSTNAME}
+        ]
+    }
+}
 BARE = pytest.mark.clusters("bare_kueue")
 
 
@@ -115,11 +124,36 @@ async def test_topology_that_does_not_exist_is_named(kueue: Kueue, tenant: Tenan
     kueue.create_queue(tenant.namespace, flavor=flavor, is_complete=False)
     async with GangService.connect(tenant.config) as gangs:
         with pytest.raises(
-            GangUnsupported, match="Topology nosuch of flavor .* of Kueue queue team does not"
+            GangUnsupported, match=r"Topology nosuch of flavor .* of Kueue queue team does not"
         ) as refused:
             await submit_gang(gangs, gang_spec(queue_name="team"))
     assert refused.value.remedy == "Ask the administrator of Kueue to create this object, or name another queue"
     assert tenant.forbidden_requests() == []
+
+
+@BARE
+async def test_gang_is_bound_in_part_while_a_pod_of_somebody_else_keeps_it_from_a_node(
+    kueue: Kueue, tenant: Tenant
+) -> None:
+    """Kueue chooses the nodes at the admission and pins the pods. Only the scheduler sees what keeps a pod away."""
+    create_topology_queue(kueue, tenant.namespace, HOSTNAME)
+    with tenant.plane.client() as admin:
+        pods = f"/api/v1/namespaces/{tenant.namespace}/pods"
+        node = accepted(admin.get("/api/v1/nodes"))["items"][0]["metadata"]["name"]
+        container = {"name": "main", "image": "python:3.12", "command": ["sleep", "3000"]}
+        foreign = {
+            "metadata": {"name": "foreign", "labels": FOREIGN},
+            "spec": {"nodeName": node, "containers": [container]},
+        }
+        accepted(admin.post(pods, json=foreign))
+        async with GangService.connect(tenant.config) as gangs:
+            submission = await submit_gang(gangs, gang_spec(2, cpu="3", queue_name="team", affinity=AWAY_FROM_FOREIGN))
+            async with following(tenant, submission) as gang:
+                line = await gang.line("2 pods, 1 placed")
+                assert "anti-affinity rules on 1 of 2 nodes" in line
+                accepted(admin.delete(f"{pods}/foreign", params={"gracePeriodSeconds": "0"}))
+                assert (await gang.event()).status is Status.SUCCEEDED
+    assert not [line for line in gang.lines if "Scheduling is blocked" in line]
 
 
 QUOTA_ONLY = "its flavor .* has no Topology, so a gang may be placed in part"

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     find_named_refusal,
     summarize_scheduler_message,
 )
-from airflow_provider_gangjobs.kube.views import PodGroupView, view
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -378,6 +378,22 @@ def test_wait_has_the_cause_and_not_the_message_of_pods_that_refer_to_it(others)
 
 
 TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+WORKLOAD = view(KueueWorkloadView, {"metadata": {"name": "job-train"}})
+SHOWN_WORKLOADS = {
+    "there is none": (None, True, WaitCause.WORKLOAD_MISSING),
+    "it is unknown whether there is one": (None, False, WaitCause.QUEUE),
+    "there is one": (WORKLOAD, True, WaitCause.QUEUE),
+}
+
+
+@pytest.mark.parametrize(("workload", "shows_queue", "cause"), SHOWN_WORKLOADS.values(), ids=SHOWN_WORKLOADS)
+def test_job_in_a_queue_without_a_workload_is_told_if_workloads_can_be_read(workload, shows_queue, cause):
+    queued = job().suspended().label(LABEL_KUEUE_QUEUE, "gpu")
+    seen = _observe(queued, queue_workload=workload, shows_queue=shows_queue)
+    assert seen.wait.cause is cause
+    assert ("WorkloadPriorityClass" in seen.waiting_for) is (cause is WaitCause.WORKLOAD_MISSING)
+
+
 GATES = {
     "all pods": (
         [pod(f"p{rank}").rank(rank).gated(TOPOLOGY_GATE).view() for rank in range(4)],

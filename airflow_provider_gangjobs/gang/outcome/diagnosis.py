@@ -246,6 +246,8 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.HALTED: "Submit the gang again.",
     WaitCause.QUEUE: "Raise queue_timeout, or find out which workloads hold the quota of the queue.",
     WaitCause.QUEUE_REFUSED: "Correct queue_name or the resources of the gang, or ask the administrator of the queue.",
+    WaitCause.WORKLOAD_MISSING: "Check that the WorkloadPriorityClass (queue_priority) and the PriorityClass "
+    "(priority_class) exist and that the manager of Kueue runs; its log has the error.",
     WaitCause.REQUEUE: "Raise queue_timeout, or name a queue whose flavors have a Topology.",
     WaitCause.IMAGE: "Check the name and tag of the image, and image_pull_secrets.",
     WaitCause.CONFIG: "Correct what the message names, or create it if it is a ConfigMap or a Secret.",

@@ -76,8 +76,8 @@ def queue_problems(
         remedy = "Name a WorkloadPriorityClass, or use priority_class"
         problems.append(Problem(field, f"{priority} is no WorkloadPriorityClass of the cluster", remedy))
     if level is not None and facts.topology_levels is not None and level not in facts.topology_levels:
-        known = ", ".join(facts.topology_levels)
-        remedy = f"Name one of {known}" if known else "Name a queue whose flavors have a Topology, or remove topology"
+        levels = ", ".join(facts.topology_levels)
+        remedy = f"Name one of {levels}" if levels else "Name a queue whose flavors have a Topology, or remove topology"
         problems.append(Problem("topology", f"{level} is a level of no Topology of queue {name}", remedy))
     return tuple(problems)
 

@@ -39,6 +39,7 @@ class WaitCause(StrEnum):
     HALTED = "halted"
     QUEUE = "queue"
     QUEUE_REFUSED = "queue-refused"
+    WORKLOAD_MISSING = "workload-missing"
     REQUEUE = "requeue"
     IMAGE = "image"
     CONFIG = "config"
@@ -64,6 +65,8 @@ class WaitInputs(Struct, frozen=True):
     queue_workload: KueueWorkloadView | None = None
     queue_position: int | None = None
     """The position in the ClusterQueue, from 1; `None` if it is unknown."""
+    shows_queue: bool = False
+    """Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`."""
     earlier_refusal: str = ""
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
 
@@ -90,22 +93,33 @@ _MANAGED_WITHOUT_QUEUE: Final = (
 )
 
 
+_WITHOUT_WORKLOAD: Final = (
+    "does not know the gang: Kueue has made no Workload for the Job. The WorkloadPriorityClass or the PriorityClass of "
+    "the gang may not exist, or the manager of Kueue does not run"
+)
+
+
 def explain_suspension(
     job: Job,
     workload: KueueWorkloadView | None = None,
     events: Sequence[EventView] = (),
     queue_position: int | None = None,
+    *,
+    shows_queue: bool = False,
 ) -> Wait:
     """Return why a Job is suspended, and who resumes it.
 
     :param workload: The Workload that Kueue has made for the Job, if it is known.
     :param events: Events of this Workload, if the Workload cannot be read.
     :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
+    :param shows_queue: Kueue's Workloads were read, so the Job has none if `workload` is `None`.
     """
     if job.is_halted:
         return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
     if job.queue and job.is_being_requeued:
         return Wait(WaitCause.REQUEUE, describe_requeue(job))
+    if job.queue and workload is None and shows_queue:
+        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {job.queue} {_WITHOUT_WORKLOAD}")
     if job.queue:
         return _explain_queue(explain_queue(job.queue, workload, events), queue_position)
     if workload is not None:
