@@ -62,6 +62,16 @@ async def test_priority_class_that_does_not_exist_is_named_with_its_remedy(tenan
     assert "Create the PriorityClass, or correct priority_class" in found[1]
 
 
+async def test_scheduling_gates_that_nobody_removes_are_named(tenant: Tenant) -> None:
+    pod = {"spec": {"schedulingGates": [{"name": "example.com/hold"}]}}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": pod}}
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(manifest=manifest))
+        event = await follow_gang(tenant, submission, Deadlines(assemble_s=6))
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.gated")
+    assert event.message.endswith("3 pods have scheduling gates: example.com/hold")
+
+
 async def test_second_submission_of_a_task_adopts_its_gang(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         first, second = await submit_gang(gangs, gang_spec()), await submit_gang(gangs, gang_spec())
