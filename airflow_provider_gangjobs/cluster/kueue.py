@@ -59,7 +59,7 @@ async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str)
         ClusterError: it is unknown whether the Workload is deactivated.
     """
     try:
-        found = await _workloads_of(client, namespace, job_uid)
+        found = await list_workloads(client, namespace, job_uid)
         patched = [await _deactivate(client, one) for one in found]
     except Forbidden:
         return Deactivation.FORBIDDEN
@@ -86,13 +86,19 @@ async def find_workload(client: KueueClient, namespace: str, job_uid: str) -> Fo
         ClusterError: this is unknown.
     """
     try:
-        found = await _workloads_of(client, namespace, job_uid)
+        found = await list_workloads(client, namespace, job_uid)
     except Forbidden:
         return None
     return found[0] if found else None
 
 
-async def _workloads_of(client: KueueClient, namespace: str, job_uid: str) -> list[FoundWorkload]:
+async def list_workloads(client: KueueClient, namespace: str, job_uid: str) -> list[FoundWorkload]:
+    """Return the Workloads of a Job; none if the cluster does not serve them.
+
+    Raises:
+        Forbidden: the permission to read them is missing.
+        ClusterError: this is unknown.
+    """
     for version in VERSIONS:
         resource = kueue_workloads(version)
         try:

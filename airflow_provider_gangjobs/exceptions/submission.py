@@ -109,6 +109,7 @@ class SubmissionConflict(GangJobError):
 
 
 _MISSING_NAMESPACE = re.compile(r'namespaces "[^"]*" not found')
+_MISSING_PRIORITY_CLASS = re.compile(r"no PriorityClass with name \S+ was found")
 
 
 @dataclass(eq=False, repr=False)
@@ -151,6 +152,8 @@ class SubmissionFailed(GangJobError):
             return "Run the task again: the next try completes the submission"
         if _MISSING_NAMESPACE.search(self.cause):
             return "Create the namespace, or correct the parameter namespace or the namespace of the connection"
+        if _MISSING_PRIORITY_CLASS.search(self.cause):
+            return "Create the PriorityClass, or correct priority_class"
         return "Correct the request"
 
 

@@ -177,11 +177,18 @@ class ContainerSpec(_View, frozen=True):
     restart_policy_rules: tuple[RestartRule, ...] = ()
 
 
+class SchedulingGate(_View, frozen=True):
+    """An item of `spec.schedulingGates`. The scheduler does not try to place a pod that has one."""
+
+    name: str = ""
+
+
 class PodSpec(_View, frozen=True):
     """The fields of the `spec` of a pod that are read. Without a node, `node_name` is empty."""
 
     node_name: str = ""
     restart_policy: str = ""
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
     containers: tuple[ContainerSpec, ...] = ()
     init_containers: tuple[ContainerSpec, ...] = ()
 
@@ -346,11 +353,14 @@ class PodGroupSpec(_View, frozen=True):
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     min_member: int | None = None
     """The same as `gang.min_count`, in PodGroups of Volcano and of coscheduling."""
+    queue: str = ""
+    """The queue of Volcano."""
 
 
 class PodGroupStatus(_View, frozen=True):
-    """`status` of a PodGroup."""
+    """`status` of a PodGroup. Those of the Workload API have no phase."""
 
+    phase: str = ""
     conditions: tuple[Condition, ...] = ()
 
 

@@ -169,6 +169,7 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
         "events": snapshot.events,
         "queue_workload": snapshot.queue_workload,
         "queue_position": snapshot.queue_position,
+        "shows_queue": snapshot.shows_queue,
     }
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, **evidence)

@@ -92,7 +92,8 @@ def _with_queue(found: _Found, queue: Guarantee) -> _Found:
     if found.scheduler is not None:
         return found
     reason = "; ".join(filter(None, (found.unserved, queue.reason)))
-    return found._replace(unserved=reason, advice=_ADVICE_QUEUE if queue.kept is None else found.advice)
+    advice = queue.advice or (_ADVICE_QUEUE if queue.kept is None else found.advice)
+    return found._replace(unserved=reason, advice=advice)
 
 
 class _Found(NamedTuple):

@@ -18,10 +18,10 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     queue_problems,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
+from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.render.job import render_job
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.queue_topology import read_cluster_object
+from airflow_provider_gangjobs.submission.queue_topology import find_cluster_object, read_topologies
 from airflow_provider_gangjobs.submission.steps import RepeatableStep
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def check_queue_in_cluster(progress: Progress) -> None:
     """Read the LocalQueues of the namespace, and the priority class if there is one.
 
     Raises:
-        InvalidGangSpec: the queue or the priority class does not exist.
+        InvalidGangSpec: the queue, the priority class, or the level of the Topology does not exist.
         SubmissionFailed: the queue is held.
     """
     name, defaults = str(progress.shape.kueue_queue), progress.shape.connection_defaults
@@ -58,7 +58,9 @@ async def check_queue_in_cluster(progress: Progress) -> None:
     if version is None:
         field = name_parameter("queue_name", defaults)
         raise InvalidGangSpec((Problem(field, NOT_INSTALLED, "Install Kueue, or remove queue_name"),))
-    if problems := queue_problems(name, priority, progress.attempt.namespace, facts, defaults):
+    topology = parse_topology(progress.spec.topology) if progress.spec.topology else None
+    level = topology[1] if topology else None
+    if problems := queue_problems(name, priority, progress.attempt.namespace, facts, defaults, level=level):
         raise InvalidGangSpec(problems)
     if (held := held_reason(name, facts)) is not None:
         raise progress.failed(STEP, held, transient=True, advice="Run the task again when the queue is active")
@@ -77,8 +79,10 @@ async def _read(progress: Progress, priority: str | None) -> tuple[str | None, Q
         queues = {str(queue["metadata"]["name"]): queue for queue in found}
         has_priority = await _has_priority(progress, version, priority)
         queue = queues.get(str(progress.shape.kueue_queue))
-        check = await _multikueue_check(progress, version, queue) if queue else None
-        return version, QueueFacts(queues, has_priority, check)
+        if queue is None:
+            return version, QueueFacts(queues, has_priority)
+        check = await _multikueue_check(progress, version, queue)
+        return version, QueueFacts(queues, has_priority, check, await _topology_levels(progress, version, queue))
     return None, QueueFacts()
 
 
@@ -87,16 +91,26 @@ async def _multikueue_check(progress: Progress, version: str, local_queue: Objec
 
     An inactive queue may have this reason, so the check is read before the queue counts as held.
     """
-    find = partial(read_cluster_object, progress.requests, version)
+    find = partial(find_cluster_object, progress.requests, version)
     try:
         cluster_queue = await find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])
-        for name in admission_checks(cluster_queue):
-            check = await find("admissionchecks", "AdmissionCheck", name)
+        for name in admission_checks(cluster_queue or {}):
+            check = await find("admissionchecks", "AdmissionCheck", name) or {}
             if check.get("spec", {}).get("controllerName") == MULTIKUEUE:
                 return name
     except Forbidden:
         pass
     return None
+
+
+async def _topology_levels(progress: Progress, version: str, local_queue: Object) -> tuple[str, ...] | None:
+    """Return the levels of the Topologies of the queue, if the gang names a level; None if they are unknown."""
+    if progress.spec.topology is None:
+        return None
+    try:
+        return (await read_topologies(progress.requests, version, local_queue["spec"]["clusterQueue"])).all_levels
+    except Forbidden:
+        return None
 
 
 async def _has_priority(progress: Progress, version: str, priority: str | None) -> bool | None:

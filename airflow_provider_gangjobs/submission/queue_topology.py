@@ -9,7 +9,11 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
-from airflow_provider_gangjobs.gang.schedulers.kueue_topology import flavor_names, topology_guarantee
+from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
+    QueueTopologies,
+    flavor_names,
+    topology_guarantee,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.objects import Object
@@ -37,20 +41,40 @@ async def _read(requests: RetryingRequests, version: str, queue: str) -> Guarant
     local = next((item for item in found if item["metadata"]["name"] == queue), None)
     if local is None:
         return Guarantee(False, f"{queue} is no LocalQueue of namespace {requests.namespace}")
-    cluster_queue = await read_cluster_object(
-        requests, version, "clusterqueues", "ClusterQueue", local["spec"]["clusterQueue"]
-    )
+    return topology_guarantee(queue, await read_topologies(requests, version, local["spec"]["clusterQueue"]))
+
+
+async def read_topologies(requests: RetryingRequests, version: str, cluster_queue: str) -> QueueTopologies:
+    """Return the flavors of a ClusterQueue and their Topologies. Not retried.
+
+    Raises:
+        Forbidden: a permission is missing.
+    """
+    find = partial(find_cluster_object, requests, version)
+    stored = await find("clusterqueues", "ClusterQueue", cluster_queue)
+    if stored is None:
+        return QueueTopologies(missing=(f"ClusterQueue {cluster_queue}",))
     flavors: dict[str, str | None] = {}
     levels: dict[str, list[str]] = {}
-    for name in flavor_names(cluster_queue):
-        flavor = await read_cluster_object(requests, version, "resourceflavors", "ResourceFlavor", name)
+    missing: list[str] = []
+    for name in flavor_names(stored):
+        flavor = await find("resourceflavors", "ResourceFlavor", name)
+        if flavor is None:
+            missing.append(f"ResourceFlavor {name}")
+            continue
         topology = flavors[name] = flavor.get("spec", {}).get("topologyName")
-        if topology is not None and topology not in levels:
-            stored = await read_cluster_object(requests, version, "topologies", "Topology", topology)
-            levels[topology] = [str(level["nodeLabel"]) for level in stored.get("spec", {}).get("levels") or ()]
-    return topology_guarantee(queue, flavors, levels)
+        if topology is None or topology in levels:
+            continue
+        found = await find("topologies", "Topology", topology)
+        if found is None:
+            missing.append(f"Topology {topology} of flavor {name}")
+            continue
+        levels[topology] = [str(level["nodeLabel"]) for level in found.get("spec", {}).get("levels") or ()]
+    return QueueTopologies(flavors, levels, missing)
 
 
-async def read_cluster_object(requests: RetryingRequests, version: str, plural: str, kind: str, name: str) -> Object:
-    """Return an object of Kueue that has no namespace; an empty one if the object does not exist. Not retried."""
-    return await requests.find_once(Resource(KUEUE_GROUP, version, plural, kind, namespaced=False), name) or {}
+async def find_cluster_object(
+    requests: RetryingRequests, version: str, plural: str, kind: str, name: str
+) -> Object | None:
+    """Return an object of Kueue that has no namespace; `None` if the object does not exist. Not retried."""
+    return await requests.find_once(Resource(KUEUE_GROUP, version, plural, kind, namespaced=False), name)

@@ -168,14 +168,11 @@ async def _find_stored(step: Step, progress: Progress) -> Object | None:
         raise progress.failed(step.name, str(error), transient=error.transient) from error
 
 
-_WEBHOOK: Final = "admission webhook"
-"""Part of the message of a request that an admission webhook has refused. The status is 403, as it is when a permission
-is missing."""
 # Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
 _NOT_READY: Final = ("not yet ready to handle request", "not found")
-MISSING_PERMISSION_ADVICE: Final = "Give the service account this permission; see the documented Role"
 _MISSING_PERMISSION: Final = re.compile(r'User ".*" cannot ')
-"""Part of the message of a request without the permission. A RoleBinding whose Role does not exist adds "not found"."""
+"""Part of the message of a request without the permission. A RoleBinding whose Role does not exist adds "not found".
+Admission plugins and webhooks also answer 403, for example if a PriorityClass does not exist."""
 
 
 def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> None:
@@ -185,9 +182,15 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
         return
     if isinstance(error, NotFound) and (meaning := step.not_found(progress, error)) is not None:
         raise meaning from error
-    is_permission_missing = isinstance(error, Forbidden) and _WEBHOOK not in error.message
-    advice = MISSING_PERMISSION_ADVICE if is_permission_missing else ""
+    advice = permission_advice(error)
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
+
+
+def permission_advice(error: ClusterError) -> str:
+    """Return what to do if the service account lacks a permission; empty if the request failed for another reason."""
+    if isinstance(error, Forbidden) and _MISSING_PERMISSION.search(error.message):
+        return "Give the service account this permission; see the documented Role"
+    return ""
 
 
 def _is_not_ready(message: str) -> bool:
@@ -199,4 +202,4 @@ def _is_quota_exceeded(error: ClusterError) -> bool:
     return isinstance(error, Forbidden) and "exceeded quota" in error.message
 
 
-__all__ = ["MISSING_PERMISSION_ADVICE", "WEBHOOK_WAIT_S", "RepeatableStep", "Step", "run_step"]
+__all__ = ["WEBHOOK_WAIT_S", "RepeatableStep", "Step", "permission_advice", "run_step"]

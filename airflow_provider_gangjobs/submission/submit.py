@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt
@@ -69,7 +69,7 @@ from airflow_provider_gangjobs.submission.role_jobs import (
     finish_halts,
 )
 from airflow_provider_gangjobs.submission.step_order import steps_of
-from airflow_provider_gangjobs.submission.steps import MISSING_PERMISSION_ADVICE, run_step
+from airflow_provider_gangjobs.submission.steps import permission_advice, run_step
 from airflow_provider_gangjobs.submission.submission import Submission, state_of
 
 if TYPE_CHECKING:
@@ -238,8 +238,7 @@ def _step(where: str, name: str) -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        advice = MISSING_PERMISSION_ADVICE if isinstance(error, Forbidden) else ""
-        raise SubmissionFailed(where, name, str(error), error.transient, advice) from error
+        raise SubmissionFailed(where, name, str(error), error.transient, permission_advice(error)) from error
 
 
 def _taken_over(job: Job) -> SubmissionFailed:

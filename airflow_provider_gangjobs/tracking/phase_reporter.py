@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 SHORT_WAIT_S: Final = 3.0
 """Times of the API server have whole seconds, so a wait of three seconds by these times lasted two seconds or more."""
 _USUALLY_SHORT: Final = frozenset(
-    {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER, WaitCause.SIDECAR}
+    {
+        WaitCause.CONTROLLER,
+        WaitCause.SUBMISSION,
+        WaitCause.WORKLOAD_MISSING,
+        WaitCause.PODS_MISSING,
+        WaitCause.GATED,
+        WaitCause.SCHEDULER,
+        WaitCause.SIDECAR,
+    }
 )
 """Every gang waits for these, usually for less than a second."""
 

@@ -61,6 +61,7 @@ class WaitEvidence:
             "events": (*self._events, *self._queue_events, *events),
             "queue_workload": self._watch.queue_workload,
             "queue_position": self._watch.queue_position,
+            "shows_queue": self._watch.shows_queue,
             "earlier_refusal": self._refusal,
             "ran_after_start": self._ran_after_start,
         }

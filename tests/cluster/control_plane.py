@@ -51,7 +51,12 @@ AUDIT_POLICY = {
 
 
 class ControlPlaneError(Exception):
-    """A component did not start; the message has the end of its log."""
+    """The program was not built, or a component did not start; the message has the command, or the end of the log."""
+
+
+def missing_program(release: str) -> str:
+    """Return that the control plane of this release was not built, and the command that builds it."""
+    return f"no control plane of Kubernetes {release}: {MISSING_BINARY_ADVICE}"
 
 
 def skip_or_fail(missing: str) -> NoReturn:
@@ -105,7 +110,13 @@ class ControlPlane:
         return self.folder / "audit.log"
 
     def start(self) -> None:
-        """Start the components in order and wait until each answers."""
+        """Start the components in order and wait until each answers.
+
+        Raises:
+            ControlPlaneError: the program was not built, or a component did not start.
+        """
+        if not self.binary.is_file():
+            raise ControlPlaneError(missing_program(release_flags(self.release)[0]))
         self.folder.mkdir(parents=True, exist_ok=True)
         etcd_port = self._start_etcd()
         self._start_apiserver(etcd_port)
@@ -348,7 +359,7 @@ def running_plane(release: str, folder: Path, *, workload_with_job: bool = False
     """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
     built, _ = release_flags(release)
     if not BUILDER.is_current(built):
-        skip_or_fail(f"no control plane of Kubernetes {built}: {MISSING_BINARY_ADVICE}")
+        skip_or_fail(missing_program(built))
     plane = ControlPlane(release, binary(built), folder, workload_with_job=workload_with_job)
     try:
         plane.start()

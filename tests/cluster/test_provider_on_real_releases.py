@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -61,6 +62,29 @@ async def test_a_gang_that_cannot_fit_places_nothing_and_times_out(tenant: Tenan
         job = await gangs.client.get(JOBS, submission.ref.name, tenant.namespace)
     assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
     assert job["spec"]["activeDeadlineSeconds"] == 0
+
+
+async def test_priority_class_that_does_not_exist_is_named_with_its_remedy(tenant: Tenant) -> None:
+    """Release 1.37 refuses the PodGroup, which has a priority there. Earlier releases refuse the pods."""
+    async with GangService.connect(tenant.config) as gangs:
+        try:
+            submission = await submit_gang(gangs, gang_spec(priority_class="nosuch"))
+            event = await follow_gang(tenant, submission, Deadlines(assemble_s=25))
+            found = event.message, event.remedy
+        except SubmissionFailed as error:
+            found = error.evidence, error.remedy
+    assert "no PriorityClass with name nosuch was found" in found[0]
+    assert "Create the PriorityClass, or correct priority_class" in found[1]
+
+
+async def test_scheduling_gates_that_nobody_removes_are_named(tenant: Tenant) -> None:
+    pod = {"spec": {"schedulingGates": [{"name": "example.com/hold"}]}}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": pod}}
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(manifest=manifest))
+        event = await follow_gang(tenant, submission, Deadlines(assemble_s=6))
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.gated")
+    assert event.message.endswith("3 pods have scheduling gates: example.com/hold")
 
 
 async def test_second_submission_of_a_task_adopts_its_gang(tenant: Tenant) -> None:

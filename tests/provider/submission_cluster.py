@@ -179,6 +179,8 @@ class SubmissionCluster:
             assert len(self.objects(PODGROUPS)) == int(self.bench.registry.release.has_pod_groups)
 
 
+NO_PERMISSION: Final = 'jobs.batch is forbidden: User "system:serviceaccount:ml:airflow" cannot write resource "jobs"'
+"""What the API server says if the service account lacks a permission."""
 FIND_KUEUE: Final = "GET /apis/kueue.x-k8s.io"
 """The request of a submission that asks whether the cluster serves Kueue, as `InterceptedClient` records it."""
 

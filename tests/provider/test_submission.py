@@ -24,7 +24,7 @@ from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
-from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, running_cluster
+from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
@@ -319,7 +319,7 @@ async def test_job_that_changes_at_each_try_is_an_error(cluster):
 
 async def test_adoption_that_is_forbidden_is_an_error(cluster):
     await cluster.submit(claim="ti-1")
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH"))
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message=NO_PERMISSION))
     with pytest.raises(SubmissionFailed, match=r"403.*see the documented Role") as caught:
         await cluster.submit(claim="ti-2")
     assert (caught.value.step, caught.value.retryable) == ("adopt the Job", False)
@@ -327,10 +327,39 @@ async def test_adoption_that_is_forbidden_is_an_error(cluster):
 
 async def test_earlier_attempt_that_may_not_be_deleted_is_named_with_the_missing_right(cluster):
     await cluster.submit(claim="ti-1")
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="DELETE", times=None))
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="DELETE", times=None, message=NO_PERMISSION))
     with pytest.raises(SubmissionFailed, match=r"403.*see the documented Role") as caught:
         await cluster.submit(claim="ti-2", reattach="never")
     assert (caught.value.step, caught.value.retryable) == ("delete an earlier attempt", False)
+
+
+REFUSALS = {
+    "no permission": (
+        f'{NO_PERMISSION}: RBAC: role.rbac.authorization.k8s.io "gangs" not found',
+        False,
+        "Give the service account this permission; see the documented Role",
+    ),
+    "quota": ('services "train" is forbidden: exceeded quota: team', True, "Run the task again"),
+    "admission plugin": ('services "train" is forbidden: violates PodSecurity "restricted"', False, "Correct the"),
+    "webhook": ('admission webhook "a.b.io" denied the request: no', False, "Correct the request"),
+}
+
+
+@pytest.mark.parametrize(("message", "retryable", "remedy"), REFUSALS.values(), ids=REFUSALS)
+async def test_remedy_of_a_forbidden_request_fits_who_has_refused_it(cluster, message, retryable, remedy):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="services", message=message, times=None))
+    with pytest.raises(SubmissionFailed) as caught:
+        await cluster.submit()
+    assert caught.value.retryable is retryable
+    assert caught.value.remedy.startswith(remedy)
+
+
+async def test_priority_class_that_does_not_exist_is_named_with_its_remedy():
+    async with running_cluster("1.37") as cluster:
+        with pytest.raises(SubmissionFailed, match="no PriorityClass with name urgent was found") as caught:
+            await cluster.submit(GangSpec(image="trainer:1", workers=4, priority_class="urgent"))
+        assert caught.value.remedy == "Create the PriorityClass, or correct priority_class"
+        assert (caught.value.retryable, cluster.live_jobs()) == (False, [])
 
 
 async def test_a_fallback_without_permission_for_events_still_runs():

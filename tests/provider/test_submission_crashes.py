@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points, dies, may_die
 from tests.examples import examples
-from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
+from tests.provider.submission_cluster import GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
 
 if TYPE_CHECKING:
     from tests.provider.submission_cluster import SubmissionCluster
@@ -130,7 +130,7 @@ async def test_server_that_stays_broken_is_an_error_and_the_submission_can_be_co
 
 @pytest.mark.parametrize(("path", "step"), [("podgroups", "create PodGroup"), ("jobs$", "create Job")])
 async def test_refused_submission_is_an_error_and_leaves_nothing(cluster, path, step):
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, times=None))
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, message=NO_PERMISSION, times=None))
     with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
         await cluster.submit()
     assert (caught.value.step, caught.value.retryable) == (step, False)

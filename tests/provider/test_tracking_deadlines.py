@@ -91,6 +91,41 @@ async def test_gang_whose_scheduler_has_overwritten_the_cause_times_out_as_unsch
     assert len(follower.reports) == 1, [report.line for report in follower.reports]
 
 
+GATE = "kueue.x-k8s.io/topology"
+
+
+def remove_gates(plane: VirtualControlPlane) -> None:
+    """Let the scheduler place the pods, as Kueue does when it has chosen their nodes."""
+    for pod in plane.pods():
+        plane.registry.patch(
+            PODS, pod["metadata"]["name"], NAMESPACE, {"spec": {"schedulingGates": None}}, PatchKind.MERGE
+        )
+
+
+@pytest.mark.parametrize(
+    ("gated_s", "reported"),
+    [
+        (1, ["Insufficient cpu on 1 of 1 nodes"]),
+        (20, [f"2 pods have scheduling gates: {GATE}", "Insufficient cpu on 1 of 1 nodes"]),
+        (90, [f"2 pods have scheduling gates: {GATE}"]),
+    ],
+    ids=["removed soon", "removed late", "never removed in time"],
+)
+@in_virtual_time
+async def test_scheduling_gates_of_a_gang_are_reported_if_they_stay_and_hide_no_cause(gated_s, reported):
+    async with VirtualControlPlane.running(cpu="1") as plane:
+        ref = plane.submit(workers=2, gang=False, pod={"schedulingGates": [{"name": GATE}]})
+        follower = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
+        await plane.until(lambda: len(plane.pods()) == 2)
+        await asyncio.sleep(gated_s)
+        remove_gates(plane)
+        event = await follower.event()
+    assert [report.waiting_for for report in follower.reports if report.phase is Phase.ASSEMBLING] == reported
+    cause = "gated" if reported[-1].endswith(GATE) else "unschedulable"
+    assert (event.status, event.reason) == (Status.TIMEOUT, f"Deadline.assembling.{cause}")
+    assert ("manager of Kueue" in event.remedy) is (cause == "gated")
+
+
 @in_virtual_time
 async def test_halted_gang_gives_its_capacity_back():
     async with VirtualControlPlane.running(cpu="4") as plane:

@@ -307,6 +307,19 @@ async def test_bad_queue_is_refused_before_anything_is_created(
         assert await gangs.client.list(JOBS, tenant.namespace) == []
 
 
+async def test_gang_for_which_kueue_makes_no_workload_says_so(kueue: Kueue, plane: ControlPlane) -> None:
+    """Without the ClusterRole, a WorkloadPriorityClass that does not exist is not refused by the submission."""
+    with kueue_tenant(plane, "no cluster role", cluster_role=False) as tenant:
+        kueue.create_queue(tenant.namespace)
+        async with GangService.connect(tenant.config) as gangs:
+            submission = await submit_gang(gangs, gang_spec(queue_name=QUEUE, queue_priority="nosuch"))
+            async with following(tenant, submission, Deadlines(queue_s=8)) as gang:
+                event = await gang.event()
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.workload-missing")
+    assert "Kueue has made no Workload for the Job" in event.message
+    assert "WorkloadPriorityClass (queue_priority)" in event.remedy
+
+
 async def test_gang_without_the_rights_of_kueue_runs_and_times_out(kueue: Kueue, plane: ControlPlane) -> None:
     with kueue_tenant(plane, "no rights of kueue", role=False, cluster_role=False) as tenant:
         kueue.create_queue(tenant.namespace)

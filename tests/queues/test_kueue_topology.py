@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.exceptions import GangUnsupported
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.queues.following import following, pods_of
 from tests.queues.tenants import kueue_tenant
+from tests.replies import accepted
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 
 HOSTNAME = "kubernetes.io/hostname"
 OS = "kubernetes.io/os"
+FOREIGN = {"of": "somebody-else"}
+AWAY_FROM_FOREIGN = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": FOREIGN}, "topologyKey": HOSTNAME}
+        ]
+    }
+}
 BARE = pytest.mark.clusters("bare_kueue")
 
 
@@ -77,6 +86,74 @@ async def test_one_topology_domain_can_be_required(kueue: Kueue, tenant: Tenant)
         submission = await submit_gang(gangs, spec)
         async with following(tenant, submission) as gang:
             await gang.line("allows to fit only 2 out of 3 pod(s)")
+
+
+async def test_level_that_no_topology_of_the_queue_has_is_refused(kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(kueue, tenant.namespace, OS, HOSTNAME)
+    kueue.create_queue(tenant.namespace, name="quota")
+    remedies = {"team": f"Name one of {OS}, {HOSTNAME}", "quota": "Name a queue whose flavors have a Topology"}
+    async with GangService.connect(tenant.config) as gangs:
+        for queue, remedy in remedies.items():
+            for mode in ("required", "preferred"):
+                with pytest.raises(
+                    InvalidGangSpec, match=f"rack is a level of no Topology of queue {queue}"
+                ) as refused:
+                    await submit_gang(gangs, gang_spec(queue_name=queue, topology=f"{mode}:rack", gang="preferred"))
+                assert remedy in str(refused.value)
+        assert await gangs.client.list(JOBS, tenant.namespace) == []
+    assert tenant.forbidden_requests() == []
+
+
+async def test_level_that_no_topology_has_is_a_refusal_of_the_queue_where_topologies_cannot_be_read(
+    kueue: Kueue,
+) -> None:
+    with kueue_tenant(kueue.plane, "no cluster role", cluster_role=False) as tenant:
+        create_topology_queue(kueue, tenant.namespace, OS, HOSTNAME)
+        async with GangService.connect(tenant.config) as gangs:
+            submission = await submit_gang(gangs, gang_spec(queue_name="team", topology="required:rack"))
+            async with following(tenant, submission, Deadlines(queue_s=5)) as gang:
+                event = await gang.event()
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
+    assert "cannot admit the gang" in event.message
+    assert event.remedy.startswith("Correct topology")
+
+
+@BARE
+async def test_topology_that_does_not_exist_is_named(kueue: Kueue, tenant: Tenant) -> None:
+    flavor = {"nodeLabels": {OS: "linux"}, "topologyName": "nosuch"}
+    kueue.create_queue(tenant.namespace, flavor=flavor, is_complete=False)
+    async with GangService.connect(tenant.config) as gangs:
+        with pytest.raises(
+            GangUnsupported, match=r"Topology nosuch of flavor .* of Kueue queue team does not"
+        ) as refused:
+            await submit_gang(gangs, gang_spec(queue_name="team"))
+    assert refused.value.remedy == "Ask the administrator of Kueue to create this object, or name another queue"
+    assert tenant.forbidden_requests() == []
+
+
+@BARE
+async def test_gang_is_bound_in_part_while_a_pod_of_somebody_else_keeps_it_from_a_node(
+    kueue: Kueue, tenant: Tenant
+) -> None:
+    """Kueue chooses the nodes at the admission and pins the pods. Only the scheduler sees what keeps a pod away."""
+    create_topology_queue(kueue, tenant.namespace, HOSTNAME)
+    with tenant.plane.client() as admin:
+        pods = f"/api/v1/namespaces/{tenant.namespace}/pods"
+        node = accepted(admin.get("/api/v1/nodes"))["items"][0]["metadata"]["name"]
+        container = {"name": "main", "image": "python:3.12", "command": ["sleep", "3000"]}
+        foreign = {
+            "metadata": {"name": "foreign", "labels": FOREIGN},
+            "spec": {"nodeName": node, "containers": [container]},
+        }
+        accepted(admin.post(pods, json=foreign))
+        async with GangService.connect(tenant.config) as gangs:
+            submission = await submit_gang(gangs, gang_spec(2, cpu="3", queue_name="team", affinity=AWAY_FROM_FOREIGN))
+            async with following(tenant, submission) as gang:
+                line = await gang.line("2 pods, 1 placed")
+                assert "anti-affinity rules on 1 of 2 nodes" in line
+                accepted(admin.delete(f"{pods}/foreign", params={"gracePeriodSeconds": "0"}))
+                assert (await gang.event()).status is Status.SUCCEEDED
+    assert not [line for line in gang.lines if "Scheduling is blocked" in line]
 
 
 QUOTA_ONLY = "its flavor .* has no Topology, so a gang may be placed in part"

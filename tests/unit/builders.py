@@ -156,6 +156,12 @@ class PodBuilder:
     def unschedulable(self, message: str, when: float = 2) -> Self:
         return self.condition("PodScheduled", False, when, "Unschedulable", message)
 
+    def gated(self, *gates: str, when: float = 2) -> Self:
+        """The API server has created the pod with these scheduling gates; without any, they were removed since."""
+        self.obj["spec"]["schedulingGates"] = [{"name": gate} for gate in gates]
+        message = "Scheduling is blocked due to non-empty scheduling gates"
+        return self.condition("PodScheduled", False, when, "SchedulingGated", message)
+
     def waiting(self, reason: str, message: str = "") -> Self:
         return self._container({"waiting": {"reason": reason, "message": message}})
 

@@ -192,3 +192,38 @@ def test_every_wait_that_can_time_out_has_a_remedy(cause):
 def test_remedy_of_a_gang_that_cannot_be_placed_fits_the_reason(message, remedy):
     found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, f"assembling: 2 pods, none placed. {message}")
     assert found.remedy.startswith(remedy)
+
+
+REMEDIES_BY_TEXT = {
+    "a queue that Volcano does not know": (
+        WaitCause.SCHEDULER,
+        "Volcano has not processed the PodGroup: its queue research may not exist, or Volcano does not run",
+        "Correct the annotation scheduling.volcano.sh/queue-name",
+    ),
+    "a level that no Topology has": (
+        WaitCause.QUEUE_REFUSED,
+        'Kueue queue team cannot admit the gang: Flavor "gpu" does not contain the requested level',
+        "Correct topology",
+    ),
+    "too many resources": (
+        WaitCause.QUEUE_REFUSED,
+        "Kueue queue team cannot admit the gang: insufficient quota for cpu > maximum capacity (4)",
+        "Correct queue_name or the resources",
+    ),
+    "pods without their priority class": (
+        WaitCause.PODS_MISSING,
+        '3 pods could not be created: pods "train-0-0" is forbidden: no PriorityClass with name urgent was found',
+        "Create the PriorityClass, or correct priority_class",
+    ),
+    "pods above a quota": (
+        WaitCause.PODS_MISSING,
+        '3 pods could not be created: pods "train-0-0" is forbidden: exceeded quota: pods',
+        "Look at the events of the Job",
+    ),
+    "a scheduler that is silent": (WaitCause.SCHEDULER, "Waits for the scheduler", "Check that the scheduler runs"),
+}
+
+
+@pytest.mark.parametrize(("cause", "message", "remedy"), REMEDIES_BY_TEXT.values(), ids=REMEDIES_BY_TEXT)
+def test_remedy_of_a_wait_fits_what_the_message_names(cause, message, remedy):
+    assert diagnose_timeout(Phase.ASSEMBLING, cause, message).remedy.startswith(remedy)

@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     find_named_refusal,
     summarize_scheduler_message,
 )
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -289,7 +290,7 @@ def test_refused_pods_are_explained_by_the_last_event():
 def test_podgroup_explains_the_wait_when_the_pods_do_not():
     group = podgroup(4)
     condition = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "minCount (4) cannot be satisfied"}
-    group = type(group)(group.metadata, group.spec, type(group.status)((_condition(condition),)))
+    group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(_condition(condition),)))
     assert _observe(job().resumed(1), ranks(4), group).waiting_for == "minCount (4) cannot be satisfied"
 
 
@@ -330,6 +331,9 @@ NODE_REASONS = {
     "preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, "
     "1 Preemption is not helpful for scheduling.": (
         "Insufficient cpu on 1 of 2 nodes; had untolerated taint(s) on 1 of 2 nodes"
+    ),
+    "0/5 nodes are unavailable: 1 node(s) had untolerated taint(s), 4 Insufficient cpu.": (
+        "Insufficient cpu on 4 of 5 nodes; had untolerated taint(s) on 1 of 5 nodes"
     ),
     "0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node a, "
     "preempting 1 victims": "Insufficient cpu on 2 of 2 nodes",
@@ -386,11 +390,15 @@ FIT_FAILED = (
 )
 
 
+TIMED_OUT = "0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin Coscheduling."
+
+
 @pytest.mark.parametrize(
     "others",
     [
         "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
         "0/1 nodes are available: 1 rejection in Unreserve.",
+        TIMED_OUT,
         "0/1 nodes are available: 1 PodGroup not found.",
         "Pod ml/train-0-2 can possibly be assigned to node-0",
         "pod group is not ready, 3 Pending, 3 minAvailable; Pending: 3 Unschedulable",
@@ -400,6 +408,53 @@ def test_wait_has_the_cause_and_not_the_message_of_pods_that_refer_to_it(others)
     pods = [pod(f"pod-{rank}").rank(rank).unschedulable(others).view() for rank in range(3)]
     pods.append(pod("pod-3").rank(3).unschedulable(FIT_FAILED).view())
     assert _observe(job().resumed(1), pods).waiting_for == "Insufficient cpu on 2 of 2 nodes"
+
+
+TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+WORKLOAD = view(KueueWorkloadView, {"metadata": {"name": "job-train"}})
+SHOWN_WORKLOADS = {
+    "there is none": (None, True, WaitCause.WORKLOAD_MISSING),
+    "it is unknown whether there is one": (None, False, WaitCause.QUEUE),
+    "there is one": (WORKLOAD, True, WaitCause.QUEUE),
+}
+
+
+@pytest.mark.parametrize(("workload", "shows_queue", "cause"), SHOWN_WORKLOADS.values(), ids=SHOWN_WORKLOADS)
+def test_job_in_a_queue_without_a_workload_is_told_if_workloads_can_be_read(workload, shows_queue, cause):
+    queued = job().suspended().label(LABEL_KUEUE_QUEUE, "gpu")
+    seen = _observe(queued, queue_workload=workload, shows_queue=shows_queue)
+    assert seen.wait.cause is cause
+    assert ("WorkloadPriorityClass" in seen.waiting_for) is (cause is WaitCause.WORKLOAD_MISSING)
+
+
+GATES = {
+    "all pods": (
+        [pod(f"p{rank}").rank(rank).gated(TOPOLOGY_GATE).view() for rank in range(4)],
+        WaitCause.GATED,
+        f"4 pods have scheduling gates: {TOPOLOGY_GATE}",
+    ),
+    "one pod, several gates": (
+        [*ranks(3), pod("p").rank(3).gated("a.io/x", "b.io/y").view()],
+        WaitCause.GATED,
+        "1 pod has scheduling gates: a.io/x, b.io/y",
+    ),
+    "most pods, and the scheduler has refused one": (
+        [*ranks(3, lambda one: one.gated(TOPOLOGY_GATE)), pod("p").rank(3).unschedulable(FIT_FAILED).view()],
+        WaitCause.UNSCHEDULABLE,
+        "Insufficient cpu on 2 of 2 nodes",
+    ),
+    "removed, and the scheduler has not tried": (
+        ranks(4, lambda one: one.gated()),
+        WaitCause.SCHEDULER,
+        "Waits for the scheduler",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pods", "cause", "text"), GATES.values(), ids=GATES)
+def test_scheduling_gates_are_named_and_hide_no_cause(pods, cause, text):
+    seen = _observe(job(4).resumed(1), pods)
+    assert (seen.wait.cause, seen.wait.text) == (cause, text)
 
 
 REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
@@ -412,6 +467,7 @@ TOO_FEW = "0/2 nodes are available: pre-filter pod train-0 cannot find enough si
     [
         ([REJECTED, REJECTED, REJECTED_LATER], WaitCause.UNSCHEDULABLE),
         ([REJECTED_LATER, TOO_FEW, TOO_FEW], WaitCause.UNSCHEDULABLE),
+        ([TIMED_OUT, TIMED_OUT, REJECTED], WaitCause.UNSCHEDULABLE),
         ([TOO_FEW, TOO_FEW, TOO_FEW], WaitCause.SCHEDULER),
     ],
 )
@@ -425,10 +481,11 @@ def test_a_gang_that_was_rejected_is_unschedulable_though_no_pod_names_the_cause
     ("message", "text"),
     [
         (REJECTED, "Insufficient cpu on 2 of 2 nodes"),
+        (TIMED_OUT, "Insufficient cpu on 2 of 2 nodes"),
         ("0/2 nodes are available: 2 Insufficient memory.", "Insufficient memory on 2 of 2 nodes"),
         (TOO_FEW, NO_CAUSE_NAMED),
     ],
-    ids=["overwritten", "replaced", "begun again"],
+    ids=["overwritten", "overwritten at the node", "replaced", "begun again"],
 )
 def test_the_cause_that_was_named_before_explains_a_rejection_that_has_overwritten_it(message, text):
     pods = ranks(4, lambda one: one.unschedulable(message))
@@ -455,11 +512,25 @@ def test_a_placed_gang_has_no_earlier_refusal():
     assert (seen.wait.cause, seen.refusal) == (WaitCause.STARTING, "")
 
 
+VOLCANO_JOB = job().resumed(1).annotation("gangjobs.airflow/gang", "gang:volcano")
+VOLCANO_STATES = {
+    "no such queue": ({}, "Volcano has not processed the PodGroup: its queue research may not exist, or Volcano"),
+    "processed": ({"phase": "Pending"}, "The scheduler waits until 4 pods can be placed at once"),
+}
+
+
+@pytest.mark.parametrize(("status", "text"), VOLCANO_STATES.values(), ids=VOLCANO_STATES)
+def test_a_group_that_volcano_has_not_processed_names_its_queue(status, text):
+    group = view(PodGroupView, {"spec": {"minMember": 4, "queue": "research"}, "status": status})
+    seen = _observe(VOLCANO_JOB, ranks(4), group)
+    assert seen.wait.cause is WaitCause.SCHEDULER
+    assert seen.waiting_for.startswith(text)
+
+
 def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():
     message = "2/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable"
     waits = _condition({"type": "Unschedulable", "status": "True", "message": message})
     group = podgroup(4)
-    group = type(group)(group.metadata, group.spec, type(group.status)((waits,)))
-    volcano = job().resumed(1).annotation("gangjobs.airflow/gang", "gang:volcano")
+    group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(waits,)))
     pods = ranks(4, lambda builder: builder.unschedulable("Pod ml/train-0 can possibly be assigned to node-0"))
-    assert _observe(volcano, pods, group).waiting_for == message
+    assert _observe(VOLCANO_JOB, pods, group).waiting_for == message

@@ -24,6 +24,8 @@ STATES: dict[str, Callable[[PodBuilder], PodBuilder]] = {
     "held": lambda made: made.held(),
     "refused": lambda made: made.unschedulable("0/3 nodes are available: 3 Insufficient cpu."),
     "refused otherwise": lambda made: made.unschedulable("the gang is not complete"),
+    "gated": lambda made: made.gated("kueue.x-k8s.io/topology"),
+    "not gated any more": lambda made: made.gated(),
     "placed": lambda made: made.on("node-1"),
     "without its image": lambda made: made.on("node-1").waiting("ErrImagePull", "no such image"),
     "without its secret": lambda made: made.on("node-1").waiting("CreateContainerConfigError", "no secret"),

@@ -23,7 +23,12 @@ from airflow_provider_gangjobs.gang.queues.checks import (
 )
 from airflow_provider_gangjobs.gang.queues.kueue import Kueue
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
-from airflow_provider_gangjobs.gang.schedulers.kueue_topology import HOSTNAME, flavor_names, topology_guarantee
+from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
+    HOSTNAME,
+    QueueTopologies,
+    flavor_names,
+    topology_guarantee,
+)
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
@@ -96,19 +101,46 @@ def test_job_that_runs_in_another_queue_stays_in_it() -> None:
 
 
 GUARANTEES = {
-    "topology to the hostname": ({"a": "t"}, {"t": ["zone", HOSTNAME]}, True, ""),
-    "no topology": ({"a": "t", "b": None}, {"t": [HOSTNAME]}, False, "its flavor b has no Topology"),
-    "topology to the zone": ({"a": "t"}, {"t": ["zone"]}, False, f"does not end with {HOSTNAME}"),
-    "topology that does not exist": ({"a": "t"}, {"t": []}, False, f"does not end with {HOSTNAME}"),
-    "no flavors": ({}, {}, False, "has no flavors"),
+    "topology to the hostname": (QueueTopologies({"a": "t"}, {"t": ["zone", HOSTNAME]}), True, ""),
+    "no topology": (QueueTopologies({"a": "t", "b": None}, {"t": [HOSTNAME]}), False, "its flavor b has no Topology"),
+    "topology to the zone": (QueueTopologies({"a": "t"}, {"t": ["zone"]}), False, f"does not end with {HOSTNAME}"),
+    "topology without levels": (QueueTopologies({"a": "t"}, {"t": []}), False, f"does not end with {HOSTNAME}"),
+    "topology that does not exist": (
+        QueueTopologies({"a": "t"}, missing=["Topology t of flavor a"]),
+        False,
+        "Topology t of flavor a of Kueue queue team does not exist",
+    ),
+    "no flavors": (QueueTopologies(), False, "has no flavors"),
 }
 
 
-@pytest.mark.parametrize(("flavors", "levels", "kept", "reason"), GUARANTEES.values(), ids=GUARANTEES)
-def test_queue_keeps_gangs_if_each_flavor_chooses_nodes(flavors: Any, levels: Any, kept: bool, reason: str) -> None:
-    found = topology_guarantee("team", flavors, levels)
+@pytest.mark.parametrize(("topologies", "kept", "reason"), GUARANTEES.values(), ids=GUARANTEES)
+def test_queue_keeps_gangs_if_each_flavor_chooses_nodes(topologies: QueueTopologies, kept: bool, reason: str) -> None:
+    found = topology_guarantee("team", topologies)
     assert found.kept is kept
     assert reason in found.reason
+    assert ("create this object" in found.advice) is bool(topologies.missing)
+
+
+LEVELS = {
+    "of one of the Topologies": (("zone", HOSTNAME), "zone", None),
+    "of none": (("zone", HOSTNAME), "rack", f"Name one of zone, {HOSTNAME}"),
+    "in a queue without a Topology": ((), "zone", "Name a queue whose flavors have a Topology, or remove topology"),
+    "in a queue that cannot be read": (None, "rack", None),
+    "no level is named": (("zone",), None, None),
+}
+
+
+@pytest.mark.parametrize(("known", "level", "remedy"), LEVELS.values(), ids=LEVELS)
+def test_level_that_no_topology_of_the_queue_has_is_a_problem(known: Any, level: Any, remedy: Any) -> None:
+    found = queue_problems("team", None, "ns", QueueFacts(TEAM, topology_levels=known), level=level)
+    assert [(problem.path, problem.remedy) for problem in found] == ([("topology", remedy)] if remedy else [])
+
+
+def test_levels_of_a_queue_that_is_not_complete_are_unknown() -> None:
+    levels = {"t": ["zone", HOSTNAME], "u": ["rack", HOSTNAME]}
+    assert QueueTopologies({"a": "t", "b": "u"}, levels).all_levels == ("zone", HOSTNAME, "rack")
+    assert QueueTopologies({"a": "t", "b": "u"}, levels, ["ResourceFlavor c"]).all_levels is None
 
 
 def test_flavors_of_a_cluster_queue_are_named_once() -> None:

@@ -266,6 +266,7 @@ def test_pods_that_name_a_group_of_the_user_get_no_other_group():
     [
         "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
         "0/1 nodes are available: 1 rejection in Unreserve.",
+        "0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin Coscheduling.",
         "0/1 nodes are available: 1 PodGroup not found.",
         "Pod ml/train-0-1 can possibly be assigned to node-0",
     ],
@@ -280,6 +281,7 @@ def test_a_message_that_refers_to_other_pods_names_no_cause(message):
     [
         ("0/1 nodes are available: 1 optimistic rejection in PostFilter.", True),
         ("0/1 nodes are available: 1 rejection in Unreserve.", True),
+        ("0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin Coscheduling.", True),
         ("0/1 nodes are available: 1 PodGroup not found.", False),
         ("pre-filter pod train-0 cannot find enough sibling pods, current pods number: 1", False),
         ("Pod ml/train-0-1 can possibly be assigned to node-0", False),

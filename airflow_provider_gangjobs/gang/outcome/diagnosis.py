@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     OutcomeKind,
 )
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
+from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.roles import REASON_JOB_MISSING
@@ -256,11 +257,15 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.HALTED: "Submit the gang again.",
     WaitCause.QUEUE: "Raise queue_timeout, or find out which workloads hold the quota of the queue.",
     WaitCause.QUEUE_REFUSED: "Correct queue_name or the resources of the gang, or ask the administrator of the queue.",
+    WaitCause.WORKLOAD_MISSING: "Check that the WorkloadPriorityClass (queue_priority) and the PriorityClass "
+    "(priority_class) exist and that the manager of Kueue runs; its log has the error.",
     WaitCause.REQUEUE: "Raise queue_timeout, or name a queue whose flavors have a Topology.",
     WaitCause.IMAGE: "Check the name and tag of the image, and image_pull_secrets.",
     WaitCause.CONFIG: "Correct what the message names, or create it if it is a ConfigMap or a Secret.",
     WaitCause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",
     WaitCause.UNSCHEDULABLE: "Ask for fewer workers or less of each resource, or raise assemble_timeout.",
+    WaitCause.GATED: "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are "
+    "removed by the manager of Kueue.",
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
     WaitCause.STARTING: "Raise assemble_timeout, or use a smaller image.",
     WaitCause.RANKS: "Raise run_timeout.",
@@ -269,14 +274,28 @@ _CAUSE_REMEDIES: Final = {
 }
 
 
-_PLACEMENT_REMEDIES: Final = {
-    "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
-    "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
-    "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
-    "volume node affinity": "Use volumes that the nodes with room can mount.",
-    "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims exist and can be bound.",
+_CORRECT_TOPOLOGY: Final = "Correct topology: name a level of the Topology of the queue's flavors, or another queue."
+_REMEDIES_BY_TEXT: Final = {
+    WaitCause.PODS_MISSING: {
+        "no PriorityClass with name": "Create the PriorityClass, or correct priority_class.",
+    },
+    WaitCause.QUEUE_REFUSED: {
+        "requested level": _CORRECT_TOPOLOGY,
+        "requested topology level": _CORRECT_TOPOLOGY,
+        "does not support TopologyAwareScheduling": _CORRECT_TOPOLOGY,
+    },
+    WaitCause.UNSCHEDULABLE: {
+        "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
+        "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
+        "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
+        "volume node affinity": "Use volumes that the nodes with room can mount.",
+        "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims exist and can be bound.",
+    },
+    WaitCause.SCHEDULER: {
+        NOT_PROCESSED: f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs.",
+    },
 }
-"""By a reason in the scheduler's message. The first one that the message has decides."""
+"""By the cause and a text in the message about it. The first text that the message has decides."""
 
 
 def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
@@ -284,7 +303,6 @@ def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
 
     :param cause: The cause for which the gang waited when the deadline of the phase passed.
     """
-    remedy = _CAUSE_REMEDIES.get(cause, "")
-    if cause is WaitCause.UNSCHEDULABLE:
-        remedy = next((other for reason, other in _PLACEMENT_REMEDIES.items() if reason in summary), remedy)
+    by_text = _REMEDIES_BY_TEXT.get(cause, {}).items()
+    remedy = next((remedy for text, remedy in by_text if text in summary), _CAUSE_REMEDIES.get(cause, ""))
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)

@@ -31,19 +31,28 @@ class QueueFacts(Struct, frozen=True):
         local_queues: the LocalQueues of the namespace, by name.
         has_priority: whether the WorkloadPriorityClass exists.
         multikueue_check: the AdmissionCheck of the queue with which Kueue runs Jobs in other clusters.
+        topology_levels: the levels of the Topologies of the queue, if the gang names a level.
     """
 
     local_queues: Mapping[str, Mapping[str, Any]] | None = None
     has_priority: bool | None = None
     multikueue_check: str | None = None
+    topology_levels: Collection[str] | None = None
 
 
 def queue_problems(
-    name: str, priority: str | None, namespace: str, facts: QueueFacts, connection_defaults: Collection[str] = ()
+    name: str,
+    priority: str | None,
+    namespace: str,
+    facts: QueueFacts,
+    connection_defaults: Collection[str] = (),
+    *,
+    level: str | None = None,
 ) -> tuple[Problem, ...]:
     """Return the problems of the parameters of a gang in a queue; empty if none are known.
 
     :param connection_defaults: Which of the parameters come from the connection.
+    :param level: The node label that the parameter `topology` names.
     """
     problems = []
     queues = facts.local_queues
@@ -66,6 +75,10 @@ def queue_problems(
         field = name_parameter("queue_priority", connection_defaults)
         remedy = "Name a WorkloadPriorityClass, or use priority_class"
         problems.append(Problem(field, f"{priority} is no WorkloadPriorityClass of the cluster", remedy))
+    if level is not None and facts.topology_levels is not None and level not in facts.topology_levels:
+        levels = ", ".join(facts.topology_levels)
+        remedy = f"Name one of {levels}" if levels else "Name a queue whose flavors have a Topology, or remove topology"
+        problems.append(Problem("topology", f"{level} is a level of no Topology of queue {name}", remedy))
     return tuple(problems)
 
 

@@ -59,6 +59,8 @@ class Guarantee(Struct, frozen=True):
 
     kept: bool | None
     reason: str = ""
+    advice: str = ""
+    """What to do; empty for the usual advice."""
 
 
 class ServedGroup(Struct, frozen=True):
@@ -133,9 +135,8 @@ class SeparateScheduler(GangScheduler, Protocol):
     def watched_group(self) -> ApiKind | None:
         """The resource of the object that says why a gang waits; `None` if no object says this."""
 
-    @property
-    def wait_text(self) -> str:
-        """What a gang waits for while its pods have no condition; empty if the scheduler gives waiting pods one."""
+    def explain_silence(self, group: PodGroupView | None) -> str:
+        """Return what a gang waits for while its pods have no condition; empty if this is not known."""
 
     def names_cause(self, message: str) -> bool:
         """Return whether a message about one pod names the cause for which the gang waits.

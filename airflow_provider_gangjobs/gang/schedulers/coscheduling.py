@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 POD_GROUPS: Final = ApiKind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 """Name of the PodGroup. On the pods."""
-_GROUP_REFUSED: Final = ("optimistic rejection in PostFilter", "rejection in Unreserve")
-"""Messages of the other pods of a gang that the plugin could not place as a whole."""
+_GROUP_REFUSED: Final = (
+    "optimistic rejection in PostFilter",
+    "rejection in Unreserve",
+    "rejected due to timeout after waiting",
+)
+"""Messages of the other pods of a gang that the plugin could not place as a whole. A pod with the last one had found a
+node, and has waited there for the other pods (`permitWaitingTimeSeconds`)."""
 _GROUP_INCOMPLETE: Final = ("PodGroup not found", "cannot find enough sibling pods")
 """Messages of pods whose gang the plugin has not tried to place yet."""
 
@@ -45,7 +50,6 @@ class Coscheduling(Struct, frozen=True):
     link_keys: frozenset[str] = frozenset({LABEL_GROUP})
     objects: tuple[ApiKind, ...] = (POD_GROUPS,)
     watched_group: ApiKind | None = None
-    wait_text: str = ""
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods name the PodGroup."""
@@ -66,6 +70,10 @@ class Coscheduling(Struct, frozen=True):
     def guarantee(self, served: ServedGroup) -> Guarantee:
         """Return that gangs are placed as a whole if the cluster serves the PodGroups that the provider knows."""
         return guarantee_of_resource(POD_GROUPS, served)
+
+    def explain_silence(self, group: PodGroupView | None) -> str:
+        """Return nothing: the plugin gives each pod that it has tried to place a condition."""
+        return ""
 
     def names_cause(self, message: str) -> bool:
         """Return whether the message names a cause, and not the failure of another pod."""

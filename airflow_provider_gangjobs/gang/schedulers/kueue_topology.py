@@ -54,24 +54,45 @@ def flavor_names(cluster_queue: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(str(flavor["name"]) for group in groups for flavor in group.get("flavors") or ()))
 
 
-def topology_guarantee(queue: str, flavors: Mapping[str, str | None], levels: Mapping[str, Sequence[str]]) -> Guarantee:
+class QueueTopologies(Struct, frozen=True):
+    """The flavors of a queue, and the Topologies that they name."""
+
+    flavors: Mapping[str, str | None] = {}
+    """The name of the Topology by ResourceFlavor; `None` for a flavor without a Topology."""
+    levels: Mapping[str, Sequence[str]] = {}
+    """The node labels of each Topology, from the top."""
+    missing: Sequence[str] = ()
+    """Objects that the queue or its flavors name and that do not exist, such as `ResourceFlavor gpu`."""
+
+    @property
+    def all_levels(self) -> tuple[str, ...] | None:
+        """The levels of all Topologies, each once; `None` if the queue is not complete."""
+        return (
+            None if self.missing else tuple(dict.fromkeys(level for levels in self.levels.values() for level in levels))
+        )
+
+
+def topology_guarantee(queue: str, topologies: QueueTopologies) -> Guarantee:
     """Return whether all pods of a gang are placed or none, if Kueue admits the gang in this queue.
 
     :param queue: The name of the LocalQueue.
-    :param flavors: The name of the Topology by ResourceFlavor of the queue; `None` for a flavor without a Topology.
-    :param levels: The node labels of each Topology, from the top.
     """
-    if not flavors:
+    if topologies.missing:
+        return Guarantee(False, f"{topologies.missing[0]} of Kueue queue {queue} does not exist", _ADVICE_MISSING)
+    if not topologies.flavors:
         return Guarantee(False, f"Kueue queue {queue} has no flavors")
-    for flavor, topology in flavors.items():
+    for flavor, topology in topologies.flavors.items():
         if topology is None:
             return Guarantee(
                 False,
                 f"Kueue queue {queue} counts a quota and not nodes: its flavor {flavor} has no Topology, so a gang may "
                 "be placed in part",
             )
-        if HOSTNAME not in levels.get(topology, ())[-1:]:
+        if HOSTNAME not in topologies.levels[topology][-1:]:
             return Guarantee(
                 False, f"Topology {topology} of flavor {flavor} of Kueue queue {queue} does not end with {HOSTNAME}"
             )
     return Guarantee(True)
+
+
+_ADVICE_MISSING: Final = "Ask the administrator of Kueue to create this object, or name another queue"

@@ -31,6 +31,8 @@ ANNOTATION_QUEUE: Final = "scheduling.volcano.sh/queue-name"
 """Name of Volcano's queue. On the pods, where the user sets it; the provider copies it into the PodGroup."""
 DEFAULT_QUEUE: Final = "default"
 """The queue that Volcano creates when it starts."""
+NOT_PROCESSED: Final = "Volcano has not processed the PodGroup"
+"""Begin of the text about a gang of which Volcano says nothing."""
 # Volcano gives a pod that would fit this message, and gives each pod the message of the whole group.
 _NO_CAUSE: Final = ("can possibly be assigned", "pod group is not ready")
 
@@ -45,7 +47,6 @@ class Volcano(Struct, frozen=True):
     link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
     objects: tuple[ApiKind, ...] = (POD_GROUPS,)
     watched_group: ApiKind | None = POD_GROUPS
-    wait_text: str = ""
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods name the PodGroup."""
@@ -74,6 +75,15 @@ class Volcano(Struct, frozen=True):
     def guarantee(self, served: ServedGroup) -> Guarantee:
         """Return that gangs are placed as a whole if the cluster serves the PodGroups that the provider knows."""
         return guarantee_of_resource(POD_GROUPS, served)
+
+    def explain_silence(self, group: PodGroupView | None) -> str:
+        """Return that Volcano has not processed the PodGroup, which has no status then.
+
+        Volcano ignores a PodGroup whose queue does not exist. It sets the phase of any other one within a second.
+        """
+        if group is None or group.status.phase or group.status.conditions:
+            return ""
+        return f"{NOT_PROCESSED}: its queue {group.spec.queue} may not exist, or Volcano does not run"
 
     def names_cause(self, message: str) -> bool:
         """Return whether the message is about this pod, and not about the group."""

@@ -57,10 +57,6 @@ class YuniKorn(Struct, frozen=True):
     link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
     objects: tuple[ApiKind, ...] = ()
     watched_group: ApiKind | None = None
-    wait_text: str = (
-        "Waits until YuniKorn has reserved a place for each pod; "
-        "YuniKorn's placeholder pods in the namespace show the cause"
-    )
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods are one application of YuniKorn with one task group."""
@@ -98,6 +94,13 @@ class YuniKorn(Struct, frozen=True):
         No request shows whether the cluster lets YuniKorn create its placeholder pods.
         """
         return Guarantee(True)
+
+    def explain_silence(self, group: PodGroupView | None) -> str:
+        """Return where the cause is shown: not in the pods of the gang."""
+        return (
+            "Waits until YuniKorn has reserved a place for each pod; "
+            "YuniKorn's placeholder pods in the namespace show the cause"
+        )
 
     def names_cause(self, message: str) -> bool:
         """Return true: YuniKorn gives no pod of a gang a message that refers to other pods."""

@@ -81,6 +81,7 @@ def observe(
     events: Sequence[EventView] = (),
     queue_workload: KueueWorkloadView | None = None,
     queue_position: int | None = None,
+    shows_queue: bool = False,
     earlier_refusal: str = "",
     ran_after_start: datetime | None = None,
 ) -> Observation:
@@ -90,6 +91,7 @@ def observe(
     :param events: Events of the Job and its pods, if they were fetched. They only add evidence to the cause of a wait.
     :param queue_workload: The Workload that Kueue has made for the Job, if it is known.
     :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
+    :param shows_queue: Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`.
     :param earlier_refusal: The `refusal` of an earlier observation of the gang, if there was one.
     :param ran_after_start: The start of the Job after which all ranks had started at an earlier observation. Pods that
         were deleted since then count as started, because the Job may not show their end yet.
@@ -102,6 +104,7 @@ def observe(
         events=events,
         queue_workload=queue_workload,
         queue_position=queue_position,
+        shows_queue=shows_queue,
         earlier_refusal=earlier_refusal,
         ran_after_start=ran_after_start,
     )
@@ -116,6 +119,7 @@ def observe_indexed(
     events: Sequence[EventView] = (),
     queue_workload: KueueWorkloadView | None = None,
     queue_position: int | None = None,
+    shows_queue: bool = False,
     earlier_refusal: str = "",
     ran_after_start: datetime | None = None,
 ) -> Observation:
@@ -128,7 +132,9 @@ def observe_indexed(
     phase = phase_of(own_job, counts)
     began = _times(phase, own_job, pods, counts, verdict)
     _add_eviction(phase, began, queue_workload)
-    inputs = WaitInputs(own_job, pods, podgroup, counts, events, queue_workload, queue_position, earlier_refusal)
+    inputs = WaitInputs(
+        own_job, pods, podgroup, counts, events, queue_workload, queue_position, shows_queue, earlier_refusal
+    )
     wait = _wait(phase, inputs, verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 
@@ -142,6 +148,7 @@ def observe_counters(
     events: Sequence[EventView] = (),
     queue_workload: KueueWorkloadView | None = None,
     queue_position: int | None = None,
+    shows_queue: bool = False,
 ) -> Observation:
     """Observe a gang of which only some pods are known, by the counters of its Job. See `observe`.
 
@@ -154,7 +161,7 @@ def observe_counters(
     phase = phase_of(job)
     began = _times(phase, job, sample, replace(counts, started=0), verdict)
     _add_eviction(phase, began, queue_workload)
-    inputs = WaitInputs(job, sample, podgroup, counts, events, queue_workload, queue_position)
+    inputs = WaitInputs(job, sample, podgroup, counts, events, queue_workload, queue_position, shows_queue)
     wait = _wait(phase, inputs, verdict)
     return Observation(job.ref, phase, began, counts, wait, verdict)
 
@@ -197,7 +204,13 @@ def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
             assert inputs.job is not None, "a gang without a Job is in none of these phases"
             if not inputs.job.is_suspended and phase is not Phase.QUEUED:
                 return _NOT_PROCESSED
-            return explain_suspension(inputs.job, inputs.queue_workload, inputs.events, inputs.queue_position)
+            return explain_suspension(
+                inputs.job,
+                inputs.queue_workload,
+                inputs.events,
+                inputs.queue_position,
+                shows_queue=inputs.shows_queue,
+            )
         case Phase.ASSEMBLING:
             return explain_assembly(inputs)
         case Phase.RUNNING:

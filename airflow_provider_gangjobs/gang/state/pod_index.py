@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
-from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, keeps_running, refusal
+from airflow_provider_gangjobs.gang.state.pods import gate_names, has_container_error, is_of, keeps_running, refusal
 from airflow_provider_gangjobs.gang.state.progress import Counts, PodState, all_started_at, pod_state
 from airflow_provider_gangjobs.gang.state.rank_set import RankSet
 
@@ -47,6 +47,9 @@ class PodIndex:
         self.refusals: Counter[str] = Counter()
         """Messages of the scheduler about pods that it could not place, with the number of pods for each message."""
         self._refusal_by_uid: dict[str, str] = {}
+        self.gates: Counter[str] = Counter()
+        """Names of scheduling gates, with the number of pods that have these gates."""
+        self._gates_by_uid: dict[str, str] = {}
         self.update(pods)
 
     def __len__(self) -> int:
@@ -60,7 +63,7 @@ class PodIndex:
                 continue
             uid = pod.metadata.uid
             before, now = self._states.get(uid), pod_state(pod)
-            self._update_containers(uid, pod)
+            self._update_wait_evidence(uid, pod)
             if now == before:
                 continue
             if before is None:
@@ -82,7 +85,7 @@ class PodIndex:
             if before is not None:
                 self._remove(before)
                 self._all_started = None
-            self._update_containers(uid, None)
+            self._update_wait_evidence(uid, None)
 
     @property
     def uids(self) -> AbstractSet[str]:
@@ -167,7 +170,7 @@ class PodIndex:
         self._held += number * one.is_held
         self._terminating += number * one.is_deleted
 
-    def _update_containers(self, uid: str, pod: PodView | None) -> None:
+    def _update_wait_evidence(self, uid: str, pod: PodView | None) -> None:
         if pod is not None and has_container_error(pod):
             self.pods_with_errors[uid] = pod
         else:
@@ -176,12 +179,8 @@ class PodIndex:
             self.lingering[uid] = pod
         else:
             self.lingering.pop(uid, None)
-        before, now = self._refusal_by_uid.pop(uid, ""), refusal(pod) if pod is not None else ""
-        if before:
-            _add_to_counter(self.refusals, before, -1)
-        if now:
-            _add_to_counter(self.refusals, now, 1)
-            self._refusal_by_uid[uid] = now
+        _count(self.refusals, self._refusal_by_uid, uid, refusal(pod) if pod is not None else "")
+        _count(self.gates, self._gates_by_uid, uid, gate_names(pod) if pod is not None else "")
 
     def _with_completed(self, ranks: RankSet, job: Job | None) -> int:
         """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
@@ -205,7 +204,13 @@ def _is_running(one: PodState) -> bool:
     return one.is_running
 
 
-def _add_to_counter(counter: Counter[str], key: str, number: int) -> None:
-    counter[key] += number
-    if not counter[key]:
-        del counter[key]
+def _count(counter: Counter[str], text_by_uid: dict[str, str], uid: str, text: str) -> None:
+    """Count the text of a pod instead of its text before; an empty text is not counted."""
+    before = text_by_uid.pop(uid, "")
+    if before:
+        counter[before] -= 1
+        if not counter[before]:
+            del counter[before]
+    if text:
+        counter[text] += 1
+        text_by_uid[uid] = text

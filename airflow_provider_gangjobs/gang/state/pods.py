@@ -37,6 +37,9 @@ REASON_EVICTED: Final = "Evicted"
 # as soon as the container has ended, and sometimes before it has read the exit code (`ShouldPodContentBeRemoved` in
 # pkg/kubelet/pod_workers.go).
 _REASON_CONTAINER_LOST: Final = "ContainerStatusUnknown"
+_REASON_GATED: Final = "SchedulingGated"
+"""Reason of the condition PodScheduled of a pod that was created with scheduling gates. The reason stays until the
+scheduler tries to place the pod."""
 _TROUBLE_REASONS: Final = IMAGE_REASONS | CONFIG_REASONS
 
 # A container that never started has the zero time of its runtime as its start.
@@ -250,12 +253,18 @@ def container_waits(pod: PodView, reasons: frozenset[str]) -> tuple[str, Waiting
     return None
 
 
+def gate_names(pod: PodView) -> str:
+    """Return the names of the scheduling gates of a pod, for messages; empty if the pod has none."""
+    return ", ".join(gate.name for gate in pod.spec.scheduling_gates) if pod.spec.scheduling_gates else ""
+
+
 def refusal(pod: PodView) -> str:
     """Return the message of the scheduler about a pod that it could not place.
 
-    The message is empty if the pod has a node, or if the scheduler has not tried to place the pod.
+    The message is empty if the pod has a node, or if the scheduler has not tried to place the pod, for example because
+    the pod has or had scheduling gates.
     """
     if pod.spec.node_name:
         return ""
     scheduled = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
-    return next((item.message or item.reason for item in scheduled), "")
+    return next((item.message or item.reason for item in scheduled if item.reason != _REASON_GATED), "")

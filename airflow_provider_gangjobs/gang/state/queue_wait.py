@@ -49,7 +49,8 @@ _GIVEN_UP: Final = "DeactivatedDueTo"
 """Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
 _DECISIONS: Final = frozenset({"QuotaReserved", "Admitted", "Evicted"})
 _NEVER: Final = re.compile(
-    r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match",
+    r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match"
+    r"|does not contain the requested level|no requested topology level|does not support TopologyAwareScheduling",
 )
 _PREFIX: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
 

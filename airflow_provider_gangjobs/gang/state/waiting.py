@@ -40,11 +40,13 @@ class WaitCause(StrEnum):
     HALTED = "halted"
     QUEUE = "queue"
     QUEUE_REFUSED = "queue-refused"
+    WORKLOAD_MISSING = "workload-missing"
     REQUEUE = "requeue"
     IMAGE = "image"
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
     UNSCHEDULABLE = "unschedulable"
+    GATED = "gated"
     SCHEDULER = "scheduler"
     STARTING = "starting"
     RANKS = "ranks"
@@ -65,6 +67,8 @@ class WaitInputs(Struct, frozen=True):
     queue_workload: KueueWorkloadView | None = None
     queue_position: int | None = None
     """The position in the ClusterQueue, from 1; `None` if it is unknown."""
+    shows_queue: bool = False
+    """Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`."""
     earlier_refusal: str = ""
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
 
@@ -93,22 +97,33 @@ _MANAGED_WITHOUT_QUEUE: Final = (
 )
 
 
+_WITHOUT_WORKLOAD: Final = (
+    "does not know the gang: Kueue has made no Workload for the Job. The WorkloadPriorityClass or the PriorityClass of "
+    "the gang may not exist, or the manager of Kueue does not run"
+)
+
+
 def explain_suspension(
     job: Job,
     workload: KueueWorkloadView | None = None,
     events: Sequence[EventView] = (),
     queue_position: int | None = None,
+    *,
+    shows_queue: bool = False,
 ) -> Wait:
     """Return why a Job is suspended, and who resumes it.
 
     :param workload: The Workload that Kueue has made for the Job, if it is known.
     :param events: Events of this Workload, if the Workload cannot be read.
     :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
+    :param shows_queue: Kueue's Workloads were read, so the Job has none if `workload` is `None`.
     """
     if job.is_halted:
         return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
     if job.queue and job.is_being_requeued:
         return Wait(WaitCause.REQUEUE, describe_requeue(job))
+    if job.queue and workload is None and shows_queue:
+        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {job.queue} {_WITHOUT_WORKLOAD}")
     if job.queue:
         return _explain_queue(explain_queue(job.queue, workload, events), queue_position)
     if workload is not None:
@@ -253,14 +268,22 @@ def _group_reason(inputs: WaitInputs) -> str:
     return next((item.message for item in refused), "")
 
 
+def _find_gates(inputs: WaitInputs) -> str | None:
+    gates = inputs.pods.gates
+    if not gates:
+        return None
+    count = gates.total()
+    return f"{pluralize(count, 'pod')} {'has' if count == 1 else 'have'} scheduling gates: {'; '.join(sorted(gates))}"
+
+
 def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
     if inputs.counts.placed >= inputs.counts.ranks:
         return None
     if inputs.pods.refusals:
         return NO_CAUSE_NAMED
     scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
-    if scheduler is not None and scheduler.wait_text:
-        return scheduler.wait_text
+    if scheduler is not None and (text := scheduler.explain_silence(inputs.podgroup)):
+        return text
     pods = _placed_at_once(inputs.podgroup) if inputs.podgroup else None
     return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
 
@@ -276,6 +299,7 @@ _RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] 
     (WaitCause.CONFIG, _find_config_error),
     (WaitCause.PODS_MISSING, _find_missing_pods),
     (WaitCause.UNSCHEDULABLE, _find_refusal),
+    (WaitCause.GATED, _find_gates),
     (WaitCause.SCHEDULER, _find_scheduler_silence),
 )
 
@@ -285,8 +309,8 @@ def _describe_start(counts: Counts) -> str:
 
 
 # The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
-# The text after the first sentence is about preemption.
-_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
+# Volcano writes "unavailable". The text after the first sentence is about preemption.
+_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
 _REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.kueue import find_workload
+from airflow_provider_gangjobs.cluster.kueue import list_workloads
 from airflow_provider_gangjobs.cluster.pending_workloads import recent_positions
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selector
@@ -78,6 +78,8 @@ class GangSnapshot:
     """Kueue's Workload, if the gang waits in a queue."""
     queue_position: int | None = None
     """The position in the ClusterQueue, from 1, as it was at most a minute ago; `None` if it is unknown."""
+    shows_queue: bool = False
+    """Kueue's Workloads were read, so the gang has none if `queue_workload` is `None`."""
     is_whole: bool = True
     """`pods` and `outcomes` are complete."""
     unread: tuple[str, ...] = field(default=())
@@ -127,10 +129,10 @@ class _Reader:
         pods, is_whole = await self._pods()
         outcomes = await self._outcomes(is_whole)
         podgroup, events = await self._evidence_of_pods(pods, is_whole=is_whole)
-        workload, position = None, None
+        workload, position, shows_queue = None, None, False
         if waits_for_kueue(self.job) and not self.job.is_over:
-            workload = await self._workload()
-            if workload is None:
+            workload, shows_queue = await self._workload()
+            if not shows_queue:
                 events = (*events, *await queue_events(self.client, self.ref))
             position = await self._position(workload, events)
         return GangSnapshot(
@@ -143,6 +145,7 @@ class _Reader:
             events=events,
             queue_workload=workload,
             queue_position=position,
+            shows_queue=shows_queue,
             is_whole=is_whole,
             unread=tuple(self.unread),
         )
@@ -158,13 +161,13 @@ class _Reader:
         podgroup = await self._podgroup() if is_waiting else None
         return podgroup, await job_events(self.client, self.ref) if lacks_pods and is_whole else ()
 
-    async def _workload(self) -> KueueWorkloadView | None:
-        """Return Kueue's Workload, or `None` if it cannot be read. It only explains why a gang waits."""
+    async def _workload(self) -> tuple[KueueWorkloadView | None, bool]:
+        """Return Kueue's Workload, and whether Workloads can be read. They only explain why a gang waits."""
         try:
-            found = await find_workload(self.client, self.ref.namespace, self.job.queued_uid)
+            found = await list_workloads(self.client, self.ref.namespace, self.job.queued_uid)
         except ClusterError:
-            return None
-        return found.view if found is not None else None
+            return None, False
+        return (found[0].view if found else None), True
 
     async def _position(self, workload: KueueWorkloadView | None, events: Sequence[EventView]) -> int | None:
         """Return the position of a gang that waits for quota."""

@@ -193,9 +193,13 @@ class Kueue:
         name: str = "team",
         cpu: str = "4",
         flavor: Mapping[str, Any] | None = None,
+        is_complete: bool = True,
         **spec: Any,
     ) -> str:
-        """Create a LocalQueue, with a ClusterQueue and a flavor of its own. Returns the name of the ClusterQueue."""
+        """Create a LocalQueue, with a ClusterQueue and a flavor of its own. Returns the name of the ClusterQueue.
+
+        :param is_complete: Whether the flavor names only what exists, so that the queue becomes active.
+        """
         cluster_queue = f"{namespace}-{name}"
         resources = [{"name": "cpu", "nominalQuota": cpu}]
         group = {"coveredResources": ["cpu"], "flavors": [{"name": cluster_queue, "resources": resources}]}
@@ -213,7 +217,8 @@ class Kueue:
             },
         )
         self.create("localqueues", {"metadata": {"name": name}, "spec": {"clusterQueue": cluster_queue}}, namespace)
-        wait_until(lambda: self.is_active(namespace, name), f"the queue {name} is active")
+        if is_complete:
+            wait_until(lambda: self.is_active(namespace, name), f"the queue {name} is active")
         return cluster_queue
 
     def is_active(self, namespace: str, name: str) -> bool:

@@ -29,8 +29,9 @@ DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A control plane with a gang scheduler: what the provider calls the scheduler, and the file of its log."""
+    """A control plane with a gang scheduler: its name, what the provider calls it, and its log file."""
 
+    name: str
     scheduler: str
     plane: ControlPlane
     log: Path
@@ -45,7 +46,7 @@ def with_scheduler(name: str, folder: Path) -> Iterator[Cluster]:
         NodePool.running(plane, nodes=NODES, cpu=NODE_CPU),
         running_scheduler(name, plane) as log,
     ):
-        yield Cluster(PROGRAMS[name].scheduler, plane, log)
+        yield Cluster(name, PROGRAMS[name].scheduler, plane, log)
 
 
 @contextmanager

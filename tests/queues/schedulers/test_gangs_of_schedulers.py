@@ -43,13 +43,16 @@ HOLDS_NOTHING: Final = pytest.mark.parametrize(
 YUNIKORN: Final = pytest.mark.parametrize("running_cluster", ["yunikorn"], indirect=True)
 CAUSES: Final = {
     "coscheduling": "Insufficient cpu",
-    "volcano": "tasks in gang unschedulable",
+    "volcano": "Insufficient cpu on 2 of 2 nodes",
+    "volcano-1.10": "tasks in gang unschedulable",
     "yunikorn": "Waits until YuniKorn has reserved a place for each pod",
 }
-"""What a gang says for which there is no room. Volcano names no resource, and YuniKorn tells the ranks nothing."""
+"""What a gang says for which there is no room. Volcano 1.10 names no resource, and YuniKorn tells the ranks nothing."""
 PLACEHOLDER: Final = "tg-"
 """The names of YuniKorn's placeholder pods begin with this."""
-NOT_CAUSES: Final = ("optimistic rejection", "Unreserve", "can possibly be assigned", "PodGroup not found")
+TIMED_OUT: Final = "rejected due to timeout after waiting"
+"""What the coscheduling plugin says about a pod that has waited at its node for other pods of the gang."""
+NOT_CAUSES: Final = (TIMED_OUT, "optimistic rejection", "Unreserve", "can possibly be assigned", "PodGroup not found")
 
 
 def by(cluster: Cluster, workers: int = 3, **changes: Any) -> Any:
@@ -79,7 +82,7 @@ async def test_a_gang_without_room_waits_with_the_cause_and_runs_when_there_is_r
         await until(lambda: history.most_bound(first.ref.name) == 3, lambda: cluster.log.read_text()[-3000:])
         second = await submit_gang(gangs, by(cluster, code=SHORT), "second")
         async with following(tenant, second) as gang:
-            await gang.line(CAUSES[cluster.scheduler])
+            await gang.line(CAUSES[cluster.name])
             assert not [line for line in gang.lines if any(text in line for text in NOT_CAUSES)]
         assert history.most_bound(second.ref.name) == 0
         assert await gangs.kill(first.ref, "somebody") is KillResult.DELETED
@@ -102,6 +105,33 @@ async def test_a_gang_that_never_fits_holds_nothing_and_times_out(
     assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
     assert history.most_bound(never.ref.name) == 0
     assert job["spec"]["activeDeadlineSeconds"] <= 1
+
+
+@pytest.mark.parametrize("running_cluster", ["coscheduling"], indirect=True)
+async def test_a_gang_that_lacks_one_place_names_the_cause_when_its_other_pods_have_waited_for_it(
+    cluster: Cluster, tenant: Tenant
+) -> None:
+    """The plugin lets the pods of a gang wait at their nodes if not more than a tenth of the gang is missing."""
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, by(cluster, 11, cpu="350m"))
+        async with following(tenant, submission, Deadlines(assemble_s=25)) as gang:
+            await until(lambda: TIMED_OUT in refusals_of(tenant), lambda: refusals_of(tenant))
+            event = await gang.event()
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
+    assert CAUSES["coscheduling"] in event.message
+    assert not [line for line in gang.lines if any(text in line for text in NOT_CAUSES)]
+
+
+@pytest.mark.parametrize("running_cluster", ["volcano", "volcano-1.10"], indirect=True)
+async def test_a_gang_in_a_queue_that_volcano_does_not_have_says_so(cluster: Cluster, tenant: Tenant) -> None:
+    queue = {"scheduling.volcano.sh/queue-name": "nosuch"}
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, by(cluster, annotations=queue))
+        event = await follow_gang(tenant, submission, Deadlines(assemble_s=8))
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.scheduler")
+    assert "its queue nosuch may not exist, or Volcano does not run" in event.message
+    assert "Correct the annotation scheduling.volcano.sh/queue-name" in event.remedy
+    assert tenant.forbidden_requests() == []
 
 
 @YUNIKORN
@@ -194,6 +224,13 @@ async def gone(gangs: GangService, tenant: Tenant) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while await gangs.client.list(PODS, tenant.namespace):  # noqa: ASYNC110 - another process deletes them
             await asyncio.sleep(0.1)
+
+
+def refusals_of(tenant: Tenant) -> str:
+    """What the scheduler has said about pods of the namespace, in Events."""
+    with tenant.plane.client() as admin:
+        events = admin.get(f"/api/v1/namespaces/{tenant.namespace}/events").json()["items"]
+    return "\n".join(event["message"] for event in events if event["reason"] == "FailedScheduling")
 
 
 def placeholders_of(tenant: Tenant) -> list[str]:
