@@ -447,8 +447,14 @@ class InvolvedObject(_View, frozen=True):
     uid: str = ""
 
 
+class EventSeries(_View, frozen=True):
+    """The repetitions of an Event that its source has recorded as `events.k8s.io/v1`."""
+
+    last_observed_time: datetime | None = None
+
+
 class EventView(_View, frozen=True):
-    """A core/v1 Event. A repetition increases `count` and updates `last_timestamp`."""
+    """A core/v1 Event. A repetition increases `count` and updates `last_timestamp`, or updates `series`."""
 
     metadata: Meta = Meta()
     involved_object: InvolvedObject = InvolvedObject()
@@ -459,11 +465,14 @@ class EventView(_View, frozen=True):
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
+    series: EventSeries | None = None
 
     @property
     def seen(self) -> datetime | None:
         """When the event happened last."""
-        return self.last_timestamp or self.event_time or self.first_timestamp or self.metadata.creation_timestamp
+        repeated = self.series.last_observed_time if self.series else None
+        first = self.event_time or self.first_timestamp or self.metadata.creation_timestamp
+        return repeated or self.last_timestamp or first
 
 
 def view(kind: type[View], obj: dict[str, Any]) -> View:

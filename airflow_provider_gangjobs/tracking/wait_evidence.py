@@ -40,14 +40,14 @@ class WaitEvidence:
         self._events: tuple[EventView, ...] = ()
         self._has_read_events = False
         self._queue_events: tuple[EventView, ...] = ()
-        self._queue_events_due = clock.monotonic() + QUEUE_EVENTS_AFTER_S
+        self._queue_events_due: float | None = None
         self._refusal = ""
         self._has_read_refusal = False
 
     @property
     def has_events(self) -> bool:
-        """The Events of the Job were read, and there are some."""
-        return bool(self._events)
+        """Events of the Job or of its Workload were read, and there are some."""
+        return bool(self._events or self._queue_events)
 
     def inputs(self, events: tuple[EventView, ...] = ()) -> dict[str, Any]:
         """Return the arguments of `observe`.
@@ -71,6 +71,9 @@ class WaitEvidence:
         if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
             self._has_read_events = False
             self._events = ()
+        else:  # and the gang may be queued again for another reason
+            self._queue_events_due = None
+            self._queue_events = ()
 
     async def read_due(self, observation: Observation, age_s: float) -> float | None:
         """Read the Events that are due, and return in how many seconds the next are due.
@@ -91,10 +94,12 @@ class WaitEvidence:
             await self.read_refusal()
             return 0.0
         if cause in _QUEUE_CAUSES and not self._watch.shows_queue:
-            due_s = self._queue_events_due - self._clock.monotonic()
-            if due_s > 0:
-                return due_s
-            self._queue_events_due = self._clock.monotonic() + QUEUE_EVENTS_EVERY_S
+            now = self._clock.monotonic()
+            if self._queue_events_due is None:
+                self._queue_events_due = now + QUEUE_EVENTS_AFTER_S
+            if now < self._queue_events_due:
+                return self._queue_events_due - now
+            self._queue_events_due = now + QUEUE_EVENTS_EVERY_S
             self._queue_events = await queue_events(self._client, self._ref)
             return 0.0
         return None

@@ -40,13 +40,15 @@ class QueueWait(Struct, frozen=True):
     text: str
 
 
-PENDING: Final = "Pending"
-"""Reason of the Event with which Kueue says why it does not admit a Workload."""
-
 REASON_GIVEN_UP: Final = "DeactivatedByQueue"
 """Reason of the halt of a gang that Kueue has given up. Stored in Jobs and in events, so never changed."""
 _GIVEN_UP: Final = "DeactivatedDueTo"
 """Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
+_REFUSAL_EVENT: Final = "Warning"
+"""Type of the Events with which Kueue says why it does not admit a Workload. Their reason is that of the condition:
+`Pending` or, with Kueue's feature gate `UnadmittedWorkloadsObservability`, one of many."""
+_EVICTION_EVENT: Final = "EvictedDueTo"
+"""Reasons of the Events with which Kueue says that it stops a Workload begin with this."""
 _DECISIONS: Final = frozenset({"QuotaReserved", "Admitted", "Evicted"})
 _NEVER: Final = re.compile(
     r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match",
@@ -103,11 +105,17 @@ def give_up_note(workload: KueueWorkloadView | None) -> str | None:
 
 
 def _explain_events(queue: str, events: Iterable[EventView]) -> QueueWait:
-    pending = [event for event in events if event.reason == PENDING and event.message]
-    if not pending:
+    told = [event for event in events if event.message and (event.type == _REFUSAL_EVENT or _eviction_of(event))]
+    if not told:
         return QueueWait(QueueState.WAITING, _waits(queue))
-    last = max(pending, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
-    return _explain_refusal(queue, last.message)
+    last = max(told, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
+    eviction = _eviction_of(last)
+    return _explain_eviction(queue, eviction, last.message) if eviction else _explain_refusal(queue, last.message)
+
+
+def _eviction_of(event: EventView) -> str:
+    """Return the reason of the eviction that the Event tells; empty if the Event tells something else."""
+    return event.reason.removeprefix(_EVICTION_EVENT) if event.reason.startswith(_EVICTION_EVENT) else ""
 
 
 def _explain_deactivation(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
@@ -133,15 +141,21 @@ def _explain_checks(queue: str, workload: KueueWorkloadView) -> QueueWait | None
     return QueueWait(QueueState.WAITING, f"Kueue queue {queue} has reserved quota, and waits for its checks{why}")
 
 
-def _explain_pending(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+def _explain_stop(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    """Explain that Kueue has stopped the gang, until it has judged the gang again.
+
+    The condition Evicted stays true until the next admission. Kueue repeats its message in QuotaReserved when it takes
+    the quota back, and replaces it there when it has judged the Workload again.
+    """
     evicted = _find(workload, "Evicted", "True")
     refused = _find(workload, "QuotaReserved", "False")
-    if evicted is not None:
-        return QueueWait(
-            QueueState.WAITING,
-            f"Kueue queue {queue} has stopped the gang and lets it run again later "
-            f"({evicted.reason}: {_one_line(evicted.message)})",
-        )
+    if evicted is None or (refused is not None and refused.message not in {"", evicted.message}):
+        return None
+    return _explain_eviction(queue, evicted.reason, evicted.message)
+
+
+def _explain_pending(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    refused = _find(workload, "QuotaReserved", "False")
     return _explain_refusal(queue, refused.message) if refused and refused.message else None
 
 
@@ -151,11 +165,17 @@ def _explain_silence(queue: str, workload: KueueWorkloadView) -> QueueWait:
 
 _RULES: Final[tuple[Callable[[str, KueueWorkloadView], QueueWait | None], ...]] = (
     _explain_deactivation,
+    _explain_stop,
     _explain_admission,
     _explain_checks,
     _explain_pending,
     _explain_silence,
 )
+
+
+def _explain_eviction(queue: str, reason: str, message: str) -> QueueWait:
+    text = f"Kueue queue {queue} has stopped the gang and lets it run again later ({reason}: {_one_line(message)})"
+    return QueueWait(QueueState.WAITING, text)
 
 
 def _explain_refusal(queue: str, message: str) -> QueueWait:
