@@ -104,6 +104,7 @@ class JobAnnotations(Annotations, frozen=True):
     queue: str | None = msgspec.field(name=keys.ANNOTATION_QUEUE, default=None)
     queued: str | None = msgspec.field(name=keys.ANNOTATION_QUEUED, default=None)
     requeues: str | None = msgspec.field(name=keys.ANNOTATION_REQUEUES, default=None)
+    assembly_baseline: str | None = msgspec.field(name=keys.ANNOTATION_ASSEMBLY_BASELINE, default=None)
     wait_until: str | None = msgspec.field(name=keys.ANNOTATION_WAIT_UNTIL, default=None)
     roles: str | None = msgspec.field(name=keys.ANNOTATION_ROLES, default=None)
     role_jobs: str | None = msgspec.field(name=keys.ANNOTATION_ROLE_JOBS, default=None)
@@ -368,10 +369,27 @@ class KueueWorkloadSpec(_View, frozen=True):
     queue_name: str = ""
 
 
+class KueueEvictions(_View, frozen=True):
+    """How often Kueue has stopped a Workload for one cause."""
+
+    reason: str = ""
+    underlying_cause: str = ""
+    count: int = 0
+
+
+class KueueSchedulingStats(_View, frozen=True):
+    """`status.schedulingStats` of Kueue's Workload."""
+
+    evictions: tuple[KueueEvictions, ...] = ()
+
+
 class KueueWorkloadStatus(_View, frozen=True):
     """The fields of the `status` of Kueue's Workload that are read."""
 
     conditions: tuple[Condition, ...] = ()
+    scheduling_stats: KueueSchedulingStats = KueueSchedulingStats()
+    accumulated_past_execution_time_seconds: int = 0
+    """For how long the Workload was admitted before Kueue took its quota back, in all such runs together."""
     cluster_name: str | None = None
     """The worker cluster that MultiKueue has chosen."""
 

@@ -26,6 +26,7 @@ QUEUE_EVENTS_EVERY_S: Final = 300.0
 """Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
 REFUSAL_EVENTS_AFTER_S: Final = 2.0
 """How long the scheduler may take to name the cause in a pod before the Events of the pods are read."""
+_ASSEMBLY_PROBLEMS: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.IMAGE, WaitCause.CONFIG})
 _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 
 
@@ -43,6 +44,18 @@ class WaitEvidence:
         self._queue_events_due: float | None = None
         self._refusal = ""
         self._has_read_refusal = False
+        self._assembly: tuple[WaitCause, str] | None = None
+        self._was_queued = False
+
+    @property
+    def assembly_cause(self) -> WaitCause | None:
+        """Why the gang did not assemble in its last run, if the follower has seen that run."""
+        return self._assembly[0] if self._assembly else None
+
+    @property
+    def assembly_line(self) -> str:
+        """The line about the gang in that run; empty if the follower has not seen that run."""
+        return self._assembly[1] if self._assembly else ""
 
     @property
     def has_events(self) -> bool:
@@ -62,7 +75,13 @@ class WaitEvidence:
         }
 
     def keep(self, observation: Observation) -> None:
-        """Keep why the scheduler cannot place the gang, because it may overwrite the message that says so."""
+        """Keep why the gang does not assemble, because its queue may stop it, and why the scheduler cannot place the
+        gang, because it may overwrite the message that says so."""
+        if observation.phase is Phase.RUNNING or (observation.phase is Phase.ASSEMBLING and self._was_queued):
+            self._assembly = None
+        if observation.phase is Phase.ASSEMBLING and self._is_better(observation.wait.cause):
+            self._assembly = observation.wait.cause, observation.line
+        self._was_queued = observation.phase is Phase.QUEUED
         if observation.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
             self._refusal = ""
@@ -74,6 +93,10 @@ class WaitEvidence:
         else:  # and the gang may be queued again for another reason
             self._queue_events_due = None
             self._queue_events = ()
+
+    def _is_better(self, cause: WaitCause) -> bool:
+        """Return whether a cause says more than the one that was kept, such as the pods that end in a stop."""
+        return cause in _ASSEMBLY_PROBLEMS or self.assembly_cause not in _ASSEMBLY_PROBLEMS
 
     async def read_due(self, observation: Observation, age_s: float) -> float | None:
         """Read the Events that are due, and return in how many seconds the next are due.

@@ -27,12 +27,23 @@ def pending(message: str, reason: str = "Pending") -> dict[str, Any]:
     return condition("QuotaReserved", "False", reason, message)
 
 
-def workload(*conditions: dict[str, Any], active: bool = True) -> KueueWorkloadView:
-    status = {"conditions": list(conditions)}
+def workload(
+    *conditions: dict[str, Any], active: bool = True, stops: dict[str, int] | None = None
+) -> KueueWorkloadView:
+    """Kueue's Workload.
+
+    :param stops: How often `waitForPodsReady` has stopped it, by the underlying cause.
+    """
+    evictions = [
+        {"reason": "PodsReadyTimeout", "underlyingCause": cause, "count": count}
+        for cause, count in (stops or {}).items()
+    ]
+    status = {"conditions": list(conditions), "schedulingStats": {"evictions": evictions}}
     return view(KueueWorkloadView, {"metadata": {"name": "w"}, "spec": {"active": active}, "status": status})
 
 
 PREEMPTED = condition("Evicted", "True", "Preempted", "Preempted to accommodate a workload (UID: u, JobUID: j)")
+NOT_READY = condition("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout team-a/job-train-1a2b3")
 STOPPED = condition("Evicted", "True", "ClusterQueueStopped", "The ClusterQueue is stopped")
 ADMITTED = condition("Admitted", "True", "Admitted", "The workload is admitted")
 LIMIT = condition(
@@ -89,6 +100,27 @@ CASES = {
         workload(pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed"), PREEMPTED),
         QueueState.WAITING,
         "Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 more needed",
+    ),
+    "not ready in time": (
+        workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 2}),
+        QueueState.WAITING,
+        (
+            "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
+            "lets all ranks run again later: 2 times while the gang assembled"
+        ),
+    ),
+    "not ready in time while it ran": (
+        workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 1, "WaitForRecovery": 1}),
+        QueueState.WAITING,
+        (
+            "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
+            "lets all ranks run again later: 1 time while the gang assembled and 1 time while it ran"
+        ),
+    ),
+    "not ready in time, and judged again": (
+        workload(pending(f"{ASSIGN}no node"), NOT_READY, stops={"WaitForStart": 2}),
+        QueueState.WAITING,
+        "Kueue queue team does not admit the gang yet: no node",
     ),
     "its queue was held, and does not suffice any more": (
         workload(
@@ -206,12 +238,26 @@ NOTES = {
             "(DeactivatedDueToRequeuingLimitExceeded)"
         ),
     ),
+    "given up because of its pods": (
+        workload(LIMIT, active=False, stops={"WaitForStart": 3}),
+        (
+            "DeactivatedByQueue: The workload is deactivated due to exceeding the maximum number of re-queuing retries "
+            "(DeactivatedDueToRequeuingLimitExceeded). Kueue has stopped the gang 3 times while the gang assembled, "
+            "because not all pods were ready in time (waitForPodsReady)"
+        ),
+    ),
 }
 
 
 @pytest.mark.parametrize(("seen", "note"), NOTES.values(), ids=NOTES)
 def test_only_kueue_itself_gives_a_gang_up(seen: KueueWorkloadView | None, note: str | None) -> None:
     assert give_up_note(seen) == note
+
+
+def test_note_of_a_gang_that_kueue_gives_up_has_its_last_line_while_it_assembled() -> None:
+    note = give_up_note(workload(LIMIT, active=False), "assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
+    assert note is not None
+    assert note.endswith(". Before, the gang was assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
 
 
 def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:

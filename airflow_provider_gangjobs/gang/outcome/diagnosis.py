@@ -20,15 +20,15 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 )
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from airflow_provider_gangjobs.gang.state.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -266,12 +266,39 @@ _PLACEMENT_REMEDIES: Final = {
 """By a reason in the scheduler's message. The first one that the message has decides."""
 
 
+_QUEUE_REMEDIES: Final = {
+    "RequeuingLimitExceeded": (
+        "Ask for fewer workers or less of each resource, or ask the administrator of Kueue to raise timeout or "
+        "requeuingStrategy.backoffLimitCount of waitForPodsReady."
+    ),
+    "MaximumExecutionTimeExceeded": (
+        "Raise the label kueue.x-k8s.io/max-exec-time-seconds of the gang, or let its ranks do less work."
+    ),
+    "AdmissionCheck": "Ask the administrator of the queue why an AdmissionCheck has rejected the gang.",
+    "": "Ask the administrator of the queue why Kueue does not let the gang run any more.",
+}
+"""By the reason of the condition Evicted with which Kueue gives a gang up."""
+
+
+def diagnose_halt(reason: str, message: str) -> Diagnosis:
+    """Diagnose why a gang was halted that has exceeded no deadline.
+
+    :param reason: The reason in the note on the Job.
+    :param message: The rest of the note.
+    """
+    remedies = _QUEUE_REMEDIES if reason == REASON_GIVEN_UP else {}
+    remedy = next((remedy for part, remedy in remedies.items() if part in message), "")
+    return Diagnosis(reason, f"The gang was halted: {message}", remedy)
+
+
 def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
     """Diagnose why a phase took too long.
 
     :param cause: The cause for which the gang waited when the deadline of the phase passed.
     """
     remedy = _CAUSE_REMEDIES.get(cause, "")
+    if phase is Phase.ASSEMBLING and cause in {WaitCause.QUEUE, WaitCause.QUEUE_REFUSED}:
+        remedy = _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE]
     if cause is WaitCause.UNSCHEDULABLE:
         remedy = next((other for reason, other in _PLACEMENT_REMEDIES.items() if reason in summary), remedy)
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)
