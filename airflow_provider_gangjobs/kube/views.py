@@ -390,8 +390,15 @@ class KueueWorkloadStatus(_View, frozen=True):
     scheduling_stats: KueueSchedulingStats = KueueSchedulingStats()
     accumulated_past_execution_time_seconds: int = 0
     """For how long the Workload was admitted before Kueue took its quota back, in all such runs together."""
+    accumulated_past_exexcution_time_seconds: int = 0
+    """The same in v1beta1, which spells the name so."""
     cluster_name: str | None = None
     """The worker cluster that MultiKueue has chosen."""
+
+    @property
+    def admitted_before_s(self) -> int:
+        """For how long the Workload was admitted in all runs that have ended, in seconds."""
+        return self.accumulated_past_execution_time_seconds or self.accumulated_past_exexcution_time_seconds
 
 
 class KueueWorkloadView(_View, frozen=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_halt
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.state.deadlines import next_limit
@@ -209,7 +209,7 @@ def _summary_and_remedy(
 ) -> tuple[str, str]:
     """Return why the gang is in its phase, and what the user can do."""
     if observation.wait.cause is WaitCause.HALTED and record.error is not None:
-        return record.error.message, ""
+        return record.error.message, diagnose_halt(record.error.reason, record.error.message).remedy
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         diagnosis = diagnose_end(observation.verdict, outcomes)
         return diagnosis.summary, diagnosis.remedy

@@ -235,6 +235,12 @@ def test_runs_that_kueue_has_stopped_before_all_pods_were_ready_add_up(
     assert earlier_assembly_s(seen, workload) == seconds
 
 
+def test_v1beta1_spells_the_time_of_earlier_runs_in_another_way() -> None:
+    eviction = {"reason": "PodsReadyTimeout", "underlyingCause": "WaitForStart", "count": 1}
+    status = {"schedulingStats": {"evictions": [eviction]}, "accumulatedPastExexcutionTimeSeconds": 61}
+    assert earlier_assembly_s(noted(None), view(KueueWorkloadView, {"status": status})) == 61
+
+
 BASELINES = {
     "no Workload": (noted(None), None, None),
     "not ready in time": (noted(None), stopped(2, 0, 0, 61), None),

@@ -103,7 +103,7 @@ def earlier_assembly_s(job: Job | None, workload: KueueWorkloadView | None) -> f
     stops, baseline = count_stops(workload), job.assembly_baseline
     if not stops.before_ready or stops.others + stops.after_ready != baseline.other_stops:
         return 0.0
-    return float(max(workload.status.accumulated_past_execution_time_seconds - baseline.admitted_s, 0))
+    return float(max(workload.status.admitted_before_s - baseline.admitted_s, 0))
 
 
 def next_assembly_baseline(job: Job, workload: KueueWorkloadView | None) -> AssemblyBaseline | None:
@@ -117,7 +117,7 @@ def next_assembly_baseline(job: Job, workload: KueueWorkloadView | None) -> Asse
     other_stops = stops.others + stops.after_ready
     if other_stops == job.assembly_baseline.other_stops:
         return None
-    return AssemblyBaseline(other_stops, workload.status.accumulated_past_execution_time_seconds)
+    return AssemblyBaseline(other_stops, workload.status.admitted_before_s)
 
 
 def describe_requeue(job: Job) -> str:
