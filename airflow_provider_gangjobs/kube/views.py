@@ -107,6 +107,7 @@ class JobAnnotations(Annotations, frozen=True):
     queue: str | None = msgspec.field(name=keys.ANNOTATION_QUEUE, default=None)
     queued: str | None = msgspec.field(name=keys.ANNOTATION_QUEUED, default=None)
     requeues: str | None = msgspec.field(name=keys.ANNOTATION_REQUEUES, default=None)
+    assembly_baseline: str | None = msgspec.field(name=keys.ANNOTATION_ASSEMBLY_BASELINE, default=None)
     wait_until: str | None = msgspec.field(name=keys.ANNOTATION_WAIT_UNTIL, default=None)
     roles: str | None = msgspec.field(name=keys.ANNOTATION_ROLES, default=None)
     role_jobs: str | None = msgspec.field(name=keys.ANNOTATION_ROLE_JOBS, default=None)
@@ -391,12 +392,36 @@ class KueueWorkloadSpec(_View, frozen=True):
     queue_name: str = ""
 
 
+class KueueEvictions(_View, frozen=True):
+    """How often Kueue has stopped a Workload for one cause."""
+
+    reason: str = ""
+    underlying_cause: str = ""
+    count: int = 0
+
+
+class KueueSchedulingStats(_View, frozen=True):
+    """`status.schedulingStats` of Kueue's Workload."""
+
+    evictions: tuple[KueueEvictions, ...] = ()
+
+
 class KueueWorkloadStatus(_View, frozen=True):
     """The fields of the `status` of Kueue's Workload that are read."""
 
     conditions: tuple[Condition, ...] = ()
+    scheduling_stats: KueueSchedulingStats = KueueSchedulingStats()
+    accumulated_past_execution_time_seconds: int = 0
+    """For how long the Workload was admitted before Kueue took its quota back, in all such runs together."""
+    accumulated_past_exexcution_time_seconds: int = 0
+    """The same in v1beta1, which spells the name so."""
     cluster_name: str | None = None
     """The worker cluster that MultiKueue has chosen."""
+
+    @property
+    def admitted_before_s(self) -> int:
+        """For how long the Workload was admitted in all runs that have ended, in seconds."""
+        return self.accumulated_past_execution_time_seconds or self.accumulated_past_exexcution_time_seconds
 
 
 class KueueWorkloadView(_View, frozen=True):
@@ -470,8 +495,14 @@ class InvolvedObject(_View, frozen=True):
     uid: str = ""
 
 
+class EventSeries(_View, frozen=True):
+    """The repetitions of an Event that its source has recorded as `events.k8s.io/v1`."""
+
+    last_observed_time: datetime | None = None
+
+
 class EventView(_View, frozen=True):
-    """A core/v1 Event. A repetition increases `count` and updates `last_timestamp`."""
+    """A core/v1 Event. A repetition increases `count` and updates `last_timestamp`, or updates `series`."""
 
     metadata: Meta = Meta()
     involved_object: InvolvedObject = InvolvedObject()
@@ -482,11 +513,14 @@ class EventView(_View, frozen=True):
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
+    series: EventSeries | None = None
 
     @property
     def seen(self) -> datetime | None:
         """When the event happened last."""
-        return self.last_timestamp or self.event_time or self.first_timestamp or self.metadata.creation_timestamp
+        repeated = self.series.last_observed_time if self.series else None
+        first = self.event_time or self.first_timestamp or self.metadata.creation_timestamp
+        return repeated or self.last_timestamp or first
 
 
 def view(kind: type[View], obj: dict[str, Any]) -> View:

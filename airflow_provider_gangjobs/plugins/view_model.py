@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_halt
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-from airflow_provider_gangjobs.gang.state.deadlines import next_deadline
+from airflow_provider_gangjobs.gang.state.deadlines import next_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
@@ -210,7 +210,7 @@ def _summary_and_remedy(
 ) -> tuple[str, str]:
     """Return why the gang is in its phase, and what the user can do."""
     if observation.wait.cause is WaitCause.HALTED and record.error is not None:
-        return record.error.message, ""
+        return record.error.message, diagnose_halt(record.error.reason, record.error.message).remedy
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         diagnosis = diagnose_end(observation.verdict, outcomes)
         return diagnosis.summary, diagnosis.remedy
@@ -225,9 +225,9 @@ def _summary_and_remedy(
 def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineView | None:
     """Return the earliest of the known deadlines."""
     deadlines = []
-    at = next_deadline(observation, locator.deadlines)
-    if at is not None:
-        deadlines.append(DeadlineView(_TIMEOUT_PARAMETERS[observation.phase], at))
+    limit = next_limit(observation, locator.deadlines)
+    if limit is not None:
+        deadlines.append(DeadlineView(_TIMEOUT_PARAMETERS[limit.phase], limit.at))
     if locator.deadline is not None:
         deadlines.append(DeadlineView(_EXECUTION_TIMEOUT, datetime.fromtimestamp(locator.deadline, UTC)))
     return min(deadlines, key=lambda deadline: deadline.at, default=None)

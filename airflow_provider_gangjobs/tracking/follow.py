@@ -20,13 +20,18 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.server_clock import RESOLUTION_S
-from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
+from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_halt, diagnose_timeout
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
-from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, has_queue_decision, waits_for_kueue
+from airflow_provider_gangjobs.gang.state.queue_wait import (
+    describe_stops,
+    give_up_note,
+    has_queue_decision,
+    waits_for_kueue,
+)
 from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
@@ -223,7 +228,7 @@ class _Follower:
     async def _evaluate(self) -> GangEvent | _Sleep:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
-        if job is not None and waits_for_kueue(job):
+        if job is not None and (waits_for_kueue(job) or self._adds_up_runs(job)):
             await self.watch.subscribe_to_queue(self.client, job.queued_uid)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
@@ -242,7 +247,11 @@ class _Follower:
             await self.jobs.end_jobs(job)
         if is_halted:
             return await self._halted(halted)
-        if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:
+        if (
+            job is not None
+            and job.is_suspended
+            and (note := give_up_note(workload, self.evidence.assembly_line)) is not None
+        ):
             await self.jobs.halt(job, note)
             return _RETRY_SOON
         if self.until == "running" and observation.phase is Phase.RUNNING:
@@ -254,6 +263,10 @@ class _Follower:
             return await self._time_out()
         ends_in_s = await self.sidecars.advance(job, pods.index)
         return await self._next_sleep(observation, _soonest(report_in_s, requeue_s, ends_in_s))
+
+    def _adds_up_runs(self, job: Job) -> bool:
+        """Return whether Kueue's Workload shows earlier runs that count for `assemble_timeout`."""
+        return self.deadlines.assemble_s is not None and job.is_queued_by_kueue
 
     async def _requeue(self, job: Job | None) -> float | None:
         """Do the next step of the return to the queue (`Requeue.advance`). A follower without assemble_timeout does
@@ -371,17 +384,24 @@ class _Follower:
         if observation.verdict is not None or exceeded is None:
             return self._retry_by(next_deadline(observation, self.deadlines))
         assert job is not None, "a gang without a Job has a verdict"
-        summary = ""
         if exceeded.phase is Phase.ASSEMBLING:
-            if await self.requeue.begin(job):
+            if observation.phase is Phase.ASSEMBLING and await self.requeue.begin(job):
                 return _RETRY_SOON
-            summary = self.requeue.summary(job)
-        line = ". ".join(filter(None, (observation.line, summary)))
-        halted = DeadlineHalt(exceeded.phase, observation.wait.cause, line)
+            halted = self._failed_assembly(job, observation)
+        else:
+            halted = DeadlineHalt(exceeded.phase, observation.wait.cause, observation.line)
         if not await self.jobs.halt(job, str(halted)):
             return _RETRY_SOON
         await self.jobs.end_jobs(job)
         return await self._halted(halted, observation)
+
+    def _failed_assembly(self, job: Job, observation: Observation) -> DeadlineHalt:
+        """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
+        cause, line = observation.wait.cause, observation.line
+        if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_cause is not None:
+            cause, line = self.evidence.assembly_cause, self.evidence.assembly_line
+        details = line, self.requeue.summary(job), describe_stops(self.watch.queue_workload)
+        return DeadlineHalt(Phase.ASSEMBLING, cause, ". ".join(filter(None, details)))
 
     def _retry_by(self, due: datetime | None) -> _Sleep:
         """Return the usual sleep, or less if the deadline passes earlier: a response may have set the time back."""
@@ -412,7 +432,7 @@ class _Follower:
             return self._event(
                 Status.FAILED,
                 replace(observation, phase=Phase.FAILED, counts=counts),
-                Diagnosis(reason, f"The gang was halted: {message}"),
+                diagnose_halt(reason, message),
                 notes=result.notes,
             )
         return self._event(

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload, patch_workload
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_REQUEUES
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
 from airflow_provider_gangjobs.gang.state.requeue import (
     RequeueStep,
     begin_requeue,
+    next_assembly_baseline,
     next_step,
     pause_ends_at,
 )
@@ -67,12 +68,15 @@ class Requeue:
         return f"Kueue let the gang run {done.count + 1} times" if done is not None and done.count else ""
 
     async def advance(self, job: Job | None, workload: KueueWorkloadView | None, now: datetime) -> float | None:
-        """Do the step that is due.
+        """Do the step that is due, and note when the earlier runs of the gang do not count any more.
 
         :param job: The Job as the informer shows it.
         :param workload: Its Workload as the informer shows it.
         :return: In how many seconds to look again; `None` if the gang is not being returned.
         """
+        baseline = next_assembly_baseline(job, workload) if job is not None else None
+        if job is not None and baseline is not None:
+            await self._jobs.patch_unchanged(job, _annotate(ANNOTATION_ASSEMBLY_BASELINE, str(baseline)))
         step = next_step(job, workload) if job is not None else RequeueStep.NOTHING
         if job is None or step is RequeueStep.NOTHING or self.refusal:
             return None
@@ -104,4 +108,8 @@ class Requeue:
 
     async def _mark(self, job: Job, mark: Requeues) -> None:
         """Write the annotation, unless the Job has changed. Then the next look judges the new version."""
-        await self._jobs.patch_unchanged(job, {"metadata": {"annotations": {ANNOTATION_REQUEUES: str(mark)}}})
+        await self._jobs.patch_unchanged(job, _annotate(ANNOTATION_REQUEUES, str(mark)))
+
+
+def _annotate(name: str, value: str) -> dict[str, Any]:
+    return {"metadata": {"annotations": {name: value}}}

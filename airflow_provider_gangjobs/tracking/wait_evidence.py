@@ -28,6 +28,7 @@ QUEUE_EVENTS_EVERY_S: Final = 300.0
 """Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
 REFUSAL_EVENTS_AFTER_S: Final = 2.0
 """How long the scheduler may take to name the cause in a pod before the Events of the pods are read."""
+_ASSEMBLY_PROBLEMS: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.IMAGE, WaitCause.CONFIG})
 _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 
 
@@ -42,15 +43,27 @@ class WaitEvidence:
         self._events: tuple[EventView, ...] = ()
         self._has_read_events = False
         self._queue_events: tuple[EventView, ...] = ()
-        self._queue_events_due = clock.monotonic() + QUEUE_EVENTS_AFTER_S
+        self._queue_events_due: float | None = None
         self._refusal = ""
         self._ran_after_start: datetime | None = None
         self._has_read_refusal = False
+        self._assembly: tuple[WaitCause, str] | None = None
+        self._was_queued = False
+
+    @property
+    def assembly_cause(self) -> WaitCause | None:
+        """Why the gang did not assemble in its last run, if the follower has seen that run."""
+        return self._assembly[0] if self._assembly else None
+
+    @property
+    def assembly_line(self) -> str:
+        """The line about the gang in that run; empty if the follower has not seen that run."""
+        return self._assembly[1] if self._assembly else ""
 
     @property
     def has_events(self) -> bool:
-        """The Events of the Job were read, and there are some."""
-        return bool(self._events)
+        """Events of the Job or of its Workload were read, and there are some."""
+        return bool(self._events or self._queue_events)
 
     def inputs(self, events: tuple[EventView, ...] = ()) -> dict[str, Any]:
         """Return the arguments of `observe`.
@@ -67,10 +80,19 @@ class WaitEvidence:
         }
 
     def keep(self, observation: Observation) -> None:
-        """Keep why the scheduler cannot place the gang, because it may overwrite the message that says so, and that all
-        ranks have started, because a pod may be deleted before the Job shows its end."""
+        """Keep what later observations may not show any more.
+
+        Kept are why the gang does not assemble, because its queue may stop it; why the scheduler cannot place the gang,
+        because the scheduler may overwrite the message that says so; and that all ranks have started, because a pod may
+        be deleted before the Job shows its end.
+        """
         if observation.phase is Phase.RUNNING:
             self._ran_after_start = observation.began.get(Phase.ASSEMBLING)
+        if observation.phase is Phase.RUNNING or (observation.phase is Phase.ASSEMBLING and self._was_queued):
+            self._assembly = None
+        if observation.phase is Phase.ASSEMBLING and self._is_better(observation.wait.cause):
+            self._assembly = observation.wait.cause, observation.line
+        self._was_queued = observation.phase is Phase.QUEUED
         if observation.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
             self._refusal = ""
@@ -79,6 +101,13 @@ class WaitEvidence:
         if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
             self._has_read_events = False
             self._events = ()
+        else:  # and the gang may be queued again for another reason
+            self._queue_events_due = None
+            self._queue_events = ()
+
+    def _is_better(self, cause: WaitCause) -> bool:
+        """Return whether a cause says more than the one that was kept, such as the pods that end in a stop."""
+        return cause in _ASSEMBLY_PROBLEMS or self.assembly_cause not in _ASSEMBLY_PROBLEMS
 
     async def read_due(self, observation: Observation, age_s: float) -> float | None:
         """Read the Events that are due, and return in how many seconds the next are due.
@@ -99,10 +128,12 @@ class WaitEvidence:
             await self.read_refusal()
             return 0.0
         if cause in _QUEUE_CAUSES and not self._watch.shows_queue:
-            due_s = self._queue_events_due - self._clock.monotonic()
-            if due_s > 0:
-                return due_s
-            self._queue_events_due = self._clock.monotonic() + QUEUE_EVENTS_EVERY_S
+            now = self._clock.monotonic()
+            if self._queue_events_due is None:
+                self._queue_events_due = now + QUEUE_EVENTS_AFTER_S
+            if now < self._queue_events_due:
+                return self._queue_events_due - now
+            self._queue_events_due = now + QUEUE_EVENTS_EVERY_S
             self._queue_events = await queue_events(self._client, self._ref)
             return 0.0
         return None

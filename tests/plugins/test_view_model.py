@@ -189,6 +189,16 @@ def test_halted_gang_shows_the_reason_of_the_halt() -> None:
     assert (view.phase, view.summary, view.deadline) == ("failed", "4 pods, none placed", None)
 
 
+def test_gang_that_its_queue_has_given_up_shows_what_to_do() -> None:
+    note = "DeactivatedByQueue: too many re-queuing retries (DeactivatedDueToRequeuingLimitExceeded)"
+    built = job().suspended(30).annotation(ANNOTATION_HALTED, note)
+
+    view = build_view(LOCATOR, snapshot_of(built), at(60))
+
+    assert view.summary.startswith("too many re-queuing retries")
+    assert view.remedy.startswith("Ask for fewer workers")
+
+
 def test_number_of_rows_is_limited_and_counts_are_complete() -> None:
     pods = ranks(ROWS_MAX + 50, lambda it: it.on("n").running())
 

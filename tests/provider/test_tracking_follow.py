@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -14,9 +15,12 @@ from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from airflow_provider_gangjobs.tracking.size_limits import SizeLimits
+from airflow_provider_gangjobs.tracking.wait_evidence import QUEUE_EVENTS_AFTER_S, QUEUE_EVENTS_EVERY_S
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.history import is_held
 from tests.provider.follower import Follower
-from tests.provider.virtual_control_plane import VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 
@@ -301,3 +305,34 @@ async def test_end_is_noticed_at_once(plane):
     completed = elapsed()
     await following.event()
     assert elapsed() - completed < 1
+
+
+def say_as_kueue(plane: VirtualControlPlane, reason: str, message: str, *, kind: str = "Warning") -> None:
+    """Record an Event of the Workload that Kueue would have made for the gang."""
+    metadata = {"name": "job-train-1a2b3", "namespace": NAMESPACE, "uid": "workload"}
+    workload = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata}
+    plane.registry.record_event(workload, kind, reason, message, "kueue-admission")
+
+
+@in_virtual_time
+async def test_events_say_why_a_gang_is_queued_where_workloads_of_kueue_cannot_be_read(plane):
+    """The reasons are those of the feature gate UnadmittedWorkloadsObservability."""
+    ref = plane.submit(workers=2, suspend=True)
+    labels = {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "team"}}}
+    plane.registry.patch(JOBS, ref.name, NAMESPACE, labels, PatchKind.MERGE)
+    say_as_kueue(plane, "WaitingForQuota", "insufficient unused quota for cpu in flavor f, 2 more needed")
+    following = Follower(plane, ref)
+    await asyncio.sleep(QUEUE_EVENTS_AFTER_S + 1)
+    assert len(following.reports) == 2
+    say_as_kueue(plane, "QuotaReserved", "Quota reserved in ClusterQueue c", kind="Normal")
+    say_as_kueue(plane, "TopologyPlacementFailed", 'topology "t" allows to fit only 1 out of 2 pod(s)')
+    await asyncio.sleep(QUEUE_EVENTS_EVERY_S)
+    assert [report.line for report in following.reports] == [
+        "queued: Waits for admission by Kueue queue team",
+        (
+            "queued: Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 "
+            "more needed"
+        ),
+        'queued: Kueue queue team does not admit the gang yet: topology "t" allows to fit only 1 out of 2 pod(s)',
+    ]
+    await following.kill()

@@ -38,6 +38,20 @@ ADMITS_JOB_SETS: Final[dict[str, Any]] = {"integrations": {"frameworks": ["batch
 """The part of the configuration of Kueue that lets it admit JobSets, as it does by default."""
 
 
+READY_WITHIN_S: Final = 8
+"""How long Kueue waits in the clusters of the mark `impatient_kueue` until all pods of a gang are ready."""
+IMPATIENT: Final[dict[str, Any]] = {
+    "waitForPodsReady": {
+        "timeout": f"{READY_WITHIN_S}s",
+        "recoveryTimeout": "4s",
+        "requeuingStrategy": {"backoffLimitCount": 3, "backoffBaseSeconds": 1},
+    }
+}
+"""The part of the configuration of Kueue that lets it stop gangs whose pods are not ready."""
+OBSERVANT: Final[dict[str, Any]] = {"featureGates": {"UnadmittedWorkloadsObservability": True}}
+"""The part of the configuration of Kueue that is the default in 0.20."""
+
+
 @dataclass(frozen=True)
 class QueueCluster:
     """What manages the Jobs of a control plane."""
@@ -48,13 +62,16 @@ class QueueCluster:
 
 @contextmanager
 def with_queues(
-    release: str, folder: Path, *, kueue: str | None = None, job_sets: bool = False
+    release: str, folder: Path, *, kueue: str | None = None, job_sets: bool = False, **config: Any
 ) -> Iterator[QueueCluster]:
-    """A control plane with two nodes of 4 CPUs, with this release of Kueue and with the JobSet controller."""
+    """A control plane with two nodes of 4 CPUs, with this release of Kueue and with the JobSet controller.
+
+    :param config: Parts of the configuration of Kueue.
+    """
     with ExitStack() as stack:
         plane = stack.enter_context(running_plane(release, folder))
         controller = stack.enter_context(running_job_sets(plane)) if job_sets else None
-        config = ADMITS_JOB_SETS if job_sets else {}
+        config = {**config, **(ADMITS_JOB_SETS if job_sets else {})}
         manager = stack.enter_context(running_kueue(plane, kueue, **config)) if kueue else None
         stack.enter_context(NodePool.running(plane, nodes=2, cpu=4))
         yield QueueCluster(manager, controller)
@@ -67,6 +84,9 @@ CLUSTERS: Final[dict[str, dict[str, Callable[[Path], AbstractContextManager[Any]
         "1.37-kueue-0.19": partial(with_queues, "1.37", kueue="0.19"),
     },
     "bare_kueue": {f"kueue-{release}": partial(with_queues, NONE, kueue=release) for release in RELEASES},
+    "impatient_kueue": {
+        "impatient-1.37-kueue-0.19": partial(with_queues, "1.37", kueue="0.19", **IMPATIENT, **OBSERVANT)
+    },
     "job_sets": {"jobset-0.12": partial(with_queues, NONE, job_sets=True)},
     "bare_job_set_kueue": {"jobset-kueue-0.19": partial(with_queues, NONE, kueue="0.19", job_sets=True)},
     "job_set_kueue": {

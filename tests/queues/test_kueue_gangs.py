@@ -292,6 +292,25 @@ async def test_gang_of_a_queue_that_is_held_says_so(kueue: Kueue, tenant: Tenant
             await gang.line("ClusterQueueStopped")
 
 
+async def test_gang_that_does_not_fit_any_more_after_its_queue_was_held_says_so(
+    kueue: Kueue, tenant: Tenant, queue: str
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE))
+        async with following(tenant, submission) as gang:
+            await gang.line("running: 3/3")
+            kueue.patch("clusterqueues", queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
+            await gang.line("ClusterQueueStopped")
+            flavor = {"name": queue, "resources": [{"name": "cpu", "nominalQuota": "1"}]}
+            group = {"coveredResources": ["cpu"], "flavors": [flavor]}
+            kueue.patch("clusterqueues", queue, {"spec": {"stopPolicy": "None", "resourceGroups": [group]}})
+            await gang.line("> maximum capacity (1)")
+            workload = kueue.workload_of(tenant.namespace, submission.ref.uid)
+    assert workload is not None
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in workload["status"]["conditions"]}
+    assert conditions["Evicted"] == ("True", "ClusterQueueStopped")
+
+
 async def test_bad_queue_is_refused_before_anything_is_created(
     kueue: Kueue, tenant: Tenant, queue: str, priorities: None
 ) -> None:

@@ -3,7 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_outcome, diagnose_timeout
+from airflow_provider_gangjobs.gang.outcome.diagnosis import (
+    Diagnosis,
+    diagnose_end,
+    diagnose_halt,
+    diagnose_outcome,
+    diagnose_timeout,
+)
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
@@ -227,3 +233,29 @@ REMEDIES_BY_TEXT = {
 @pytest.mark.parametrize(("cause", "message", "remedy"), REMEDIES_BY_TEXT.values(), ids=REMEDIES_BY_TEXT)
 def test_remedy_of_a_wait_fits_what_the_message_names(cause, message, remedy):
     assert diagnose_timeout(Phase.ASSEMBLING, cause, message).remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "remedy"),
+    [
+        ("DeactivatedByQueue", "retries (DeactivatedDueToRequeuingLimitExceeded). Kueue", "Ask for fewer workers"),
+        ("DeactivatedByQueue", "exceeded (DeactivatedDueToMaximumExecutionTimeExceeded)", "Raise the label"),
+        (
+            "DeactivatedByQueue",
+            "rejected (DeactivatedDueToAdmissionCheck)",
+            "Ask the administrator of the queue why an",
+        ),
+        ("DeactivatedByQueue", "something new", "Ask the administrator of the queue why Kueue"),
+        ("Enough", "a person said so", ""),
+    ],
+)
+def test_remedy_of_a_gang_that_was_halted_fits_the_reason(reason, message, remedy):
+    found = diagnose_halt(reason, message)
+    assert (found.code, found.summary) == (reason, f"The gang was halted: {message}")
+    assert found.remedy.startswith(remedy)
+    assert bool(found.remedy) is bool(remedy)
+
+
+def test_gang_that_used_up_its_time_is_not_told_to_wait_longer_in_its_queue():
+    found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.QUEUE, "queued: Kueue queue team has stopped the gang")
+    assert found.remedy.startswith("Ask for fewer workers")

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline, next_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
@@ -378,6 +378,29 @@ def test_submitted_gang_exceeds_the_queue_deadline():
     exceeded = deadline_exceeded(_observe(job()), DEADLINES, at(100))
     assert exceeded is not None
     assert exceeded.phase is Phase.QUEUED
+
+
+def stopped_before(seconds: int) -> KueueWorkloadView:
+    """Kueue's Workload of a gang that has assembled for so long in runs that Kueue has stopped."""
+    eviction = {"reason": "PodsReadyTimeout", "underlyingCause": "WaitForStart", "count": 1}
+    status = {"schedulingStats": {"evictions": [eviction]}, "accumulatedPastExecutionTimeSeconds": seconds}
+    return view(KueueWorkloadView, {"status": status})
+
+
+RESTARTED = {
+    "assembles again": (job().resumed(30), (), 15, (Phase.ASSEMBLING, 35)),
+    "has no time left": (job().resumed(30), (), 25, (Phase.ASSEMBLING, 25)),
+    "runs": (job().resumed(30), ranks(4, _running), 15, (Phase.RUNNING, 1005)),
+    "is queued again": (job().resumed(3).suspended(500), (), 15, (Phase.QUEUED, 600)),
+    "is queued without time left": (job().resumed(3).suspended(500), (), 20, (Phase.ASSEMBLING, 500)),
+}
+
+
+@pytest.mark.parametrize(("seen", "pods", "earlier_s", "expected"), RESTARTED.values(), ids=RESTARTED)
+def test_time_in_which_a_gang_assembled_before_kueue_stopped_it_counts(seen, pods, earlier_s, expected):
+    limit = next_limit(observe(seen.read(), pods, None, REF, queue_workload=stopped_before(earlier_s)), DEADLINES)
+    assert limit is not None
+    assert (limit.phase, limit.at) == (expected[0], at(expected[1]))
 
 
 def test_no_deadline_is_no_limit():

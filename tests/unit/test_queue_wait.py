@@ -27,12 +27,25 @@ def pending(message: str, reason: str = "Pending") -> dict[str, Any]:
     return condition("QuotaReserved", "False", reason, message)
 
 
-def workload(*conditions: dict[str, Any], active: bool = True) -> KueueWorkloadView:
-    status = {"conditions": list(conditions)}
+def workload(
+    *conditions: dict[str, Any], active: bool = True, stops: dict[str, int] | None = None
+) -> KueueWorkloadView:
+    """Kueue's Workload.
+
+    :param stops: How often `waitForPodsReady` has stopped it, by the underlying cause.
+    """
+    evictions = [
+        {"reason": "PodsReadyTimeout", "underlyingCause": cause, "count": count}
+        for cause, count in (stops or {}).items()
+    ]
+    status = {"conditions": list(conditions), "schedulingStats": {"evictions": evictions}}
     return view(KueueWorkloadView, {"metadata": {"name": "w"}, "spec": {"active": active}, "status": status})
 
 
 PREEMPTED = condition("Evicted", "True", "Preempted", "Preempted to accommodate a workload (UID: u, JobUID: j)")
+NOT_READY = condition("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout team-a/job-train-1a2b3")
+STOPPED = condition("Evicted", "True", "ClusterQueueStopped", "The ClusterQueue is stopped")
+ADMITTED = condition("Admitted", "True", "Admitted", "The workload is admitted")
 LIMIT = condition(
     "Evicted",
     "True",
@@ -76,11 +89,55 @@ CASES = {
         'Kueue queue team does not admit the gang yet: topology "t" allows to fit only 1 out of 5 pod(s)',
     ),
     "preempted": (
-        workload(pending("was preempted"), PREEMPTED),
+        workload(pending(PREEMPTED["message"]), PREEMPTED),
         QueueState.WAITING,
         (
             "Kueue queue team has stopped the gang and lets it run again later (Preempted: Preempted to accommodate a "
             "workload (UID: u, JobUID: j))"
+        ),
+    ),
+    "preempted, and judged again": (
+        workload(pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed"), PREEMPTED),
+        QueueState.WAITING,
+        "Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 more needed",
+    ),
+    "not ready in time": (
+        workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 2}),
+        QueueState.WAITING,
+        (
+            "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
+            "lets all ranks run again later: 2 times while the gang assembled"
+        ),
+    ),
+    "not ready in time while it ran": (
+        workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 1, "WaitForRecovery": 1}),
+        QueueState.WAITING,
+        (
+            "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
+            "lets all ranks run again later: 1 time while the gang assembled and 1 time while it ran"
+        ),
+    ),
+    "not ready in time, and judged again": (
+        workload(pending(f"{ASSIGN}no node"), NOT_READY, stops={"WaitForStart": 2}),
+        QueueState.WAITING,
+        "Kueue queue team does not admit the gang yet: no node",
+    ),
+    "its queue was held, and does not suffice any more": (
+        workload(
+            pending(f"{ASSIGN}insufficient quota for cpu in flavor f, request (6) > maximum capacity (4)"), STOPPED
+        ),
+        QueueState.REFUSED,
+        (
+            "Kueue queue team cannot admit the gang: insufficient quota for cpu in flavor f, request (6) > maximum "
+            "capacity (4)"
+        ),
+    ),
+    "being stopped, with quota": (
+        workload(STOPPED, condition("QuotaReserved", "True", "QuotaReserved", "Reserved"), ADMITTED),
+        QueueState.WAITING,
+        (
+            "Kueue queue team has stopped the gang and lets it run again later (ClusterQueueStopped: The ClusterQueue "
+            "is stopped)"
         ),
     ),
     "given up": (
@@ -99,7 +156,8 @@ CASES = {
     "admitted": (
         workload(
             condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue c"),
-            condition("Admitted", "True", "Admitted", "The workload is admitted"),
+            ADMITTED,
+            condition("Evicted", "False", "QuotaReserved", "Previously: The ClusterQueue is stopped"),
         ),
         QueueState.ADMITTED,
         "Kueue queue team has admitted the gang, and lets it run",
@@ -113,16 +171,56 @@ def test_reason_of_a_wait(seen: KueueWorkloadView | None, state: QueueState, tex
     assert (found.state, found.text) == (state, text)
 
 
-def test_last_event_has_the_reason_if_the_workload_cannot_be_read() -> None:
-    events = [
-        view(EventView, {"reason": reason, "message": message, "lastTimestamp": at})
-        for reason, message, at in (
-            ("Pending", f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed", AT),
-            ("Pending", f"{ASSIGN}resource memory unavailable in ClusterQueue", "2026-01-01T00:00:09Z"),
-            ("Other", "something else", "2026-01-01T00:00:10Z"),
-        )
-    ]
-    assert explain_queue("team", None, events).text.endswith("resource memory unavailable in ClusterQueue")
+def event(reason: str, message: str, second: int, *, kind: str = "Warning", **more: Any) -> EventView:
+    at = f"2026-01-01T00:00:{second:02}Z"
+    return view(EventView, {"type": kind, "reason": reason, "message": message, "lastTimestamp": at, **more})
+
+
+SHORT_OF_CPU = f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed"
+NO_MEMORY = f"{ASSIGN}resource memory unavailable in ClusterQueue"
+SAYS_NO_MEMORY = "Kueue queue team cannot admit the gang: resource memory unavailable in ClusterQueue"
+EVENTS = {
+    "none": ([], "Waits for admission by Kueue queue team"),
+    "the last one": ([event("Pending", SHORT_OF_CPU, 1), event("Pending", NO_MEMORY, 2)], SAYS_NO_MEMORY),
+    "in another order": ([event("Pending", NO_MEMORY, 2), event("Pending", SHORT_OF_CPU, 1)], SAYS_NO_MEMORY),
+    "a reason of UnadmittedWorkloadsObservability": (
+        [event("WaitingForQuota", SHORT_OF_CPU, 1), event("Misconfigured", NO_MEMORY, 2)],
+        SAYS_NO_MEMORY,
+    ),
+    "repeated in a series": (
+        [
+            event("Misconfigured", NO_MEMORY, 1, series={"count": 2, "lastObservedTime": "2026-01-01T00:00:03Z"}),
+            event("WaitingForQuota", SHORT_OF_CPU, 2),
+        ],
+        SAYS_NO_MEMORY,
+    ),
+    "of an admission": (
+        [event("Misconfigured", NO_MEMORY, 1), event("Other", "something else", 2, kind="Normal")],
+        SAYS_NO_MEMORY,
+    ),
+    "of an eviction": (
+        [
+            event("WaitingForQuota", SHORT_OF_CPU, 1),
+            event("EvictedDueToPreempted", "Preempted to accommodate another", 2, kind="Normal"),
+        ],
+        (
+            "Kueue queue team has stopped the gang and lets it run again later (Preempted: Preempted to accommodate "
+            "another)"
+        ),
+    ),
+    "after an eviction": (
+        [
+            event("EvictedDueToPreempted", "Preempted to accommodate another", 1, kind="Normal"),
+            event("Misconfigured", NO_MEMORY, 2),
+        ],
+        SAYS_NO_MEMORY,
+    ),
+}
+
+
+@pytest.mark.parametrize(("events", "text"), EVENTS.values(), ids=EVENTS)
+def test_last_event_has_the_reason_if_the_workload_cannot_be_read(events: list[EventView], text: str) -> None:
+    assert explain_queue("team", None, events).text == text
 
 
 NOTES = {
@@ -140,12 +238,26 @@ NOTES = {
             "(DeactivatedDueToRequeuingLimitExceeded)"
         ),
     ),
+    "given up because of its pods": (
+        workload(LIMIT, active=False, stops={"WaitForStart": 3}),
+        (
+            "DeactivatedByQueue: The workload is deactivated due to exceeding the maximum number of re-queuing retries "
+            "(DeactivatedDueToRequeuingLimitExceeded). Kueue has stopped the gang 3 times while the gang assembled, "
+            "because not all pods were ready in time (waitForPodsReady)"
+        ),
+    ),
 }
 
 
 @pytest.mark.parametrize(("seen", "note"), NOTES.values(), ids=NOTES)
 def test_only_kueue_itself_gives_a_gang_up(seen: KueueWorkloadView | None, note: str | None) -> None:
     assert give_up_note(seen) == note
+
+
+def test_note_of_a_gang_that_kueue_gives_up_has_its_last_line_while_it_assembled() -> None:
+    note = give_up_note(workload(LIMIT, active=False), "assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
+    assert note is not None
+    assert note.endswith(". Before, the gang was assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
 
 
 def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:

@@ -21,7 +21,9 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
 from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP
 from airflow_provider_gangjobs.gang.state.roles import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.verdict import REASON_DELETED_ON_PURPOSE, Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
@@ -29,8 +31,6 @@ from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from airflow_provider_gangjobs.gang.state.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -298,11 +298,38 @@ _REMEDIES_BY_TEXT: Final = {
 """By the cause and a text in the message about it. The first text that the message has decides."""
 
 
+_QUEUE_REMEDIES: Final = {
+    "RequeuingLimitExceeded": (
+        "Ask for fewer workers or less of each resource, or ask the administrator of Kueue to raise timeout or "
+        "requeuingStrategy.backoffLimitCount of waitForPodsReady."
+    ),
+    "MaximumExecutionTimeExceeded": (
+        "Raise the label kueue.x-k8s.io/max-exec-time-seconds of the gang, or let its ranks do less work."
+    ),
+    "AdmissionCheck": "Ask the administrator of the queue why an AdmissionCheck has rejected the gang.",
+    "": "Ask the administrator of the queue why Kueue does not let the gang run any more.",
+}
+"""By the reason of the condition Evicted with which Kueue gives a gang up."""
+
+
+def diagnose_halt(reason: str, message: str) -> Diagnosis:
+    """Diagnose why a gang was halted that has exceeded no deadline.
+
+    :param reason: The reason in the note on the Job.
+    :param message: The rest of the note.
+    """
+    remedies = _QUEUE_REMEDIES if reason == REASON_GIVEN_UP else {}
+    remedy = next((remedy for part, remedy in remedies.items() if part in message), "")
+    return Diagnosis(reason, f"The gang was halted: {message}", remedy)
+
+
 def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
     """Diagnose why a phase took too long.
 
     :param cause: The cause for which the gang waited when the deadline of the phase passed.
     """
+    was_stopped = phase is Phase.ASSEMBLING and cause in {WaitCause.QUEUE, WaitCause.QUEUE_REFUSED}
+    by_cause = _CAUSE_REMEDIES.get(WaitCause.UNSCHEDULABLE if was_stopped else cause, "")
     by_text = _REMEDIES_BY_TEXT.get(cause, {}).items()
-    remedy = next((remedy for text, remedy in by_text if text in summary), _CAUSE_REMEDIES.get(cause, ""))
+    remedy = next((remedy for text, remedy in by_text if text in summary), by_cause)
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)

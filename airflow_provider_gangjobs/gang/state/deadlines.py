@@ -2,6 +2,9 @@
 
 Kubernetes has no time limit for a gang that is never admitted or never fits. All three deadlines count from times of
 the API server, so the restart of a triggerer does not change them. A gang that is finishing has no deadline.
+
+Kueue may stop a gang that assembles and let it run again (`waitForPodsReady`). The deadline of assembling counts all of
+these runs, and has passed in the queue if they took all of its time.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ class Deadlines(Struct, frozen=True):
     queue_s: float | None = None
     """Counts from the creation of the Job, or from the time at which a queue suspended the Job again."""
     assemble_s: float | None = None
-    """Counts from the time at which the Job was resumed."""
+    """Counts from the time at which the Job was resumed, less the time of the runs that Kueue has stopped."""
     run_s: float | None = None
     """Counts from the start of the last rank."""
 
@@ -55,20 +58,38 @@ def allowed_s(phase: Phase, deadlines: Deadlines) -> float | None:
     return by_phase.get(phase)
 
 
+class Limit(Struct, frozen=True):
+    """The deadline that limits a gang now."""
+
+    phase: Phase
+    """`queued`, `assembling` or `running`."""
+    seconds: float
+    """The limit of the phase."""
+    at: datetime
+
+
+def next_limit(observation: Observation, deadlines: Deadlines) -> Limit | None:
+    """Return the deadline that passes next; `None` if the present phase has no limit."""
+    limited_as = _LIMITED_AS.get(observation.phase)
+    since, earlier_s = observation.since, observation.earlier_assembly_s
+    if limited_as is None or since is None:
+        return None
+    if limited_as is Phase.QUEUED and deadlines.assemble_s is not None and earlier_s >= deadlines.assemble_s:
+        return Limit(Phase.ASSEMBLING, deadlines.assemble_s, since)
+    allowed = allowed_s(limited_as, deadlines)
+    if allowed is None:
+        return None
+    left_s = allowed - earlier_s if limited_as is Phase.ASSEMBLING else allowed
+    return Limit(limited_as, allowed, since + timedelta(seconds=left_s))
+
+
 def next_deadline(observation: Observation, deadlines: Deadlines) -> datetime | None:
     """Return the time at which the present phase must be over; `None` if it has no limit."""
-    limited_as = _LIMITED_AS.get(observation.phase)
-    since = observation.since
-    allowed = allowed_s(limited_as, deadlines) if limited_as else None
-    return since + timedelta(seconds=allowed) if since and allowed is not None else None
+    limit = next_limit(observation, deadlines)
+    return limit.at if limit is not None else None
 
 
 def deadline_exceeded(observation: Observation, deadlines: Deadlines, now: datetime) -> Exceeded | None:
     """Return the deadline that has passed at `now`, or `None`."""
-    due = next_deadline(observation, deadlines)
-    if due is None or now < due:
-        return None
-    phase = _LIMITED_AS[observation.phase]
-    allowed = allowed_s(phase, deadlines)
-    assert allowed is not None, "next_deadline returned a time, so the phase has a limit"
-    return Exceeded(phase, allowed)
+    limit = next_limit(observation, deadlines)
+    return Exceeded(limit.phase, limit.seconds) if limit is not None and now >= limit.at else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.requeue_annotation import parse_requeues
+from airflow_provider_gangjobs.gang.requeue_annotation import parse_assembly_baseline, parse_requeues
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_c
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
+    from airflow_provider_gangjobs.gang.requeue_annotation import AssemblyBaseline, Requeues
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
@@ -443,6 +443,11 @@ class Job(Struct, frozen=True):
     def requeues(self) -> Requeues | None:
         """How often the gang was returned to its queue; `None` if the gang is not to be returned."""
         return parse_requeues(self._annotations.requeues)
+
+    @property
+    def assembly_baseline(self) -> AssemblyBaseline:
+        """From which of Kueue's counts on the earlier runs count as time in which the gang assembled."""
+        return parse_assembly_baseline(self._annotations.assembly_baseline)
 
     @property
     def is_being_requeued(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.queue_wait import evicted_at
+from airflow_provider_gangjobs.gang.state.requeue import earlier_assembly_s
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
     Wait,
@@ -45,6 +46,8 @@ class Observation:
     counts: Counts
     wait: Wait
     verdict: Verdict | None = None
+    earlier_assembly_s: float = 0.0
+    """For how long the gang has assembled in earlier runs that Kueue has stopped, in seconds."""
 
     @property
     def since(self) -> datetime | None:
@@ -136,7 +139,7 @@ def observe_indexed(
         own_job, pods, podgroup, counts, events, queue_workload, queue_position, shows_queue, earlier_refusal
     )
     wait = _wait(phase, inputs, verdict)
-    return Observation(ref, phase, began, counts, wait, verdict)
+    return Observation(ref, phase, began, counts, wait, verdict, earlier_assembly_s(own_job, queue_workload))
 
 
 def observe_counters(
@@ -163,7 +166,7 @@ def observe_counters(
     _add_eviction(phase, began, queue_workload)
     inputs = WaitInputs(job, sample, podgroup, counts, events, queue_workload, queue_position, shows_queue)
     wait = _wait(phase, inputs, verdict)
-    return Observation(job.ref, phase, began, counts, wait, verdict)
+    return Observation(job.ref, phase, began, counts, wait, verdict, earlier_assembly_s(job, queue_workload))
 
 
 def _add_eviction(phase: Phase, began: dict[Phase, datetime], workload: KueueWorkloadView | None) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.kube.text import pluralize
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
@@ -33,6 +35,23 @@ class QueueState(StrEnum):
     """Kueue does not let the Job run until somebody activates its Workload."""
 
 
+class Stops(Struct, frozen=True):
+    """How often Kueue has stopped a gang since its Workload exists."""
+
+    before_ready: int = 0
+    """Not all pods became ready in the time that `waitForPodsReady` of Kueue's configuration allows."""
+    after_ready: int = 0
+    """All pods had been ready, and one of them was not ready for longer than `waitForPodsReady` allows."""
+    others: int = 0
+    """Kueue has preempted the gang, or has stopped the gang for yet another reason."""
+
+    @property
+    def by_readiness(self) -> str:
+        """How often `waitForPodsReady` has stopped the gang; empty if it has not."""
+        counts = (self.before_ready, "while the gang assembled"), (self.after_ready, "while it ran")
+        return " and ".join(f"{pluralize(count, 'time')} {when}" for count, when in counts if count)
+
+
 class QueueWait(Struct, frozen=True):
     """Why a Job waits in its queue, as a state and a sentence."""
 
@@ -40,13 +59,19 @@ class QueueWait(Struct, frozen=True):
     text: str
 
 
-PENDING: Final = "Pending"
-"""Reason of the Event with which Kueue says why it does not admit a Workload."""
-
 REASON_GIVEN_UP: Final = "DeactivatedByQueue"
 """Reason of the halt of a gang that Kueue has given up. Stored in Jobs and in events, so never changed."""
 _GIVEN_UP: Final = "DeactivatedDueTo"
 """Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
+_REFUSAL_EVENT: Final = "Warning"
+"""Type of the Events with which Kueue says why it does not admit a Workload. Their reason is that of the condition:
+`Pending` or, with Kueue's feature gate `UnadmittedWorkloadsObservability`, one of many."""
+PODS_READY_TIMEOUT: Final = "PodsReadyTimeout"
+"""Reason for which Kueue stops a gang by `waitForPodsReady`."""
+_WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
+"""The underlying cause of such a stop if all pods had been ready before."""
+_EVICTION_EVENT: Final = "EvictedDueTo"
+"""Reasons of the Events with which Kueue says that it stops a Workload begin with this."""
 _DECISIONS: Final = frozenset({"QuotaReserved", "Admitted", "Evicted"})
 _NEVER: Final = re.compile(
     r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match"
@@ -90,25 +115,56 @@ def holds_quota(workload: KueueWorkloadView) -> bool:
     return _find(workload, "QuotaReserved", "True") is not None
 
 
-def give_up_note(workload: KueueWorkloadView | None) -> str | None:
+def count_stops(workload: KueueWorkloadView | None) -> Stops:
+    """Return how often Kueue has stopped the gang; never, if the Workload is not known."""
+    before_ready = after_ready = others = 0
+    for stops in workload.status.scheduling_stats.evictions if workload is not None else ():
+        if stops.reason != PODS_READY_TIMEOUT:
+            others += stops.count
+        elif stops.underlying_cause == _WAIT_FOR_RECOVERY:
+            after_ready += stops.count
+        else:
+            before_ready += stops.count
+    return Stops(before_ready, after_ready, others)
+
+
+def describe_stops(workload: KueueWorkloadView | None) -> str:
+    """Return the sentence on how often Kueue has stopped the gang by `waitForPodsReady`; empty if it has not."""
+    counts = count_stops(workload).by_readiness
+    if not counts:
+        return ""
+    return f"Kueue has stopped the gang {counts}, because not all pods were ready in time (waitForPodsReady)"
+
+
+def give_up_note(workload: KueueWorkloadView | None, last_assembly: str = "") -> str | None:
     """Return the reason of a halt if Kueue itself has given the gang up for good; `None` if it has not.
 
     Kueue does this after a limit of time or of tries. A person who deactivates a Workload may activate it again.
+
+    :param last_assembly: The last line about the gang while it assembled, if there was one.
     """
     if workload is None or workload.spec.active:
         return None
     evicted = _find(workload, "Evicted", "True")
     if evicted is None or not evicted.reason.startswith(_GIVEN_UP):
         return None
-    return f"{REASON_GIVEN_UP}: {_one_line(evicted.message)} ({evicted.reason})"
+    evidence = f"Before, the gang was {last_assembly}" if last_assembly else ""
+    message = f"{_one_line(evicted.message)} ({evicted.reason})"
+    return f"{REASON_GIVEN_UP}: " + ". ".join(filter(None, (message, describe_stops(workload), evidence)))
 
 
 def _explain_events(queue: str, events: Iterable[EventView]) -> QueueWait:
-    pending = [event for event in events if event.reason == PENDING and event.message]
-    if not pending:
+    told = [event for event in events if event.message and (event.type == _REFUSAL_EVENT or _eviction_of(event))]
+    if not told:
         return QueueWait(QueueState.WAITING, _waits(queue))
-    last = max(pending, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
-    return _explain_refusal(queue, last.message)
+    last = max(told, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
+    eviction = _eviction_of(last)
+    return _explain_eviction(queue, eviction, last.message) if eviction else _explain_refusal(queue, last.message)
+
+
+def _eviction_of(event: EventView) -> str:
+    """Return the reason of the eviction that the Event tells; empty if the Event tells something else."""
+    return event.reason.removeprefix(_EVICTION_EVENT) if event.reason.startswith(_EVICTION_EVENT) else ""
 
 
 def _explain_deactivation(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
@@ -134,15 +190,21 @@ def _explain_checks(queue: str, workload: KueueWorkloadView) -> QueueWait | None
     return QueueWait(QueueState.WAITING, f"Kueue queue {queue} has reserved quota, and waits for its checks{why}")
 
 
-def _explain_pending(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+def _explain_stop(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    """Explain that Kueue has stopped the gang, until it has judged the gang again.
+
+    The condition Evicted stays true until the next admission. Kueue repeats its message in QuotaReserved when it takes
+    the quota back, and replaces it there when it has judged the Workload again.
+    """
     evicted = _find(workload, "Evicted", "True")
     refused = _find(workload, "QuotaReserved", "False")
-    if evicted is not None:
-        return QueueWait(
-            QueueState.WAITING,
-            f"Kueue queue {queue} has stopped the gang and lets it run again later "
-            f"({evicted.reason}: {_one_line(evicted.message)})",
-        )
+    if evicted is None or (refused is not None and refused.message not in {"", evicted.message}):
+        return None
+    return _explain_eviction(queue, evicted.reason, evicted.message, count_stops(workload))
+
+
+def _explain_pending(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    refused = _find(workload, "QuotaReserved", "False")
     return _explain_refusal(queue, refused.message) if refused and refused.message else None
 
 
@@ -152,11 +214,23 @@ def _explain_silence(queue: str, workload: KueueWorkloadView) -> QueueWait:
 
 _RULES: Final[tuple[Callable[[str, KueueWorkloadView], QueueWait | None], ...]] = (
     _explain_deactivation,
+    _explain_stop,
     _explain_admission,
     _explain_checks,
     _explain_pending,
     _explain_silence,
 )
+
+
+def _explain_eviction(queue: str, reason: str, message: str, stops: Stops = Stops()) -> QueueWait:  # noqa: B008
+    if reason == PODS_READY_TIMEOUT:
+        text = (
+            f"Kueue queue {queue} has stopped the gang, because not all pods were ready in time (waitForPodsReady), "
+            "and lets all ranks run again later"
+        )
+        return QueueWait(QueueState.WAITING, ": ".join(filter(None, (text, stops.by_readiness))))
+    text = f"Kueue queue {queue} has stopped the gang and lets it run again later ({reason}: {_one_line(message)})"
+    return QueueWait(QueueState.WAITING, text)
 
 
 def _explain_refusal(queue: str, message: str) -> QueueWait:

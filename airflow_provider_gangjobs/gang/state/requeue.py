@@ -6,6 +6,11 @@ when `assemble_timeout` has passed: its Workload is deactivated, Kueue suspends 
 the Workload is activated again when no pod is left. This happens at most `REQUEUES_MAX` times.
 
 The annotation `ANNOTATION_REQUEUES` of the Job holds the state, so that another follower can continue at any step.
+
+Kueue itself returns a gang whose pods are not all ready in the time of its `waitForPodsReady`, and counts the returns
+and the time of these runs in the Workload. `assemble_timeout` adds these runs up. A run that Kueue has stopped for
+another reason, such as a preemption, ends the sum: `ANNOTATION_ASSEMBLY_BASELINE` then holds what the Workload counted
+until that end.
 """
 
 from __future__ import annotations
@@ -14,8 +19,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
-from airflow_provider_gangjobs.gang.state.queue_wait import evicted_at, holds_quota
+from airflow_provider_gangjobs.gang.requeue_annotation import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.queue_wait import count_stops, evicted_at, holds_quota
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -86,6 +91,33 @@ def pause_ends_at(job: Job, workload: KueueWorkloadView | None) -> datetime | No
     if evicted is None or job.requeues is None:
         return None
     return evicted + timedelta(seconds=min(PAUSE_BASE_S * 2.0 ** (job.requeues.count - 1), PAUSE_CAP_S))
+
+
+def earlier_assembly_s(job: Job | None, workload: KueueWorkloadView | None) -> float:
+    """Return for how long the gang has assembled in runs that Kueue has stopped before all pods were ready, in seconds.
+
+    The runs since the gang has run, or was stopped for another reason, count. Without the Workload, none does.
+    """
+    if job is None or workload is None:
+        return 0.0
+    stops, baseline = count_stops(workload), job.assembly_baseline
+    if not stops.before_ready or stops.others + stops.after_ready != baseline.other_stops:
+        return 0.0
+    return float(max(workload.status.admitted_before_s - baseline.admitted_s, 0))
+
+
+def next_assembly_baseline(job: Job, workload: KueueWorkloadView | None) -> AssemblyBaseline | None:
+    """Return the baseline that the Job must get, after Kueue has stopped the gang for another reason.
+
+    While Kueue stops a gang, the time of that run is not counted yet.
+    """
+    if workload is None or job.is_over or (evicted_at(workload) is not None and holds_quota(workload)):
+        return None
+    stops = count_stops(workload)
+    other_stops = stops.others + stops.after_ready
+    if other_stops == job.assembly_baseline.other_stops:
+        return None
+    return AssemblyBaseline(other_stops, workload.status.admitted_before_s)
 
 
 def describe_requeue(job: Job) -> str:

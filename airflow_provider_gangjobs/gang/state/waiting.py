@@ -86,6 +86,11 @@ class Wait(Struct, frozen=True):
     """Time at which the cause began, if it is later than the phase."""
 
     @property
+    def reason(self) -> str:
+        """The sentence without the position."""
+        return self.text.removesuffix(_format_position(self.queue_position))
+
+    @property
     def names_no_cause(self) -> bool:
         """Whether the scheduler cannot place the gang, and no pod names the cause."""
         return self.text == NO_CAUSE_NAMED
@@ -138,7 +143,11 @@ def explain_suspension(
 def _explain_queue(found: QueueWait, position: int | None) -> Wait:
     if found.state is not QueueState.WAITING or position is None:
         return Wait(_CAUSES[found.state], to_line(found.text))
-    return Wait(WaitCause.QUEUE, f"{to_line(found.text)}. Position {position} in the ClusterQueue", position)
+    return Wait(WaitCause.QUEUE, f"{to_line(found.text)}{_format_position(position)}", position)
+
+
+def _format_position(position: int | None) -> str:
+    return "" if position is None else f". Position {position} in the ClusterQueue"
 
 
 _CAUSES: Final = {

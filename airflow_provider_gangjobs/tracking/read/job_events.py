@@ -8,7 +8,7 @@ the service account may not list Events.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,13 +23,19 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
+_ADMISSIONS: Final = ("QuotaReserved", "Admitted", "PreemptedWorkload")
+"""Reasons of the Events of Workloads that have quota, which are of no use for a gang that waits."""
+
+
 async def queue_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
     """Return the Events with which Kueue says why it does not admit the Job, or none if they could not be read.
 
     They are Events of the Workload of the Job, or of the JobSet of its roles. Its name contains the kind and the name.
+    Their reasons depend on the release and on the feature gates of Kueue.
     """
     names = f"job-{ref.name}-", f"jobset-{ref.name}-"
-    events = await _list_events(client, ref.namespace, "involvedObject.kind=Workload,reason=Pending")
+    others = ",".join(f"reason!={reason}" for reason in _ADMISSIONS)
+    events = await _list_events(client, ref.namespace, f"involvedObject.kind=Workload,{others}")
     return tuple(event for event in events if event.involved_object.name.startswith(names))
 
 

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.cluster.kueue import list_workloads
 from airflow_provider_gangjobs.cluster.pending_workloads import recent_positions
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selector
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
 from airflow_provider_gangjobs.gang.state.roles import read_gang
@@ -75,7 +76,7 @@ class GangSnapshot:
     events: Sequence[EventView] = ()
     """Events of the Job and, if it waits in a queue and its Workload was not read, of this Workload."""
     queue_workload: KueueWorkloadView | None = None
-    """Kueue's Workload, if the gang waits in a queue."""
+    """Kueue's Workload, if the gang waits or assembles in a queue."""
     queue_position: int | None = None
     """The position in the ClusterQueue, from 1, as it was at most a minute ago; `None` if it is unknown."""
     shows_queue: bool = False
@@ -130,9 +131,9 @@ class _Reader:
         outcomes = await self._outcomes(is_whole)
         podgroup, events = await self._evidence_of_pods(pods, is_whole=is_whole)
         workload, position, shows_queue = None, None, False
-        if waits_for_kueue(self.job) and not self.job.is_over:
+        if (waits_for_kueue(self.job) or self._assembles_in_queue) and not self.job.is_over:
             workload, shows_queue = await self._workload()
-            if not shows_queue:
+            if not shows_queue and not self._assembles_in_queue:
                 events = (*events, *await queue_events(self.client, self.ref))
             position = await self._position(workload, events)
         return GangSnapshot(
@@ -149,6 +150,11 @@ class _Reader:
             is_whole=is_whole,
             unread=tuple(self.unread),
         )
+
+    @property
+    def _assembles_in_queue(self) -> bool:
+        """Kueue lets the gang run, and its Workload shows for how long the gang has assembled before."""
+        return self.job.is_queued_by_kueue and phase_of(self.job) is Phase.ASSEMBLING
 
     async def _evidence_of_pods(
         self, pods: Sequence[PodView], *, is_whole: bool
