@@ -17,7 +17,7 @@ from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.provider.role_gangs import LEADER_AND_WORKERS
-from tests.provider.submission_cluster import InterleavingClient, SubmissionCluster, running_cluster
+from tests.provider.submission_cluster import NO_PERMISSION, InterleavingClient, SubmissionCluster, running_cluster
 
 ROLES = ("leader", "worker")
 
@@ -168,7 +168,10 @@ async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(
 async def test_refused_submission_leaves_nothing(path):
     async with running_cluster() as cluster:
         skip = int(path == "jobs$")  # the Job of the second role is refused
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, times=None, skip=skip))
+        refused = Fault(
+            FaultKind.STATUS, code=403, method="POST", path=path, times=None, skip=skip, message=NO_PERMISSION
+        )
+        cluster.faults.add(refused)
         with pytest.raises(SubmissionFailed, match="see the documented Role"):
             await cluster.submit(LEADER_AND_WORKERS)
         cluster.bench.run(30)

@@ -183,6 +183,7 @@ async def test_triggerer_forgets_gangs_that_have_ended_and_follows_them_correctl
 
 async def test_sensor_finds_a_gang_by_its_name_that_the_triggerer_has_forgotten(plane, airflow):
     followed, ended = submit(plane, "followed"), submit(plane, "ended")
+    airflow.states["ended"] = "failed"
     async with triggerer(followed, ended):
         await plane.until(lambda: plane.running_ranks("ended") == 2)
         plane.finish_all("ended")

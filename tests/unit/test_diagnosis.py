@@ -232,7 +232,8 @@ REMEDIES_BY_TEXT = {
 
 @pytest.mark.parametrize(("cause", "message", "remedy"), REMEDIES_BY_TEXT.values(), ids=REMEDIES_BY_TEXT)
 def test_remedy_of_a_wait_fits_what_the_message_names(cause, message, remedy):
-    assert diagnose_timeout(Phase.ASSEMBLING, cause, message).remedy.startswith(remedy)
+    phase = Phase.QUEUED if cause is WaitCause.QUEUE_REFUSED else Phase.ASSEMBLING
+    assert diagnose_timeout(phase, cause, message).remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize(

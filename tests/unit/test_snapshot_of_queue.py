@@ -101,7 +101,8 @@ async def test_position_that_cannot_be_read_is_unknown(code: int) -> None:
 async def test_workload_that_cannot_be_read_is_explained_by_its_events(code: int, kind: str) -> None:
     api = KueueApi(queued(), workloads=code)
     involved = {"kind": "Workload", "name": f"{kind}-train-0-1a2b3"}
-    api.events = [{"metadata": {"name": "e"}, "reason": "Pending", "message": LACKS, "involvedObject": involved}]
+    told = {"type": "Warning", "reason": "Pending", "message": LACKS}
+    api.events = [{"metadata": {"name": "e"}, "involvedObject": involved, **told}]
     view = await view_of(api)
     assert (view.summary, view.notes) == (f"{LACKS_LINE}. Position 6 in the ClusterQueue", ())
 

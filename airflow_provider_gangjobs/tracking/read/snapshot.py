@@ -133,8 +133,10 @@ class _Reader:
         workload, position, shows_queue = None, None, False
         if (waits_for_kueue(self.job) or self._assembles_in_queue) and not self.job.is_over:
             workload, shows_queue = await self._workload()
-            if not shows_queue and not self._assembles_in_queue:
-                events = (*events, *await queue_events(self.client, self.ref))
+            if workload is None and not self._assembles_in_queue:
+                of_workload = await queue_events(self.client, self.ref)
+                shows_queue = shows_queue and not of_workload
+                events = (*events, *of_workload)
             position = await self._position(workload, events)
         return GangSnapshot(
             jobs=self.jobs,
