@@ -256,6 +256,11 @@ _CAUSE_REMEDIES: Final = {
 }
 
 
+_NOT_READY_REMEDY: Final = (
+    "Find out why not all pods become ready in the time that Kueue allows: their nodes, images, and readiness probes. "
+    "Or raise assemble_timeout."
+)
+"""Of a gang that waits in its queue again when its time to assemble is used up."""
 _PLACEMENT_REMEDIES: Final = {
     "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
     "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
@@ -298,7 +303,7 @@ def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
     """
     remedy = _CAUSE_REMEDIES.get(cause, "")
     if phase is Phase.ASSEMBLING and cause in {WaitCause.QUEUE, WaitCause.QUEUE_REFUSED}:
-        remedy = _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE]
+        remedy = _NOT_READY_REMEDY
     if cause is WaitCause.UNSCHEDULABLE:
         remedy = next((other for reason, other in _PLACEMENT_REMEDIES.items() if reason in summary), remedy)
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)
