@@ -56,12 +56,12 @@ async def test_assemble_timeout_adds_up_the_runs_that_kueue_has_stopped(tenant: 
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, WIDE)
         async with following(tenant, submission, deadlines) as gang:
-            await gang.line("all ranks run again later: 1 time while the gang assembled")
+            await gang.line("all ranks run again later: 1 time before all pods were ready")
         async with following(tenant, submission, deadlines) as gang:  # another triggerer continues
             event = await gang.event()
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
     assert "Insufficient cpu on 2 of 2 nodes" in event.message
-    assert "Kueue has stopped the gang 2 times while the gang assembled" in event.message
+    assert "Kueue has stopped the gang 2 times before all pods were ready" in event.message
     assert annotation_of(tenant, submission) is None
     assert tenant.forbidden_requests() == []
 
@@ -72,26 +72,34 @@ async def test_gang_whose_assemble_timeout_is_used_up_ends_in_its_queue(
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, WIDE)
         async with following(tenant, submission) as gang:
-            await gang.line("assembling: 3 pods, none placed. Insufficient cpu")
+            await gang.line("assembling: 3 pods, none placed")
             kueue.patch("clusterqueues", wide_queue, {"spec": {"stopPolicy": "Hold"}})
             await gang.line("cannot admit the gang")
         async with following(tenant, submission, Deadlines(assemble_s=READY_WITHIN_S / 2)) as gang:
             event = await gang.event()
     assert (event.status, event.phase) == (Status.TIMEOUT, "assembling")
-    assert "Kueue has stopped the gang 1 time while the gang assembled" in event.message
+    assert "Kueue has stopped the gang 1 time before all pods were ready" in event.message
     await until(lambda: not pods_of(tenant, submission) and kueue.used_cpu(wide_queue) == "0")
 
 
+def is_ready(kueue: Kueue, submission: Submission) -> bool:
+    """Whether Kueue has seen that all pods are ready."""
+    workload = kueue.workload_of(submission.ref.namespace, submission.ref.uid)
+    conditions = workload["status"]["conditions"] if workload else ()
+    return any((one["type"], one["status"]) == ("PodsReady", "True") for one in conditions)
+
+
 async def test_running_gang_with_a_rank_that_is_not_ready_says_that_kueue_has_stopped_it(
-    tenant: Tenant, wide_queue: str
+    kueue: Kueue, tenant: Tenant, wide_queue: str
 ) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, NARROW)
         async with following(tenant, submission, Deadlines(assemble_s=600)) as gang:
             await gang.line("running: 3/3")
+            await until(lambda: is_ready(kueue, submission))
             first = pods_of(tenant, submission)
             make_not_ready(tenant, first[1])
-            await gang.line("all ranks run again later: 1 time while it ran")
+            await gang.line("all ranks run again later: 1 time after all pods had been ready")
             await until(lambda: gang.lines[-1] == "running: 3/3 ranks", lambda: str(gang.lines))
             await until(lambda: (annotation_of(tenant, submission) or "").startswith("1 "))
     uids = {pod["metadata"]["uid"] for pod in first}
@@ -108,7 +116,7 @@ async def test_gang_that_kueue_gives_up_after_its_tries_says_why_and_what_to_do(
             event = await gang.event()
     assert (event.status, event.reason) == (Status.FAILED, "DeactivatedByQueue")
     assert "RequeuingLimitExceeded" in event.message
-    assert "Kueue has stopped the gang 3 times while the gang assembled" in event.message
+    assert "Kueue has stopped the gang 3 times before all pods were ready" in event.message
     assert "Before, the gang was assembling: 3 pods, none placed. Insufficient cpu on 2 of 2 nodes" in event.message
     assert "backoffLimitCount of waitForPodsReady" in event.remedy
     await until(lambda: kueue.used_cpu(wide_queue) == "0")

@@ -259,4 +259,4 @@ def test_remedy_of_a_gang_that_was_halted_fits_the_reason(reason, message, remed
 
 def test_gang_that_used_up_its_time_is_not_told_to_wait_longer_in_its_queue():
     found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.QUEUE, "queued: Kueue queue team has stopped the gang")
-    assert found.remedy.startswith("Ask for fewer workers")
+    assert found.remedy.startswith("Find out why not all pods become ready")

@@ -106,7 +106,7 @@ CASES = {
         QueueState.WAITING,
         (
             "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
-            "lets all ranks run again later: 2 times while the gang assembled"
+            "lets all ranks run again later: 2 times before all pods were ready"
         ),
     ),
     "not ready in time while it ran": (
@@ -114,7 +114,7 @@ CASES = {
         QueueState.WAITING,
         (
             "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
-            "lets all ranks run again later: 1 time while the gang assembled and 1 time while it ran"
+            "lets all ranks run again later: 1 time before all pods were ready and 1 time after all pods had been ready"
         ),
     ),
     "not ready in time, and judged again": (
@@ -242,8 +242,8 @@ NOTES = {
         workload(LIMIT, active=False, stops={"WaitForStart": 3}),
         (
             "DeactivatedByQueue: The workload is deactivated due to exceeding the maximum number of re-queuing retries "
-            "(DeactivatedDueToRequeuingLimitExceeded). Kueue has stopped the gang 3 times while the gang assembled, "
-            "because not all pods were ready in time (waitForPodsReady)"
+            "(DeactivatedDueToRequeuingLimitExceeded). Kueue has stopped the gang 3 times before all pods were "
+            "ready (waitForPodsReady)"
         ),
     ),
 }

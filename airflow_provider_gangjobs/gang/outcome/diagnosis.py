@@ -298,6 +298,11 @@ _REMEDIES_BY_TEXT: Final = {
 """By the cause and a text in the message about it. The first text that the message has decides."""
 
 
+_NOT_READY_REMEDY: Final = (
+    "Find out why not all pods become ready in the time that Kueue allows: their nodes, images, and readiness probes. "
+    "Or raise assemble_timeout."
+)
+"""Of a gang that waits in its queue again when its time to assemble is used up."""
 _QUEUE_REMEDIES: Final = {
     "RequeuingLimitExceeded": (
         "Ask for fewer workers or less of each resource, or ask the administrator of Kueue to raise timeout or "
@@ -329,7 +334,7 @@ def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
     :param cause: The cause for which the gang waited when the deadline of the phase passed.
     """
     was_stopped = phase is Phase.ASSEMBLING and cause in {WaitCause.QUEUE, WaitCause.QUEUE_REFUSED}
-    by_cause = _CAUSE_REMEDIES.get(WaitCause.UNSCHEDULABLE if was_stopped else cause, "")
+    by_cause = _NOT_READY_REMEDY if was_stopped else _CAUSE_REMEDIES.get(cause, "")
     by_text = _REMEDIES_BY_TEXT.get(cause, {}).items()
     remedy = next((remedy for text, remedy in by_text if text in summary), by_cause)
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)

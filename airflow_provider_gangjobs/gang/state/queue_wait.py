@@ -48,7 +48,10 @@ class Stops(Struct, frozen=True):
     @property
     def by_readiness(self) -> str:
         """How often `waitForPodsReady` has stopped the gang; empty if it has not."""
-        counts = (self.before_ready, "while the gang assembled"), (self.after_ready, "while it ran")
+        counts = (
+            (self.before_ready, "before all pods were ready"),
+            (self.after_ready, "after all pods had been ready"),
+        )
         return " and ".join(f"{pluralize(count, 'time')} {when}" for count, when in counts if count)
 
 
@@ -133,7 +136,7 @@ def describe_stops(workload: KueueWorkloadView | None) -> str:
     counts = count_stops(workload).by_readiness
     if not counts:
         return ""
-    return f"Kueue has stopped the gang {counts}, because not all pods were ready in time (waitForPodsReady)"
+    return f"Kueue has stopped the gang {counts} (waitForPodsReady)"
 
 
 def give_up_note(workload: KueueWorkloadView | None, last_assembly: str = "") -> str | None:
