@@ -180,6 +180,8 @@ def test_every_wait_that_can_time_out_has_a_remedy(cause):
         ),
         ("didn't match Pod's node affinity/selector on 2 of 2 nodes", "Correct node_selector"),
         ("had untolerated taint(s) on 2 of 2 nodes", "Add tolerations"),
+        ('0/2 nodes are available: persistentvolumeclaim "a" not found. not found', "Create the PersistentVolumeClaim"),
+        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', "Check that the PersistentVolumeClaims"),
         ("had untolerated taint {gpu: } on 2 of 2 nodes", "Add tolerations"),
         ("had volume node affinity conflict on 2 of 2 nodes", "Use volumes"),
         ("something new on 2 of 2 nodes", "Ask for fewer workers"),
@@ -188,3 +190,18 @@ def test_every_wait_that_can_time_out_has_a_remedy(cause):
 def test_remedy_of_a_gang_that_cannot_be_placed_fits_the_reason(message, remedy):
     found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, f"assembling: 2 pods, none placed. {message}")
     assert found.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            'pods "a-0-x" is forbidden: error looking up service account d/a: serviceaccount "a" not found',
+            "Create the S",
+        ),
+        ('pods "a-0-x" is forbidden: exceeded quota: few', "Look at the events of the Job"),
+    ],
+)
+def test_remedy_of_a_gang_whose_pods_are_refused_fits_the_reason(message, remedy):
+    summary = f"assembling: 2 pods could not be created: Error creating: {message}"
+    assert diagnose_timeout(Phase.ASSEMBLING, WaitCause.PODS_MISSING, summary).remedy.startswith(remedy)

@@ -251,7 +251,7 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",
     WaitCause.UNSCHEDULABLE: "Ask for fewer workers or less of each resource, or raise assemble_timeout.",
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
-    WaitCause.STARTING: "Raise assemble_timeout, or use a smaller image.",
+    WaitCause.STARTING: "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout.",
     WaitCause.RANKS: "Raise run_timeout.",
 }
 
@@ -261,9 +261,21 @@ _PLACEMENT_REMEDIES: Final = {
     "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
     "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
     "volume node affinity": "Use volumes that the nodes with room can mount.",
-    "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims exist and can be bound.",
+    "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims can be bound.",
+    'persistentvolumeclaim "': "Create the PersistentVolumeClaim, or correct its name in volumes.",
+    # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+    "PodGroupPostFilter plugins: not found": "Check that the PersistentVolumeClaims in volumes exist, and that the "
+    "cluster has nodes: the scheduler of this release does not name the cause.",
 }
 """By a reason in the scheduler's message. The first one that the message has decides."""
+_CREATION_REMEDIES: Final = {
+    "looking up service account": "Create the ServiceAccount, or correct service_account.",
+}
+"""By a reason in the message of the Job's `FailedCreate` event."""
+_REMEDIES_BY_REASON: Final = {
+    WaitCause.UNSCHEDULABLE: _PLACEMENT_REMEDIES,
+    WaitCause.PODS_MISSING: _CREATION_REMEDIES,
+}
 
 
 def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
@@ -271,7 +283,6 @@ def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
 
     :param cause: The cause for which the gang waited when the deadline of the phase passed.
     """
-    remedy = _CAUSE_REMEDIES.get(cause, "")
-    if cause is WaitCause.UNSCHEDULABLE:
-        remedy = next((other for reason, other in _PLACEMENT_REMEDIES.items() if reason in summary), remedy)
+    by_reason = _REMEDIES_BY_REASON.get(cause, {})
+    remedy = next((text for reason, text in by_reason.items() if reason in summary), _CAUSE_REMEDIES.get(cause, ""))
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, remedy)
