@@ -45,7 +45,10 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-gangjobs",
         "name": "Gang jobs",
-        "description": "Run the pods of a Kubernetes Job as one gang: all together or none, exactly once.",
+        "description": (
+            "Multi-node jobs on Kubernetes (distributed training with torchrun, MPI, JobSet, Kueue): "
+            "all pods start together or none, exactly once."
+        ),
         "versions": [__version__],
         "integrations": [
             {

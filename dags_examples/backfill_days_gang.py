@@ -2,8 +2,10 @@
 
 The gang has a low priority class, so the pods of other teams may preempt it. With `max_disruptions` it is then
 submitted again within the same try of the task, and each rank continues from the checkpoint that it has written to a
-volume. The image needs only Python. A backfill runs the days:
+volume. The image needs only Python. The DAG has a schedule, so it starts paused. Unpause it; then a backfill runs the
+days:
 
+    airflow dags unpause backfill_days_gang
     airflow backfill create --dag-id backfill_days_gang --from-date 2026-01-01 --to-date 2026-01-07 --max-active-runs 3
 """
 
@@ -43,6 +45,7 @@ with open(os.environ["GANG_RESULT_PATH"], "w") as result:
     schedule="@daily",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    is_paused_upon_creation=True,
     tags=["gangjobs"],
     params={
         "image": "python:3.12-slim",

@@ -1,4 +1,4 @@
-"""Read nodes, Jobs, pods and a log line of a cluster for the demo's display, with plain GET requests."""
+"""Read nodes, Jobs, pods and a log line of the embedded cluster of a script, with plain GET requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
-from gangjobs_sandbox.cli.summary import Snapshot
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from gangjobs_sandbox.cli.summary import Snapshot, job_phase
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 REQUEST_TIMEOUT_S = 5.0
+LIVE_PHASES = {"suspended", "assembling", "running"}
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -35,10 +37,23 @@ class Cluster:
         )
         self._pods: list[dict[str, Any]] = []
 
+    def close(self) -> None:
+        self._client.close()
+
     def snapshot(self) -> Snapshot:
         self._pods = self._list("/api/v1/namespaces/default/pods")
         jobs = self._list("/apis/batch/v1/namespaces/default/jobs")
         return Snapshot(self._list("/api/v1/nodes"), jobs, self._pods, datetime.now(UTC))
+
+    def live_gangs(self) -> list[str]:
+        """Return the names of the gangs that have not ended, of all namespaces. A gang with roles has several Jobs.
+
+        Raises:
+            httpx.HTTPError: the cluster does not answer, or refuses the request.
+        """
+        response = self._client.get("/apis/batch/v1/jobs", params={"labelSelector": LABEL_GANG})
+        jobs = [job for job in response.raise_for_status().json()["items"] if job_phase(job) in LIVE_PHASES]
+        return sorted({f"{job['metadata']['namespace']}/{job['metadata']['labels'][LABEL_GANG]}" for job in jobs})
 
     def last_line_of_rank_0(self) -> str | None:
         """Return the last log line of the newest pod of rank 0; `None` if the log cannot be read."""

@@ -19,6 +19,7 @@ import httpx
 from scripts.ports import free_port
 
 PROJECT = Path(__file__).parents[1]
+DAGS = PROJECT / "dags_examples"
 PROGRAMS = ("api-server", "scheduler", "dag-processor", "triggerer")
 REQUEST_TIMEOUT_S = 60.0
 TOKEN_S = 600.0
@@ -34,7 +35,7 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "GANGJOBS_OUTPUT_DIR": str(output),
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags_examples"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -48,6 +49,9 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         # By default Airflow fails a task whose first request takes longer than five seconds. The first responses of an
         # API server take longer on a busy laptop.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        # The scheduler may start a task before the API server listens, which takes up to a minute on a busy laptop. By
+        # default a task fails after some 15 seconds without an API server.
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "9",
         # The defaults of 30 s for the imports of a DAG file and 5 s for a lock of SQLite are also too short there.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
         "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",

@@ -1,7 +1,8 @@
 """Start and stop Airflow with its UI, the example DAGs and an embedded cluster, in the background.
 
 The script starts one process, `gangjobs sandbox run -- airflow standalone`, and stores the process id in `up.json`.
-Airflow's database and logs and the objects of the cluster stay in the directory .airflow until `make clean`.
+Airflow's database and logs and the objects of the cluster stay in the directory .airflow until `make clean`. The log of
+the process before stays beside the log of the present process.
 """
 
 from __future__ import annotations
@@ -14,17 +15,25 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from scripts.local_airflow import PROJECT, Rest, airflow, environment
+import httpx
+
+from airflow_provider_gangjobs.kube.text import pluralize
+from scripts.kubernetes_reader import Cluster
+from scripts.local_airflow import DAGS, PROJECT, Rest, airflow, environment
 from scripts.ports import free_port
 
-STATE, LOG = "up.json", "up.log"
+STATE, LOG, PREVIOUS_LOG = "up.json", "up.log", "up.previous.log"
 READY_S = 900.0
 STOP_S = 30.0
 POLL_S = 0.5
 UI_PORT = 8080
+NAMES_MAX = 5
+"""How many of the gangs that end with the cluster `stop` names."""
+FIRST_DAG = "tutorial_gang"
 
 
 def start(home: Path) -> int:
@@ -36,6 +45,9 @@ def start(home: Path) -> int:
     port = free_port(UI_PORT)
     gangjobs = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
     argv = [*gangjobs, "sandbox", "run", "--data-dir", str(home / "sandbox"), "--", *airflow("standalone")]
+    (home / "plugins").mkdir(exist_ok=True)
+    if (home / LOG).exists():
+        (home / LOG).replace(home / PREVIOUS_LOG)
     with (home / LOG).open("wb") as log:
         process = subprocess.Popen(
             argv,
@@ -54,10 +66,16 @@ def start(home: Path) -> int:
 
 
 def print_addresses(state: dict[str, Any], home: Path, what: str) -> int:
-    """Print how to reach the UI and the cluster. Returns the exit code 0."""
-    print(f"{what}: {state['url']}  (no password is needed)")
+    """Print how to reach the UI and the cluster, where own files go, and what to do next. Returns the exit code 0."""
+    url = state["url"]
+    print(f"{what}: {url}  (no password is needed)")
+    print(f"next:     open {url}/dags/{FIRST_DAG} and trigger the DAG; docs/examples.md describes the other examples")
+    print(f"own DAGs: put the files into {DAGS}; a new DAG appears within 10 s")
+    print(
+        f"plugins:  put the files into {home / 'plugins'}; then make down and make up. make clean deletes this folder"
+    )
     print(f"cluster:  export KUBECONFIG={home / 'sandbox' / 'kubeconfig'}  and use kubectl")
-    print(f"log:      {home / LOG}")
+    print(f"log:      {home / LOG}" + (f"  (before: {PREVIOUS_LOG})" if (home / PREVIOUS_LOG).exists() else ""))
     print("stop:     make down")
     return 0
 
@@ -85,11 +103,25 @@ def is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
 def stop(home: Path) -> int:
     """Stop the process that `start` started. Return 0, also if no process runs."""
     if is_running(home):
+        ended = describe_live_gangs(home)
         terminate(read_state(home)["pid"], home)
-        print("stopped")
+        print(f"stopped; {ended}")
     else:
         print("not running")
     return 0
+
+
+def describe_live_gangs(home: Path) -> str:
+    """Return how many gangs end with the cluster, and their names."""
+    try:
+        with closing(Cluster(home / "sandbox" / "kubeconfig")) as cluster:
+            gangs = cluster.live_gangs()
+    except (OSError, httpx.HTTPError) as error:
+        return f"it is not known whether gangs ended with the cluster, because the cluster did not answer ({error})"
+    if not gangs:
+        return "no gang was running"
+    names = ", ".join(gangs[:NAMES_MAX]) + (f" and {len(gangs) - NAMES_MAX} more" if len(gangs) > NAMES_MAX else "")
+    return f"{pluralize(len(gangs), 'running gang')} ended with the cluster: {names}"
 
 
 def terminate(pid: int, home: Path) -> None:

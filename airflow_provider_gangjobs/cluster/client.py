@@ -98,6 +98,11 @@ class Client:
         """The API server's clock, as its responses show it."""
         return self._transport.server_clock
 
+    @property
+    def server_software(self) -> str:
+        """The software that the server names in its responses; empty if it names none, or has not answered yet."""
+        return self._transport.server_software
+
     def statistics(self) -> ClientStatistics:
         """Return the numbers of requests by verb, of retries, and of renewals of the credentials."""
         return ClientStatistics(dict(self._retrying.requests), self._retrying.retries, self._credentials.renewals)

@@ -320,7 +320,7 @@ class GangJobOperator(StoringTask):
                 delete=self.kill_policy is OnKill.DELETE,
                 log=self.log,
             )
-        for line in submission_messages(submission):
+        for line in submission_messages(submission, server_software=gangs.server_software):
             self.log.info("%s", line)
         self._warn_of_large_results(submission)
         return submission

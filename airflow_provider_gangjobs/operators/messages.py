@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.kube import SANDBOX_SERVER
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,6 +26,10 @@ _SCHEDULERS: Final = {
     "yunikorn": "YuniKorn",
 }
 """Text by the detail of the decision. Every other detail is a version of the Workload API."""
+SANDBOX_NOTE: Final = (
+    "This cluster is the sandbox: it pulls no image, runs each command as a program of this machine, and has no "
+    "PersistentVolumeClaims"
+)
 _STATES: Final = {
     "suspended": ", suspended until another component starts it",
     "succeeded": ", already succeeded",
@@ -32,14 +38,19 @@ _STATES: Final = {
 """Text by `SubmissionState`. A gang that was started has no text."""
 
 
-def submission_messages(submission: Submission) -> Iterator[str]:
-    """Yield a line that describes the submission, and then a line for each guarantee that the gang does not have."""
+def submission_messages(submission: Submission, *, server_software: str = "") -> Iterator[str]:
+    """Yield a line that describes the submission, and then a line for each guarantee that the gang does not have.
+
+    :param server_software: The software that the API server names in its responses.
+    """
     verb = "Adopted" if submission.adopted else "Created"
     workers = "1 worker" if submission.workers == 1 else f"{submission.workers} workers"
     placement, state = describe_placement(submission.decision), _STATES.get(submission.state, "")
     queue = _describe_queue(submission)
     yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{queue}{state}"
     yield from submission.notes
+    if server_software == SANDBOX_SERVER:
+        yield SANDBOX_NOTE
 
 
 def _describe_queue(submission: Submission) -> str:

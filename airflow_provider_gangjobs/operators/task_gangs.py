@@ -58,6 +58,8 @@ class TaskGangs:
     """How long a submission waits in the worker for the pods of an earlier attempt, in seconds."""
     server_ahead_s: float = 0.0
     """How many seconds the API server's clock is ahead of the local clock, as the last call has shown."""
+    server_software: str = ""
+    """The software that the API server names in its responses."""
     _is_killed: bool = field(default=False, init=False, repr=False)
     _session: GangSession | None = field(default=None, init=False, repr=False)
 
@@ -100,6 +102,7 @@ class TaskGangs:
                 return await action(service)
             finally:
                 self.server_ahead_s = service.client.server_clock.ahead_s or self.server_ahead_s
+                self.server_software = service.client.server_software or self.server_software
 
         if self._is_killed:
             raise asyncio.CancelledError("the task was killed")

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from airflow_provider_gangjobs.kube import SANDBOX_SERVER
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.api import bodies, discovery
 from gangjobs_sandbox.api.faults import FaultMiddleware, Faults, manage_faults
@@ -81,7 +82,7 @@ def create_app(
 
 
 class _Date:
-    """Adds the Date header to each response, from the clock that also writes the times in objects."""
+    """Adds the headers Date and Server to each response. The date is from the clock that also writes into objects."""
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
         self._app = app
@@ -91,7 +92,8 @@ class _Date:
         async def dated(message: Message) -> None:
             if message["type"] == "http.response.start":
                 date = format_datetime(self._clock.now(), usegmt=True).encode()
-                message = {**message, "headers": [*message.get("headers", ()), (b"date", date)]}
+                identity = [(b"date", date), (b"server", SANDBOX_SERVER.encode())]
+                message = {**message, "headers": [*message.get("headers", ()), *identity]}
             await send(message)
 
         await self._app(scope, receive, dated)

@@ -1,7 +1,7 @@
 """Pods: defaults, admission, the fields that may change, and the graceful deletion.
 
-The rules are those of `pkg/registry/core/pod/strategy.go` and of the admission plugins Priority and
-DefaultTolerationSeconds.
+The rules are those of `pkg/registry/core/pod/strategy.go` and of the admission plugins ServiceAccount, Priority and
+DefaultTolerationSeconds. No token of a ServiceAccount is mounted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gangjobs_sandbox.registry import gates
 from gangjobs_sandbox.registry.pod_defaults import default_pod_spec, default_requests
 from gangjobs_sandbox.registry.pod_validation import pod_spec_causes
 from gangjobs_sandbox.registry.strategies import Context, Strategy, count_generation
-from gangjobs_sandbox.resources import PODS, PRIORITYCLASSES
+from gangjobs_sandbox.resources import PODS, PRIORITYCLASSES, SERVICEACCOUNTS
 from gangjobs_sandbox.store import Object, objects_copy
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PodStrategy", "bound", "disrupted", "is_terminal"]
 
+_DEFAULT_ACCOUNT = "default"
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_S = 300
 _UPDATE_FORBIDDEN = (
@@ -92,6 +93,7 @@ class PodStrategy(Strategy):
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1
         spec = obj["spec"]
+        _admit_service_account(obj, context)
         _admit_priority(obj, context)
         _add_default_tolerations(spec)
         obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
@@ -150,6 +152,15 @@ def _gated_condition(now: str) -> Object:
         "lastProbeTime": None,
         "lastTransitionTime": now,
     }
+
+
+def _admit_service_account(pod: Object, context: Context) -> None:
+    """Refuse a pod whose ServiceAccount does not exist. Every namespace has the ServiceAccount `default`."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    name = spec.get("serviceAccountName") or spec.get("serviceAccount") or _DEFAULT_ACCOUNT
+    if name != _DEFAULT_ACCOUNT and context.find(SERVICEACCOUNTS, metadata["namespace"], name) is None:
+        account = f'{metadata["namespace"]}/{name}: serviceaccount "{name}" not found'
+        raise errors.forbidden(PODS, metadata["name"], f"error looking up service account {account}")
 
 
 def _admit_priority(pod: Object, context: Context) -> None:

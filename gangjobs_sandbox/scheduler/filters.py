@@ -35,12 +35,26 @@ def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:
     return None
 
 
+def missing_claim(pod: Mapping[str, Any]) -> str | None:
+    """Return why no node suits the pod: it names a PersistentVolumeClaim, and the sandbox has none."""
+    claims = _claims_of(pod)
+    return f'persistentvolumeclaim "{claims[0]}" not found' if claims else None
+
+
+def _claims_of(pod: Mapping[str, Any]) -> list[str]:
+    sources = (volume.get("persistentVolumeClaim") for volume in pod["spec"].get("volumes") or ())
+    return [source["claimName"] for source in sources if source]
+
+
 def shortages(request: Mapping[str, Decimal], node: NodeState) -> list[str]:
     """Return one message for each resource of which the node has too little for this request."""
     return ["Too many pods" if name == PODS else f"Insufficient {name}" for name in quantity.fits(request, node.free)]
 
 
 def shape_of(pod: Mapping[str, Any]) -> str:
-    """Return the part of a pod that `refusal` depends on. The result for one shape and node can be reused."""
+    """Return the part of a pod that `refusal` and `missing_claim` depend on.
+
+    The result for one shape and node can be reused.
+    """
     spec = pod["spec"]
-    return repr((spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations")))
+    return repr((spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations"), _claims_of(pod)))

@@ -23,6 +23,9 @@ _WAITS = (
     "one or more plugins asked to wait and no plugin rejected pod"
 )
 
+_NO_PREEMPTION = " not found"
+"""The answer of the plugin DynamicResources to the question whether preemption helps a pod that PreFilter refused."""
+
 
 @dataclass(frozen=True)
 class Eviction:
@@ -53,6 +56,8 @@ class Messages:
         """Return the message of a pod that was tried alone."""
         if not refusal.nodes:
             return refusal.text
+        if refusal.is_by_prefilter:
+            return f"{refusal.text}{_NO_PREEMPTION}"
         if eviction is None:
             return f"{refusal.text}{self._preemption_start}{_no_victims_text(refusal)}"
         if not self._is_gang_native:

@@ -64,6 +64,8 @@ class Refusal:
     """The number of nodes."""
     hopeless: int
     """The number of nodes that the pod would not fit even if they were empty."""
+    is_by_prefilter: bool = False
+    """Whether the reason is the pod itself, so that no node was looked at."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ class _Snapshot:
         """Place the candidate on the node with the best rank. Returns the node, or None if no node fits."""
         if candidate.equivalence_class in self._failed:
             return None
+        if filters.missing_claim(candidate.pod) is not None:
+            return None
         heap = self._heap_for(candidate)
         while heap:
             (_, _, position), placed = heap[0]
@@ -174,13 +178,15 @@ class _Snapshot:
     def _diagnose(self, candidate: Candidate) -> Refusal:
         if not self._nodes:
             return Refusal("no nodes available to schedule pods", 0, 0)
+        count = len(self._nodes)
+        if claim := filters.missing_claim(candidate.pod):
+            return Refusal(f"0/{count} nodes are available: {claim}.", count, count, is_by_prefilter=True)
         reasons: Counter[str] = Counter()
         hopeless = 0
         for node, refused in zip(self._nodes, self._refusals_of(candidate), strict=True):
             reasons.update([refused] if refused else filters.shortages(candidate.request, node))
             hopeless += bool(refused or quantity.fits(candidate.request, node.allocatable))
-        listed = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-        count = len(self._nodes)
+        listed = ", ".join(sorted(f"{nodes} {reason}" for reason, nodes in reasons.items()))
         return Refusal(f"0/{count} nodes are available: {listed}.", count, hopeless)
 
     def _refusals_of(self, candidate: Candidate) -> list[str | None]:

@@ -83,12 +83,14 @@ class ControlPlane:
         binary: the program that is all four components.
         folder: where it keeps its data, certificates and logs.
         workload_with_job: whether the Job controller's own Workload integration is on.
+        service_accounts: whether the admission of pods looks up their ServiceAccount, and mounts its token.
     """
 
     release: str
     binary: Path
     folder: Path
     workload_with_job: bool = False
+    service_accounts: bool = False
     admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     port: int = 0
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
@@ -242,7 +244,7 @@ class ControlPlane:
             # The sandbox node is reached by its address; its name is in no DNS.
             "--kubelet-preferred-address-types=InternalIP",
             # No ServiceAccount tokens are mounted: pods run as local processes that talk to nobody.
-            "--disable-admission-plugins=ServiceAccount",
+            *([] if self.service_accounts else ["--disable-admission-plugins=ServiceAccount"]),
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
@@ -355,12 +357,16 @@ def _switched_on(flag: str, names: Iterable[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def running_plane(release: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[ControlPlane]:
+def running_plane(
+    release: str, folder: Path, *, workload_with_job: bool = False, service_accounts: bool = False
+) -> Iterator[ControlPlane]:
     """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
     built, _ = release_flags(release)
     if not BUILDER.is_current(built):
         skip_or_fail(missing_program(built))
-    plane = ControlPlane(release, binary(built), folder, workload_with_job=workload_with_job)
+    plane = ControlPlane(
+        release, binary(built), folder, workload_with_job=workload_with_job, service_accounts=service_accounts
+    )
     try:
         plane.start()
         yield plane

@@ -16,6 +16,7 @@ from tests.conformance.targets import NEWEST_SANDBOX, SANDBOXES, chosen, started
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     import httpx
 
@@ -57,6 +58,17 @@ def api(target: Target) -> Iterator[httpx.Client]:
 def namespace(target: Target, api: httpx.Client) -> Iterator[Namespace]:
     """A namespace for one test in a control plane without nodes."""
     with Namespace.opened(target, api) as namespace:
+        yield namespace
+
+
+@pytest.fixture
+def with_accounts(target_name: str, tmp_path: Path) -> Iterator[Namespace]:
+    """A namespace in a control plane whose admission looks up the ServiceAccounts of pods."""
+    with (
+        started(target_name, tmp_path, service_accounts=True) as target,
+        target.client() as api,
+        Namespace.opened(target, api) as namespace,
+    ):
         yield namespace
 
 

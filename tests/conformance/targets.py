@@ -81,14 +81,18 @@ def chosen() -> tuple[str, ...]:
 
 
 @contextmanager
-def started(name: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[Target]:
+def started(
+    name: str, folder: Path, *, workload_with_job: bool = False, service_accounts: bool = False
+) -> Iterator[Target]:
     """Run a control plane of this name. Skips the test if it is a real one that has not been built."""
     kind, _, release = name.partition("-")
     if kind == "given":
         yield Target.of(name, Path(os.environ[GIVEN]))
         return
     if kind == "real":
-        with running_plane(release, folder, workload_with_job=workload_with_job) as plane:
+        with running_plane(
+            release, folder, workload_with_job=workload_with_job, service_accounts=service_accounts
+        ) as plane:
             yield Target.of(name, plane.folder / "admin.kubeconfig")
         return
     config = SandboxConfig(nodes=0, kubernetes=release, workload_with_job=workload_with_job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tests.conformance.manifests import indexed
@@ -81,3 +82,31 @@ def test_pods_that_cannot_be_placed_have_a_condition(namespace: Namespace) -> No
     (condition,) = pod["status"]["conditions"]
     assert condition["reason"] == "Unschedulable"
     assert condition["message"] == "no nodes available to schedule pods"
+
+
+def test_pod_whose_claim_is_missing_stays_pending_and_names_the_claim(namespace: Namespace) -> None:
+    namespace.add_nodes(2)
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}
+    namespace.create("jobs", indexed(size=1, pod_spec={"volumes": [claim]}))
+    (pod,) = namespace.wait_pods(1)
+    pod = namespace.wait_condition("pods", pod["metadata"]["name"], "PodScheduled", "False")
+    (condition,) = pod["status"]["conditions"]
+    assert condition["reason"] == "Unschedulable"
+    text = '0/2 nodes are available: persistentvolumeclaim "nowhere" not found. not found'
+    assert condition["message"] == text
+    assert namespace.wait_event("FailedScheduling", "Pod")["message"] == text
+
+
+def test_pods_whose_service_account_is_missing_are_created_when_it_exists(with_accounts: Namespace) -> None:
+    namespace = with_accounts
+    namespace.create("jobs", indexed(pod_spec={"serviceAccountName": "nobody"}))
+    event = namespace.wait_event("FailedCreate", "Job")
+    looked_up = f'{namespace.name}/nobody: serviceaccount "nobody" not found'
+    assert event["type"] == "Warning"
+    assert re.fullmatch(
+        rf'Error creating: pods "j-[01]-\w*" is forbidden: error looking up service account {looked_up}',
+        event["message"],
+    )
+    assert namespace.pods("j") == []
+    namespace.create("serviceaccounts", {"metadata": {"name": "nobody"}})
+    assert [pod["spec"]["serviceAccountName"] for pod in namespace.wait_pods(2)] == ["nobody", "nobody"]

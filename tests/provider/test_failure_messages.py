@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.exceptions import AppFailed, GangJobError, ImagePullFailed, JobDeleted, JobReplaced
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
@@ -48,6 +48,34 @@ async def halted_over_image(plane: VirtualControlPlane) -> tuple[GangRef, GangEv
     await plane.until(lambda: plane.job()["spec"].get("activeDeadlineSeconds") == 0)
     plane.plays_nodes = True
     return ref, await following.event()
+
+
+async def halted_at_start(plane: VirtualControlPlane, pod: dict[str, Any]) -> GangEvent:
+    """Return the event of a gang whose pods have these fields, after its assemble_timeout has passed."""
+    following = Follower(plane, plane.submit(workers=2, pod=pod), deadlines=Deadlines(assemble_s=60))
+    await plane.until(lambda: plane.job()["spec"].get("activeDeadlineSeconds") == 0)
+    return await following.event()
+
+
+@in_virtual_time
+async def test_service_account_that_does_not_exist_is_named():
+    async with VirtualControlPlane.running() as plane:
+        event = await halted_at_start(plane, {"serviceAccountName": "robot"})
+        assert plane.pods() == []
+        message = str(raised(event))
+        assert "2 pods could not be created: Error creating: pods " in message
+        assert 'error looking up service account default/robot: serviceaccount "robot" not found' in message
+        assert message.endswith(" Create the ServiceAccount, or correct service_account.")
+
+
+@in_virtual_time
+async def test_claim_that_does_not_exist_is_named():
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
+    async with VirtualControlPlane.running() as plane:
+        event = await halted_at_start(plane, {"volumes": [claim]})
+        message = str(raised(event))
+        assert 'assembling: 2 pods, none placed. 0/1 nodes are available: persistentvolumeclaim "data-1" not' in message
+        assert message.endswith(" Create the PersistentVolumeClaim, or correct its name in volumes.")
 
 
 @in_virtual_time

@@ -42,6 +42,12 @@ def test_task_that_waits_in_its_worker_returns_the_result(task: TaskMaker) -> No
     assert train.execute() == {"rank": 0}
 
 
+def test_log_says_once_that_the_sandbox_pulls_no_image(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    task(WRITE_RANK, image="no/such:image").execute()
+
+    assert capsys.readouterr().out.count("This cluster is the sandbox: it pulls no image") == 1
+
+
 def test_gang_is_delivered_only_after_its_success_is_noted(task: TaskMaker) -> None:
     train = task(WRITE_RANK, results="all")
     operator, context = train.operator(), train.next_try()

@@ -190,6 +190,8 @@ def test_every_wait_that_can_time_out_has_a_remedy(cause):
         ),
         ("didn't match Pod's node affinity/selector on 2 of 2 nodes", "Correct node_selector"),
         ("had untolerated taint(s) on 2 of 2 nodes", "Add tolerations"),
+        ('0/2 nodes are available: persistentvolumeclaim "a" not found. not found', "Create the PersistentVolumeClaim"),
+        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', "Check that the PersistentVolumeClaims"),
         ("had untolerated taint {gpu: } on 2 of 2 nodes", "Add tolerations"),
         ("had volume node affinity conflict on 2 of 2 nodes", "Use volumes"),
         ("something new on 2 of 2 nodes", "Ask for fewer workers"),
@@ -260,3 +262,18 @@ def test_remedy_of_a_gang_that_was_halted_fits_the_reason(reason, message, remed
 def test_gang_that_used_up_its_time_is_not_told_to_wait_longer_in_its_queue():
     found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.QUEUE, "queued: Kueue queue team has stopped the gang")
     assert found.remedy.startswith("Find out why not all pods become ready")
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            'pods "a-0-x" is forbidden: error looking up service account d/a: serviceaccount "a" not found',
+            "Create the S",
+        ),
+        ('pods "a-0-x" is forbidden: exceeded quota: few', "Look at the events of the Job"),
+    ],
+)
+def test_remedy_of_a_gang_whose_pods_are_refused_fits_the_reason(message, remedy):
+    summary = f"assembling: 2 pods could not be created: Error creating: {message}"
+    assert diagnose_timeout(Phase.ASSEMBLING, WaitCause.PODS_MISSING, summary).remedy.startswith(remedy)

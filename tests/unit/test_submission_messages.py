@@ -50,6 +50,11 @@ def test_submission_is_described_in_one_line(changes: dict[str, Any], line: str)
     assert list(submission_messages(submission(**changes))) == [line]
 
 
+def test_sandbox_says_that_it_pulls_no_image() -> None:
+    _, note = submission_messages(submission(), server_software="gangjobs-sandbox")
+    assert note.startswith("This cluster is the sandbox: it pulls no image")
+
+
 def test_gang_that_was_not_started_is_described_as_suspended() -> None:
     (line,) = submission_messages(submission(**SUSPENDED))
 

@@ -80,6 +80,8 @@ class Transport(ABC):
         self._tcp_keepalive = tcp_keepalive
         self._monotonic = monotonic
         self.server_clock = ServerClock(monotonic)
+        self.server_software = ""
+        """The header `Server` of the last response."""
         self._last_route: tuple[Access, Route] | None = None
 
     @abstractmethod
@@ -198,6 +200,7 @@ class Transport(ABC):
         sent_at = self._monotonic()
         response = await self._send_once(request, access, timeout_s)
         self.server_clock.observe(response.header("Date"), sent_at=sent_at)
+        self.server_software = response.header("Server") or ""
         return response
 
 

@@ -267,7 +267,7 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.GATED: "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are "
     "removed by the manager of Kueue.",
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
-    WaitCause.STARTING: "Raise assemble_timeout, or use a smaller image.",
+    WaitCause.STARTING: "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout.",
     WaitCause.RANKS: "Raise run_timeout.",
     WaitCause.SIDECAR: "Let the container end with the main container, or make it an init container with "
     "restartPolicy: Always.",
@@ -278,6 +278,7 @@ _CORRECT_TOPOLOGY: Final = "Correct topology: name a level of the Topology of th
 _REMEDIES_BY_TEXT: Final = {
     WaitCause.PODS_MISSING: {
         "no PriorityClass with name": "Create the PriorityClass, or correct priority_class.",
+        "looking up service account": "Create the ServiceAccount, or correct service_account.",
     },
     WaitCause.QUEUE_REFUSED: {
         "requested level": _CORRECT_TOPOLOGY,
@@ -289,7 +290,11 @@ _REMEDIES_BY_TEXT: Final = {
         "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
         "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
         "volume node affinity": "Use volumes that the nodes with room can mount.",
-        "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims exist and can be bound.",
+        "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims can be bound.",
+        'persistentvolumeclaim "': "Create the PersistentVolumeClaim, or correct its name in volumes.",
+        # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+        "PodGroupPostFilter plugins: not found": "Check that the PersistentVolumeClaims in volumes exist, and that the "
+        "cluster has nodes: the scheduler of this release does not name the cause.",
     },
     WaitCause.SCHEDULER: {
         NOT_PROCESSED: f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs.",
