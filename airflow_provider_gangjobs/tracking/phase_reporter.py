@@ -72,7 +72,10 @@ class PhaseReporter:
         if observation.phase is not self._phase:
             self._phase = observation.phase
             self._reported.clear()
+            self._last = None
         keys = _keys(observation.wait, has_events=has_events)
+        if (observation.wait.cause, observation.wait.reason) == self._last:
+            self._reported.add(_explanation(observation.wait, has_events=has_events))
         if keys <= self._reported:
             held_back_s = self._held_back_s(observation.wait, now)
             if held_back_s is None or held_back_s > 0:
@@ -96,10 +99,14 @@ class PhaseReporter:
 
 def _keys(wait: Wait, *, has_events: bool) -> set[tuple[WaitCause, bool | str]]:
     """Return what is reported at once when a phase has it for the first time."""
-    keys: set[tuple[WaitCause, bool | str]] = {(wait.cause, NO_CAUSE_NAMED if wait.names_no_cause else has_events)}
+    keys = {_explanation(wait, has_events=has_events)}
     if wait.queue_position is not None:
         keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
     return keys
+
+
+def _explanation(wait: Wait, *, has_events: bool) -> tuple[WaitCause, bool | str]:
+    return wait.cause, NO_CAUSE_NAMED if wait.names_no_cause else has_events
 
 
 def _delay_s(observation: Observation, now: datetime) -> float | None:

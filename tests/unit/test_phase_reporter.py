@@ -105,3 +105,11 @@ def test_another_cause_is_reported_at_once_and_its_end_within_a_minute():
 def test_reason_with_other_numbers_is_reported_every_fifteen_minutes():
     changes = [(10.0 + 30 * number, f"{number} more needed") for number in range(61)]
     assert in_queue_at(*changes) == [(10, "0 more needed"), (910, "30 more needed"), (1810, "60 more needed")]
+
+
+def test_events_that_explain_nothing_do_not_repeat_the_line():
+    lines: list[str] = []
+    reporter = PhaseReporter(lambda observation: lines.append(observation.line))
+    for has_events in (False, True):
+        reporter.report(observe(QUEUED, (), None, REF), at(10), has_events=has_events)
+    assert lines == ["queued: Waits for admission by Kueue queue team"]
