@@ -16,26 +16,24 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-import airflow_provider_gangjobs.cluster.api_groups
+import airflow_provider_gangjobs.airflow_api.configuration
+import airflow_provider_gangjobs.attempt.completion
+import airflow_provider_gangjobs.attempt.retries
+import airflow_provider_gangjobs.attempt.task_gangs
+import airflow_provider_gangjobs.cluster.discovery
 import airflow_provider_gangjobs.cluster.http.h11_transport
-import airflow_provider_gangjobs.cluster.http.log_parser
+import airflow_provider_gangjobs.cluster.http.log_reader
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.hooks.gang_job
-import airflow_provider_gangjobs.hooks.installation
-import airflow_provider_gangjobs.operators.completion
 import airflow_provider_gangjobs.operators.delete_gang
-import airflow_provider_gangjobs.operators.task_gangs
-import airflow_provider_gangjobs.operators.trigger_failure
 import airflow_provider_gangjobs.sensors.gang_job
-import airflow_provider_gangjobs.submission.newer_workload_versions
-import airflow_provider_gangjobs.submission.probe_job
+import airflow_provider_gangjobs.submission.discovery.capabilities
+import airflow_provider_gangjobs.submission.discovery.schedulers
 import airflow_provider_gangjobs.submission.resubmission
-import airflow_provider_gangjobs.submission.scheduler_discovery
 import airflow_provider_gangjobs.submission.submit
 import airflow_provider_gangjobs.tracking.harvest.collect
 import airflow_provider_gangjobs.tracking.logs.copy
 import airflow_provider_gangjobs.tracking.logs.last_lines
-import airflow_provider_gangjobs.tracking.read.outcomes
 import airflow_provider_gangjobs.triggers.gang_job
 
 MODULES_OF_AIRFLOW: Final = (

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.tracking.ledger import read_ledger
+from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 from benchmarks.api_server import (
     admin_config,
     airflow_environment,

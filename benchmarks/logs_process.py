@@ -19,18 +19,17 @@ import time
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.log_options import LogOptions
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
 from airflow_provider_gangjobs.tracking.logs.store import store_logs
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
 from benchmarks.loop_watch import LoopWatch
 
 if TYPE_CHECKING:

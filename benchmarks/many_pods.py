@@ -18,15 +18,14 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.cluster.informer.decoding import ViewDecoder
+from airflow_provider_gangjobs.cluster.informer.reflector import ViewDecoder
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.kube.interning import interner_of
-from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.kube.views import PodView, interner_of
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import gang_of
-from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS
+from airflow_provider_gangjobs.tracking.watch.gang_observer import DEFAULT_LIMITS
+from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
 from benchmarks.harness import Report, arguments, rss_mb, run_module, ticks
 from benchmarks.loop_watch import LoopWatch
 from benchmarks.population import GANG, JOB_UID, NAMESPACE, Population

@@ -16,8 +16,8 @@ from typing import Any
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_patch
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.tracking.harvest.finalizer import PATCHES_IN_FLIGHT_MAX, release_patch
 from benchmarks.harness import rss_mb
 from benchmarks.waiting import print_json
 

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import select_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
+from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from benchmarks.api_server import api_server, run_all, tenant_of
 from benchmarks.harness import Report, arguments, median

@@ -1,10 +1,11 @@
-"""The options that select a command's cluster, as kubectl has them. This module knows nothing of Airflow."""
+"""The options that select a command's cluster, as kubectl has them. This module knows nothing of Airflow.
+
+The exception of commands.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
-
-from airflow_provider_gangjobs.cli.errors import CommandError
 
 if TYPE_CHECKING:
     import argparse
@@ -12,7 +13,12 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.service import GangService
 
-__all__ = ["add_cluster_options", "run_on_cluster", "selected_namespace"]
+__all__ = ["CommandError", "add_cluster_options", "run_on_cluster", "selected_namespace"]
+
+
+class CommandError(Exception):
+    """A command failed. The message says why, and what to do; the command exits with code 1."""
+
 
 T = TypeVar("T")
 

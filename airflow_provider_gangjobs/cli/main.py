@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from airflow_provider_gangjobs import __version__
-from airflow_provider_gangjobs.cli.errors import CommandError
+from airflow_provider_gangjobs.cli.cluster import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

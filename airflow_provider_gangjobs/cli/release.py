@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
-from airflow_provider_gangjobs.cli.errors import CommandError
+from airflow_provider_gangjobs.cli.cluster import CommandError, add_cluster_options, run_on_cluster, selected_namespace
 
 if TYPE_CHECKING:
     import argparse

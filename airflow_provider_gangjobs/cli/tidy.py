@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.ending.half_submitted import CleanupReport
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.half_submitted import CleanupReport
     from airflow_provider_gangjobs.sweeping.actions import SweptGang
 
 __all__ = ["configure", "run"]
@@ -49,8 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Tidy once and return 0, or 1 if something could not be done."""
+    from airflow_provider_gangjobs.ending.half_submitted import CleanupAction
     from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-    from airflow_provider_gangjobs.submission.half_submitted import CleanupAction
 
     tidied, swept = run_on_cluster(options, lambda gangs: _tidy(gangs, options))
     would = "would " if options.dry_run else ""

@@ -16,17 +16,19 @@ from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone
 from airflow_provider_gangjobs.cluster.http.choose_transport import TransportFactory, for_watches
-from airflow_provider_gangjobs.cluster.http.line_splitter import whole_lines
-from airflow_provider_gangjobs.cluster.http.missing_log import check_not_message, refuse_message
-from airflow_provider_gangjobs.cluster.http.options import (
+from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, whole_lines
+from airflow_provider_gangjobs.cluster.http.request import (
     ClientStatistics,
+    Json,
     LogQuery,
     PatchType,
     PropagationPolicy,
+    Query,
+    Request,
     ResponseFormat,
+    decode_list,
+    decode_object,
 )
-from airflow_provider_gangjobs.cluster.http.request import Query, Request
-from airflow_provider_gangjobs.cluster.http.responses import Json, decode_list, decode_object
 from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, RetryingTransport
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
     from types import TracebackType
 
+    from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.cluster.http.log_tail import LogTail
-    from airflow_provider_gangjobs.cluster.server_clock import ServerClock
+    from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
 
 REQUEST_TIMEOUT_S = 30.0
 LIST_TIMEOUT_S = 60.0

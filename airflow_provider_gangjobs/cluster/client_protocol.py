@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
     Objects = list[Object]
 

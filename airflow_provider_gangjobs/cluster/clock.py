@@ -1,11 +1,28 @@
-"""Time and randomness for code that waits, passed as one object so that tests run in virtual time."""
+"""Time and randomness for code that waits, passed as one object so that tests run in virtual time.
+
+The API server's clock, as the `Date` header of its responses shows it.
+
+The times in objects come from the API server, so deadlines that count from them must be compared with the same
+clock. The clock of the machine that waits may be minutes ahead or behind, and may be set at any moment.
+
+`Date` has whole seconds. One response therefore limits the server's time to an interval of one second plus the round
+trip time. Further responses narrow the interval. The clock returns the interval's lower end, so it is at most a second
+late and never early: a deadline is not declared to have passed before it has.
+
+A response that contradicts the interval comes from another API server, or the clock was corrected. Clocks of servers
+that use NTP differ by milliseconds, so the interval is first only extended by `DIFFERENCE_MAX_S`. A response that still
+contradicts the interval replaces it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -69,3 +86,77 @@ class TimeSlice:
         if self._monotonic() - self._started_at >= self._slice_s:
             await asyncio.sleep(0)
             self._started_at = self._monotonic()
+
+
+RESOLUTION_S: Final = 1.0
+"""The resolution of the `Date` header (RFC 9110, section 5.6.7)."""
+DIFFERENCE_MAX_S: Final = 0.1
+"""The largest difference between the clocks of two API servers of a cluster that does not discard the estimate."""
+
+
+class ServerClock:
+    """Estimates the API server's time from its responses. Each client has one."""
+
+    __slots__ = ("_earliest_s", "_latest_s", "_monotonic")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._earliest_s: float | None = None
+        """The earliest possible Unix time of the server at the local monotonic time 0."""
+        self._latest_s = 0.0
+
+    def observe(self, date: str | None, *, sent_at: float) -> None:
+        """Update the estimate from a response that has just arrived. A missing or malformed header changes nothing.
+
+        :param date: The `Date` header of the response.
+        :param sent_at: When the request was sent, by the local monotonic clock.
+        """
+        if date is None:
+            return
+        server_s = _unix_time(date)
+        if server_s is None:
+            return
+        earliest, latest = server_s - self._monotonic(), server_s + RESOLUTION_S - sent_at
+        for slack_s in (0.0, DIFFERENCE_MAX_S):
+            if self._narrow(earliest, latest, slack_s):
+                return
+        # This is the first response, or the clock was set.
+        self._earliest_s, self._latest_s = earliest, latest
+
+    def _narrow(self, earliest: float, latest: float, slack_s: float) -> bool:
+        """Intersect the interval, extended on both sides by `slack_s`, with the interval of a response.
+
+        Return false, and change nothing, if the intersection is empty.
+        """
+        if self._earliest_s is None:
+            return False
+        earliest, latest = max(self._earliest_s - slack_s, earliest), min(self._latest_s + slack_s, latest)
+        if earliest > latest:
+            return False
+        self._earliest_s, self._latest_s = earliest, latest
+        return True
+
+    @property
+    def is_known(self) -> bool:
+        """True if a response has shown the server's time."""
+        return self._earliest_s is not None
+
+    def now(self) -> datetime:
+        """Return the server's time, or the local time if the server's time is unknown."""
+        if self._earliest_s is None:
+            return datetime.now(UTC)
+        return datetime.fromtimestamp(self._earliest_s + self._monotonic(), UTC)
+
+    @property
+    def ahead_s(self) -> float:
+        """How many seconds the server's clock is ahead of the local clock, or 0 if the server's time is unknown."""
+        return 0.0 if self._earliest_s is None else (self.now() - datetime.now(UTC)).total_seconds()
+
+
+@lru_cache(maxsize=8)  # the responses of one second carry the same header
+def _unix_time(date: str) -> float | None:
+    """Return the Unix time of a `Date` header, or `None` if the header is malformed."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,6 +1,16 @@
 """Requests about Kueue's objects of one Job. Each version of Kueue's API that is known has the fields that are read.
 
 Where a permission is missing, or Kueue is not installed, the answer is unknown and not no.
+
+The positions of Jobs in their Kueue queues, from Kueue's visibility API.
+
+One task reads the pending Workloads of a LocalQueue for all gangs of an event loop that wait in the queue. The first
+read is some seconds after the first gang has begun to wait, so gangs that are admitted at once cost no request. Further
+reads follow once a minute, as long as gangs wait. A process that looks now and then, such as Airflow's API server, uses
+`recent_positions` instead.
+
+A position is information for people only. If the API is not served, the permission to read it is missing, or a read
+fails for any other reason, the position is unknown, and nothing is logged.
 """
 
 from __future__ import annotations
@@ -9,20 +19,28 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from msgspec import ValidationError
+
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.preconditions import PatchingClient, patch_uid
-from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
-from airflow_provider_gangjobs.kube.metadata_keys import LABEL_KUEUE_JOB_UID
-from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
+from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
+from airflow_provider_gangjobs.kube.names import LABEL_KUEUE_JOB_UID
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.informer import Notification
+
+__all__ = ["PendingPositions", "Position", "RecentPositions", "pending_positions", "recent_positions"]
+
 
 VERSIONS: Final = ("v1beta2", "v1beta1")
 """The versions of the API that are known, in order of preference."""
@@ -171,3 +189,173 @@ class _VersionCache:
 async def _served_workloads(client: Client) -> Resource | None:
     served = await served_versions(client) or ()
     return next((kueue_workloads(version) for version in VERSIONS if version in served), None)
+
+
+"""The versions of the visibility API that are known, in order of preference."""
+FIRST_READ_AFTER_S: Final = 5.0
+READ_EVERY_S: Final = 60.0
+NOT_SERVED_READ_EVERY_S: Final = 600.0
+"""The pause after a response that says that the API is not served, or that the permission is missing."""
+RECENT_READ_TIMEOUT_S: Final = 2.0
+"""How long a reader of `RecentPositions` waits for a response. Somebody waits for a page meanwhile."""
+
+
+def pending_positions() -> PendingPositions:
+    """Return the positions that the running loop knows."""
+    return loop_local(PendingPositions)
+
+
+def recent_positions() -> RecentPositions:
+    """Return the positions that were read lately in the running loop."""
+    return loop_local(RecentPositions)
+
+
+class _Queue(NamedTuple):
+    cluster: str
+    namespace: str
+    name: str
+
+
+class Position:
+    """The position of one Job in its queue. The user calls `close` after use."""
+
+    __slots__ = ("_notification", "_reader", "job_uid", "number")
+
+    def __init__(self, reader: _QueueReader, job_uid: str, notification: Notification) -> None:
+        self._reader = reader
+        self._notification = notification
+        self.job_uid = job_uid
+        self.number: int | None = None
+        """The position in the ClusterQueue, from 1; `None` if it is unknown."""
+
+    def update(self, number: int | None) -> None:
+        """Set the position, and notify the user if it is known for the first time or has been halved."""
+        before, self.number = self.number, number
+        if number is not None and (before is None or number.bit_length() < before.bit_length()):
+            self._notification.notify()
+
+    def close(self) -> None:
+        """Stop using the position. Safe to repeat."""
+        self._reader.positions.discard(self)
+
+
+class PendingPositions:
+    """The positions of all Jobs of one event loop that wait in queues of Kueue."""
+
+    def __init__(self) -> None:
+        self._clock = Clock()
+        self._readers: dict[_Queue, _QueueReader] = {}
+
+    def acquire(
+        self, config: ClusterConfig, namespace: str, queue: str, job_uid: str, notification: Notification
+    ) -> Position:
+        """Return the position of a Job in a LocalQueue, which is updated until the caller closes it."""
+        key = _Queue(config.key, namespace, queue)
+        reader = self._readers.get(key)
+        if reader is None or reader.task is None or reader.task.done():
+            reader = self._readers[key] = _QueueReader(namespace, queue, self._clock)
+            work = self._read(key, reader, config)
+            reader.task = informers().start_task(work, name=f"positions in {namespace}/{queue}")
+        return reader.add(job_uid, notification)
+
+    async def _read(self, key: _Queue, reader: _QueueReader, config: ClusterConfig) -> None:
+        async with informers().client(config) as client:
+            try:
+                await reader.run(client)
+            finally:
+                # At the same moment as `run` ends, so nobody gets a position that is not updated any more.
+                del self._readers[key]
+
+
+class _QueueReader:
+    """Reads the pending Workloads of one LocalQueue until no gang waits there."""
+
+    def __init__(self, namespace: str, queue: str, clock: Clock) -> None:
+        self.positions: set[Position] = set()
+        self.task: asyncio.Task[None] | None = None
+        self._queue = namespace, queue
+        self._clock = clock
+        self._numbers: Mapping[str, int] = {}
+
+    def add(self, job_uid: str, notification: Notification) -> Position:
+        position = Position(self, job_uid, notification)
+        self.positions.add(position)
+        position.number = self._numbers.get(job_uid)
+        return position
+
+    async def run(self, client: Client) -> None:
+        """Read and update the positions, until a read is due and there is no position to update."""
+        await self._clock.sleep(FIRST_READ_AFTER_S)
+        while self.positions:
+            self._numbers, pause_s = await _read(client, *self._queue)
+            for position in tuple(self.positions):
+                position.update(self._numbers.get(position.job_uid))
+            await self._clock.sleep(pause_s)
+
+
+class RecentPositions:
+    """The positions for readers that look now and then. Each LocalQueue is read once a minute at most."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._reads: dict[_Queue, _RecentRead] = {}
+
+    async def get(self, client: Client, namespace: str, queue: str, job_uid: str) -> int | None:
+        """Return the position of a Job in its ClusterQueue, from 1, as it was at most a minute ago.
+
+        It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has
+        looked at another Job of the queue before. Concurrent callers wait for one request.
+        """
+        now = self._clock.monotonic()
+        self._reads = {key: read for key, read in self._reads.items() if read.expires_at > now}
+        read = self._reads.setdefault(_Queue(client.config.key, namespace, queue), _RecentRead())
+        async with read.lock:
+            if self._clock.monotonic() >= read.expires_at:
+                read.expires_at = self._clock.monotonic() + READ_EVERY_S  # also if the request gets no response
+                try:
+                    async with asyncio.timeout(RECENT_READ_TIMEOUT_S):
+                        read.numbers, pause_s = await _read(client, namespace, queue)
+                except TimeoutError:
+                    return None
+                read.expires_at = self._clock.monotonic() + pause_s
+        return read.numbers.get(job_uid)
+
+
+class _RecentRead:
+    """The positions in one LocalQueue, and until when they count."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.numbers: Mapping[str, int] = {}
+        self.expires_at = float("-inf")
+
+
+async def _read(client: Client, namespace: str, queue: str) -> tuple[Mapping[str, int], float]:
+    """Read the positions once. Return them by uid, and the pause before the next read in seconds."""
+    for version in VERSIONS:
+        try:
+            found = await client.get_raw(_path(version, namespace, queue), retry_for_s=0.0)
+            return _numbers(found), READ_EVERY_S
+        except NotFound:
+            continue
+        except Forbidden:
+            break
+        except (ClusterError, ValidationError):
+            return {}, READ_EVERY_S
+    return {}, NOT_SERVED_READ_EVERY_S
+
+
+def _path(version: str, namespace: str, queue: str) -> str:
+    """Return the URL path of the pending Workloads of a LocalQueue: the first 1,000, which is the API's default."""
+    return Resource(KUEUE_VISIBILITY_GROUP, version, "localqueues", "LocalQueue").path(
+        namespace, queue, "pendingworkloads"
+    )
+
+
+def _numbers(summary: dict[str, Any]) -> dict[str, int]:
+    """Return the positions by the uids of the owners of the Workloads. The API counts from 0."""
+    return {
+        owner.uid: item.position_in_cluster_queue + 1
+        for item in view(PendingWorkloadsView, summary).items
+        for owner in item.metadata.owner_references
+    }

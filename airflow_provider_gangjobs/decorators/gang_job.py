@@ -17,14 +17,14 @@ from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.decorators import arguments, runner
-from airflow_provider_gangjobs.decorators.function import extract_source, without_gang
-from airflow_provider_gangjobs.decorators.runner import Gang
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import FILES_PATH
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.parameters import python_function, python_runner
+from airflow_provider_gangjobs.parameters.python_function import extract_source, without_gang
+from airflow_provider_gangjobs.parameters.python_runner import Gang
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 RESERVED_FILES: Final = (
-    runner.RUNNER_FILE,
-    runner.FUNCTION_FILE,
-    runner.ARGUMENTS_FILE,
-    runner.TASK_FILE,
-    runner.RESULT_HELPER_FILE,
+    python_runner.RUNNER_FILE,
+    python_runner.FUNCTION_FILE,
+    python_runner.ARGUMENTS_FILE,
+    python_runner.TASK_FILE,
+    python_runner.RESULT_HELPER_FILE,
 )
 """Names in `files` that the decorator uses itself."""
 COMMAND_ERRORS: Final = frozenset({"StartError", "CommandNotFound", "CommandNotExecutable"})
@@ -60,7 +60,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
     """
 
     custom_operator_name = "@task.gang_job"
-    _runner_path: ClassVar[Path] = Path(runner.__file__)
+    _runner_path: ClassVar[Path] = Path(python_runner.__file__)
     """The program that a rank runs, which calls the function."""
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *GangJobOperator.template_fields)
     template_fields_renderers = {  # noqa: RUF012 - Airflow defines the name and type of this attribute
@@ -88,7 +88,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
             # Airflow derives multiple_outputs from the function's annotation, which describes the result of one rank.
             multiple_outputs=multiple_outputs and results == Results.RANK0,
             resources=rank_resources if resources is None else resources,
-            command=[*words, f"{FILES_PATH}/{runner.RUNNER_FILE}"],
+            command=[*words, f"{FILES_PATH}/{python_runner.RUNNER_FILE}"],
             **kwargs,
         )
 
@@ -108,7 +108,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         return super().execute_complete(context, event)
 
     def _add_context_arguments(self, context: Context) -> None:
-        added = arguments.from_context(self.python_callable, [*self.op_args], self.op_kwargs, context)
+        added = python_function.from_context(self.python_callable, [*self.op_args], self.op_kwargs, context)
         self.op_kwargs = {**self.op_kwargs, **added}
 
     def _spec(self) -> GangSpec:
@@ -120,12 +120,14 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
     def _function_files(self) -> dict[str, str]:
         """Return the files by which a rank calls the function."""
         source = extract_source(self.python_callable)
-        args, kwargs = arguments.to_json_values(source.name, [*self.op_args], self.op_kwargs)
+        args, kwargs = python_function.to_json_values(source.name, [*self.op_args], self.op_kwargs)
         return {
-            runner.RUNNER_FILE: self._runner_path.read_text(runner.ENCODING),
-            runner.FUNCTION_FILE: source.text,
-            runner.ARGUMENTS_FILE: arguments.encode(source.name, args, kwargs, takes_gang=source.takes_gang),
-            runner.TASK_FILE: json.dumps({"file": source.file, "line": source.line, "results": self.results}),
+            python_runner.RUNNER_FILE: self._runner_path.read_text(python_runner.ENCODING),
+            python_runner.FUNCTION_FILE: source.text,
+            python_runner.ARGUMENTS_FILE: python_function.encode(
+                source.name, args, kwargs, takes_gang=source.takes_gang
+            ),
+            python_runner.TASK_FILE: json.dumps({"file": source.file, "line": source.line, "results": self.results}),
         }
 
     def _complete(self, context: Context, event: GangEvent) -> Any:
@@ -208,8 +210,8 @@ def _parameter_problems(kwargs: Mapping[str, Any]) -> list[Problem]:
 
 def _check_arguments_size(files: Mapping[str, str | bytes], function_files: Mapping[str, str]) -> None:
     """Raise InvalidGangSpec if the arguments exceed the size that the other files leave."""
-    size = _size(function_files[runner.ARGUMENTS_FILE])
-    others = {**files, **function_files, runner.ARGUMENTS_FILE: ""}
+    size = _size(function_files[python_runner.ARGUMENTS_FILE])
+    others = {**files, **function_files, python_runner.ARGUMENTS_FILE: ""}
     left = FILES_BYTES_MAX - sum(_size(name) + _size(content) for name, content in others.items())
     if size > left > 0:
         what = f"take {size} bytes as JSON, but the function and the other files leave {left} bytes"

@@ -50,10 +50,12 @@ if TYPE_CHECKING:
         ImagePullFailed,
         JobDeleted,
         JobReplaced,
+        JobSetDeleted,
+        JobSetFailed,
+        JobSetUnavailable,
         Preempted,
         Unschedulable,
     )
-    from airflow_provider_gangjobs.exceptions.job_sets import JobSetDeleted, JobSetFailed, JobSetUnavailable
     from airflow_provider_gangjobs.exceptions.results import (
         LedgerUnavailable,
         OutcomesMissing,
@@ -111,10 +113,12 @@ _EXCEPTIONS: Final = {
         "ImagePullFailed",
         "JobDeleted",
         "JobReplaced",
+        "JobSetDeleted",
+        "JobSetFailed",
+        "JobSetUnavailable",
         "Preempted",
         "Unschedulable",
     ),
-    "job_sets": ("JobSetDeleted", "JobSetFailed", "JobSetUnavailable"),
     "results": (
         "LedgerUnavailable",
         "OutcomesMissing",

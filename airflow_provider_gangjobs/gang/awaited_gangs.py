@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS, GangRef, gang_selectors, tasks_selectors
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, gang_selectors, tasks_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -4,16 +4,35 @@ A model is accepted wherever a parameter takes a dict, at any depth. The seriali
 the model, so the result is what that client would send. The types that the official client declares say which model
 belongs where. A model of another kind stays in the value, and `misplaced_models` finds it. This module never imports
 the official client: a model exists only if the DAG file has imported the client.
+
+The Job of a gang whose user gives one Pod: the file of a Pod, or a model of the official Python client. Pure.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.pod_job import job_of_pod
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["job_of_pod"]
+
+
+def job_of_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Job of one Indexed pod by a Pod or a pod template.
+
+    The name and the namespace of a Pod are not those of its Job, so only its labels and annotations are used.
+    """
+    given_metadata = pod.get("metadata") or {}
+    metadata = {name: given_metadata[name] for name in ("labels", "annotations") if given_metadata.get(name)}
+    # The default of a pod is Always, which a Job refuses.
+    template = {"metadata": metadata, "spec": {"restartPolicy": "Never", **(pod.get("spec") or {})}}
+    job = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": job}
+
 
 _PACKAGE: Final = "kubernetes.client"
 

@@ -1,20 +1,59 @@
-"""The Jobs of a gang, as the API server has them."""
+"""The Jobs of a gang, as the API server has them.
+
+The pods of a gang, listed from the API server.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.selectors import gang_selector, roles_selectors
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.identity import gang_selector, roles_selectors
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.roles import read_gang
+from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.kube.views import PodView, make_interner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
+
+__all__ = ["get_job", "get_main_job", "list_jobs", "list_role_jobs"]
+
+
+_NONE: Final[Mapping[str, PodView]] = {}
+
+
+async def list_pods(
+    client: Client, ref: GangRef, cached: Mapping[str, PodView] = _NONE, *, leave_out_cached: bool = False
+) -> list[PodView]:
+    """Return the pods of the gang as the API server has them now.
+
+    :param cached: Pod views by uid that the caller keeps. A view that is still current is returned again instead of a
+        second copy.
+    :param leave_out_cached: Do not return pods whose cached view is still current.
+
+    Raises:
+        ClusterError: The pods could not be listed.
+    """
+    found: list[PodView] = []
+    intern_value = make_interner()
+    pages = client.list_views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref.name))
+    async with aclosing(pages):
+        async for page in pages:
+            for pod in page:
+                known = cached.get(pod.metadata.uid)
+                if known is None or known.metadata.resource_version != pod.metadata.resource_version:
+                    pod.intern(intern_value)
+                    found.append(pod)
+                elif not leave_out_cached:
+                    found.append(known)
+    return pods_of(ref, found)
 
 
 async def get_job(client: ClientProtocol, ref: GangRef) -> Job | None:
@@ -76,6 +115,3 @@ async def list_jobs(
     for selector in label_selectors:
         jobs += await client.list(JOBS, namespace, label_selector=selector)
     return jobs
-
-
-__all__ = ["get_job", "get_main_job", "list_jobs", "list_role_jobs"]

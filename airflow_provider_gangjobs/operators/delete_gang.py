@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
 from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.operators import parameter_checks, target_gangs
+from airflow_provider_gangjobs.parameters import checks, target_gangs
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -67,11 +67,11 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
     ) -> None:
         super().__init__(**kwargs)
         self.ignore_missing = ignore_missing
-        self.pods_gone_within_s = parameter_checks.to_seconds(pods_gone_within)
+        self.pods_gone_within_s = checks.to_seconds(pods_gone_within)
         kinds = ("gangs", "submission_ids", "external_task_id")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
         target_gangs.require_readable(self)
-        if problems := parameter_checks.duration_problems(pods_gone_within=self.pods_gone_within_s):
+        if problems := checks.duration_problems(pods_gone_within=self.pods_gone_within_s):
             raise InvalidGangSpec(tuple(problems))
 
     def execute(self, context: Context) -> list[dict[str, str]]:

@@ -17,30 +17,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from msgspec.structs import asdict
 from msgspec.structs import replace as replace_struct
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try, is_running_try
+from airflow_provider_gangjobs.attempt import task_gangs
+from airflow_provider_gangjobs.attempt.deferral import execution_timeout_error, with_deadline, worker_wait_limit_s
+from airflow_provider_gangjobs.attempt.delivery import StoringTask
+from airflow_provider_gangjobs.attempt.messages import submission_messages
+from airflow_provider_gangjobs.attempt.retries import (
+    has_retries_left,
+    skip_on_exit_codes,
+    skip_retries_of_permanent_errors,
+)
+from airflow_provider_gangjobs.attempt.start_guard import StartGuard
+from airflow_provider_gangjobs.attempt.trigger_args import args_of_submission, trigger_args
+from airflow_provider_gangjobs.attempt.wait_until import HandOver, is_handed_over, submitted_event
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, WaitUntil
-from airflow_provider_gangjobs.hooks.airflow_exceptions import (
-    AirflowTaskTimeout,
-    TaskDeferralError,
-    TaskDeferralTimeout,
-)
-from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
-from airflow_provider_gangjobs.hooks.task_state import is_running_try
-from airflow_provider_gangjobs.operators import previous_attempt
-from airflow_provider_gangjobs.operators.callback_paths import require_importable
-from airflow_provider_gangjobs.operators.deferral import (
-    execution_timeout_error,
-    with_deadline,
-    worker_wait_limit_s,
-)
-from airflow_provider_gangjobs.operators.messages import submission_messages
-from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
-from airflow_provider_gangjobs.operators.skip import skip_on_exit_codes
-from airflow_provider_gangjobs.operators.start_guard import StartGuard
-from airflow_provider_gangjobs.operators.storing_task import StoringTask
-from airflow_provider_gangjobs.operators.trigger_args import args_of_submission, trigger_args
-from airflow_provider_gangjobs.operators.wait_until import HandOver, is_handed_over, submitted_event
+from airflow_provider_gangjobs.parameters.callbacks import require_importable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -48,12 +42,12 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_provider_gangjobs.attempt.completion import Completion
+    from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.operators.completion import Completion
-    from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.submission import Submission
-    from airflow_provider_gangjobs.triggers.args import TriggerArgs
+    from airflow_provider_gangjobs.submission.record import Submission
 
 WORKER_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
@@ -202,7 +196,7 @@ class GangJobOperator(StoringTask):
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
-        from airflow_provider_gangjobs.submission.submission import SubmissionState
+        from airflow_provider_gangjobs.submission.record import SubmissionState
 
         with self._session(context) as gangs:
             require_importable(self.callbacks)
@@ -233,10 +227,10 @@ class GangJobOperator(StoringTask):
         Raises:
             DeadlineExceeded: a time limit of the task has passed meanwhile.
         """
-        from airflow_provider_gangjobs.triggers.previous_attempt_wait import WaitEnd
+        from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import WaitEnd
 
         if event.get("status") == WaitEnd.TIMEOUT and not is_of_earlier_try(event, context["ti"]):
-            raise previous_attempt.deadline_error(event)
+            raise task_gangs.deadline_error(event)
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -244,7 +238,7 @@ class GangJobOperator(StoringTask):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as late:
-            from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
+            from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIMEOUT
 
             # Airflow ends a deferral some time after the trigger should have ended it with the same error.
             gangs = self._open_gangs(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S)
@@ -300,14 +294,14 @@ class GangJobOperator(StoringTask):
         Raises:
             DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
         """
-        ref = previous_attempt.ref_of(running)
+        ref = task_gangs.ref_of(running)
         if self.deferrable:
             args = replace(trigger_args(self, gangs, ref), claim="")
             self._defer(args, context["ti"].start_date, for_previous=True)
         waited_s = time.monotonic() - self._began_at
         if self.assemble_timeout_s is not None and waited_s >= self.assemble_timeout_s:
             what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
-            raise previous_attempt.deadline_error(what)
+            raise task_gangs.deadline_error(what)
 
     def _submit_by(
         self, gangs: TaskGangs, submit: Callable[[GangService, GangSpec], Awaitable[Submission]]
@@ -335,7 +329,7 @@ class GangJobOperator(StoringTask):
         return self._wait_here(context, args_of_submission(self, gangs, submission))
 
     def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
-        from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
+        from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 
         started, config = context["ti"].start_date, self._opened_gangs.config
         limit_s = worker_wait_limit_s(self.execution_timeout, started, time.monotonic() - self._began_at)
@@ -347,8 +341,8 @@ class GangJobOperator(StoringTask):
 
         The method either defers the task again, or follows the gang in this worker, or returns the event as it is.
         """
+        from airflow_provider_gangjobs.attempt.retries import RecoveryAction, recovery_action
         from airflow_provider_gangjobs.gang.outcome.event import Status
-        from airflow_provider_gangjobs.operators.trigger_failure import RecoveryAction, recovery_action
 
         gangs = self._opened_gangs
         if event.status is not Status.ERROR:
@@ -382,7 +376,7 @@ class GangJobOperator(StoringTask):
         except AirflowTaskTimeout as alarm:
             if self._gangs is None or self.execution_timeout is None:
                 raise
-            from airflow_provider_gangjobs.triggers.gang_job_wait import EXECUTION_TIMEOUT
+            from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIMEOUT
 
             self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
             raise execution_timeout_error(self._gangs.key, self.execution_timeout) from alarm
@@ -397,8 +391,8 @@ class GangJobOperator(StoringTask):
         return StartGuard(partial(asyncio.to_thread, is_running_try, ti, self.log), started=ti.start_date)
 
     def _read_completion(self, gangs: TaskGangs, event: GangEvent) -> Completion:
-        from airflow_provider_gangjobs.hooks.masking import mask_event
-        from airflow_provider_gangjobs.operators.completion import Completion
+        from airflow_provider_gangjobs.airflow_api.masking import mask_event
+        from airflow_provider_gangjobs.attempt.completion import Completion
 
         completion = Completion(
             gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log, self._result_folders()
@@ -454,9 +448,9 @@ class GangJobOperator(StoringTask):
         return value
 
     def _open_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
+        from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+        from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
         from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
-        from airflow_provider_gangjobs.hooks.installation import installation_id
-        from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 
         self._read_files_of_mapped_task(context)
         ti = context["ti"]

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 FINISHED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """Task states that change only if a user clears or marks the task."""

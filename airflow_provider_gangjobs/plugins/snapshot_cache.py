@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import (
     ClusterError,
@@ -25,7 +26,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     TransportError,
     Unauthorized,
 )
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.plugins.locator import GangLocator
-    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
+    from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
+from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
+from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
+from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
 from airflow_provider_gangjobs.gang.spec import Results
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
-from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
-from airflow_provider_gangjobs.operators import target_gangs
-from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
-from airflow_provider_gangjobs.operators.parameter_checks import is_templated
+from airflow_provider_gangjobs.parameters import target_gangs
+from airflow_provider_gangjobs.parameters.checks import is_templated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
 
+    from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.awaited_gangs import NewestGangs, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-    from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
 
 UNTIL: Final = ("running", "succeeded", "ended")
 WAIT_FOR: Final = ("all", "any")
@@ -175,10 +176,10 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     def _answer(self, config: ClusterConfig, args: SelectionArgs, gang: SelectedGang) -> Any:
         """Return what is known about a gang. If it has ended, its outcomes are recorded first."""
+        from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
         from airflow_provider_gangjobs.gang.awaited_gangs import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
         from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
-        from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
 
         if gang.ref is None:
             return Answer.WAITING
@@ -196,9 +197,9 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     def _answer_of_task(self, answer: Any, args: SelectionArgs, key: str, ti: Any) -> Any:
         """Return what is known about a gang. The failure of a task's gang counts when the task has ended."""
+        from airflow_provider_gangjobs.airflow_api.task_state import read_state
+        from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import answer_of_failure
         from airflow_provider_gangjobs.gang.awaited_gangs import Answer
-        from airflow_provider_gangjobs.hooks.task_state import read_state
-        from airflow_provider_gangjobs.triggers.sensor_wait import answer_of_failure
 
         task = args.tasks_by_key.get(key)
         if answer is not Answer.FAILED or task is None:
@@ -214,7 +215,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         Raises:
             InvalidGangSpec: a task instance does not exist, and its DAG run does.
         """
-        from airflow_provider_gangjobs.hooks.task_state import explain_missing_gangs, read_instances, task_name
+        from airflow_provider_gangjobs.airflow_api.task_state import explain_missing_gangs, read_instances, task_name
 
         by_name = {task_name(task): task for task in tasks}
         instances = {
@@ -226,10 +227,10 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
     ) -> Any:
+        from airflow_provider_gangjobs.attempt.completion import read_results
+        from airflow_provider_gangjobs.attempt.errors import error_from_event
         from airflow_provider_gangjobs.gang.awaited_gangs import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.outcome.event import Status
-        from airflow_provider_gangjobs.operators.errors import error_from_event
-        from airflow_provider_gangjobs.sensors.results import read_results
 
         met = [event for event in events if answer_of(event.status, Until(self.until)) is Answer.MET]
         if answer is Answer.UNKNOWN:
@@ -265,7 +266,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid.
         """
-        from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs
+        from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
 
         if problems := self._selector_problems():
             raise InvalidGangSpec(tuple(problems))

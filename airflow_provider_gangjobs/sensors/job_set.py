@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from msgspec.structs import asdict as struct_to_dict
 
+from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
+from airflow_provider_gangjobs.airflow_api.error_log import ShortErrors
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
+from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
+from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import (
     GangJobError,
     InvalidGangSpec,
@@ -20,11 +25,7 @@ from airflow_provider_gangjobs.exceptions import (
     JobSetUnavailable,
     Problem,
 )
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
-from airflow_provider_gangjobs.hooks.error_log import ShortErrors
-from airflow_provider_gangjobs.hooks.event_of_try import is_of_earlier_try
 from airflow_provider_gangjobs.kube.text import to_sentence
-from airflow_provider_gangjobs.operators.deferral import default_deferrable, sensor_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +129,7 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
             JobSetUnavailable: the cluster serves no JobSets, or refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.tracking.job_sets import look_at_job_set
+        from airflow_provider_gangjobs.tracking.watch.job_sets import look_at_job_set
 
         hook, config, ref = self._target()
         try:

@@ -14,9 +14,9 @@ from airflow_provider_gangjobs.service.submissions import SubmissionService
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from airflow_provider_gangjobs.ending.conditional_deletion import Removal
+    from airflow_provider_gangjobs.ending.end import Kill, KillResult
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-    from airflow_provider_gangjobs.submission.conditional_deletion import Removal
-    from airflow_provider_gangjobs.submission.ending import Kill, KillResult
 
 
 class EndingService(SubmissionService, frozen=True):
@@ -30,7 +30,7 @@ class EndingService(SubmissionService, frozen=True):
 
         Returns false if the Job is gone. A task uses `deliver`, which checks the claim.
         """
-        from airflow_provider_gangjobs.submission.claim import mark_delivered
+        from airflow_provider_gangjobs.jobs.claim import mark_delivered
 
         return await mark_delivered(self.client, ref, at=datetime.now(UTC))
 
@@ -44,8 +44,8 @@ class EndingService(SubmissionService, frozen=True):
         :param delete: Then delete the Job.
         :return: False if the gang was left alone.
         """
-        from airflow_provider_gangjobs.submission.claim import is_gone, mark_delivered_by
-        from airflow_provider_gangjobs.submission.ending import delete_claimed
+        from airflow_provider_gangjobs.ending.end import delete_claimed
+        from airflow_provider_gangjobs.jobs.claim import is_gone, mark_delivered_by
 
         marked = await mark_delivered_by(self.client, ref, claim, at=datetime.now(UTC))
         if marked is None and not await is_gone(self.client, ref):
@@ -61,7 +61,7 @@ class EndingService(SubmissionService, frozen=True):
 
         :param release_held: Also release the pods of a gang that has ended.
         """
-        from airflow_provider_gangjobs.submission.ending import remove_claimed
+        from airflow_provider_gangjobs.ending.end import remove_claimed
 
         removal = await remove_claimed(self.client, ref, claim, foreground=release_held)
         if removal.kept is not None:
@@ -81,7 +81,7 @@ class EndingService(SubmissionService, frozen=True):
 
     async def begin_kill(self, ref: GangRef, claim: str) -> Kill:
         """Delete the gang as `kill` does, without the release of its pods."""
-        from airflow_provider_gangjobs.submission.ending import Kill, remove_live, result_of
+        from airflow_provider_gangjobs.ending.end import Kill, remove_live, result_of
 
         removal = await remove_live(self.client, ref, claim)
         return Kill(ref, result_of(removal, claim), removal)
@@ -109,8 +109,8 @@ class EndingService(SubmissionService, frozen=True):
         :param delete: Delete the gangs. Otherwise they are halted with `reason`, and their Jobs stay.
         :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
         """
-        from airflow_provider_gangjobs.submission.ending import end_live_gangs
-        from airflow_provider_gangjobs.tracking.release_unrecorded import drain_pods
+        from airflow_provider_gangjobs.ending.end import end_live_gangs
+        from airflow_provider_gangjobs.ending.release import drain_pods
 
         ended = await end_live_gangs(
             self.client, key, claim, namespace=namespace or self.namespace, delete=delete, reason=reason
@@ -123,15 +123,15 @@ class EndingService(SubmissionService, frozen=True):
 
     async def halt(self, ref: GangRef, *, reason: str) -> bool:
         """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
-        from airflow_provider_gangjobs.submission import ending
+        from airflow_provider_gangjobs.ending import end
 
-        return await ending.halt(self.client, ref, reason=reason)
+        return await end.halt(self.client, ref, reason=reason)
 
     async def halt_live(self, ref: GangRef, claim: str, *, reason: str) -> bool:
         """Halt the gang as `halt` does, if it is live and `claim` is responsible for it. Otherwise return false."""
-        from airflow_provider_gangjobs.submission import ending
+        from airflow_provider_gangjobs.ending import end
 
-        return await ending.halt_live(self.client, ref, claim, reason=reason)
+        return await end.halt_live(self.client, ref, claim, reason=reason)
 
     async def delete(self, ref: GangRef, *, deleted_by: str = "") -> bool:
         """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone.
@@ -141,7 +141,7 @@ class EndingService(SubmissionService, frozen=True):
         :param deleted_by: Who deletes the gang on purpose. A task that waits for the gang then fails without a retry,
             and its error has this text. By default, the task does not know, and its retries run the gang again.
         """
-        from airflow_provider_gangjobs.submission.ending import remove
+        from airflow_provider_gangjobs.ending.end import remove
 
         removal = await remove(self.client, ref, deleted_by=deleted_by)
         await self._drain_removed(ref, removal, release_held=True)
@@ -152,8 +152,8 @@ class EndingService(SubmissionService, frozen=True):
 
         :param release_held: Also release the pods of a gang that had ended.
         """
-        from airflow_provider_gangjobs.submission.ending import may_get_pods
-        from airflow_provider_gangjobs.tracking.release_unrecorded import drain_pods
+        from airflow_provider_gangjobs.ending.end import may_get_pods
+        from airflow_provider_gangjobs.ending.release import drain_pods
 
         job = removal.job if removal.removed is not None else None
         if job is None or not (job.never_ran or (job.is_ended and not release_held)):
@@ -162,7 +162,7 @@ class EndingService(SubmissionService, frozen=True):
 
     async def release_pods(self, ref: GangRef) -> None:
         """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""
-        from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
+        from airflow_provider_gangjobs.ending.release import release_pods
 
         await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
@@ -173,7 +173,7 @@ class EndingService(SubmissionService, frozen=True):
 
         Returns false if pods may still be held.
         """
-        from airflow_provider_gangjobs.tracking.release_unrecorded import drain_pods
+        from airflow_provider_gangjobs.ending.release import drain_pods
 
         return await drain_pods(self.client, ref, roles=roles)
 
@@ -182,7 +182,7 @@ class EndingService(SubmissionService, frozen=True):
 
         If the Job is gone or is being deleted, the gang's pods are released.
         """
-        from airflow_provider_gangjobs.tracking.release_unrecorded import release_and_count_running
+        from airflow_provider_gangjobs.ending.release import release_and_count_running
 
         return await release_and_count_running(self.client, ref)
 

@@ -37,7 +37,7 @@ async def follow(
     :param report: Called with each new observation of the gang.
     :param logs: Reads logs of pods that are being deleted, before the pods are released.
     """
-    from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
+    from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
     await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.follow")
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
+    from airflow_provider_gangjobs.ending.end import LiveGang
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-    from airflow_provider_gangjobs.gang.log_options import LogOptions
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.gang.spec import LogOptions
     from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
-    from airflow_provider_gangjobs.submission.capabilities import Capabilities
-    from airflow_provider_gangjobs.submission.ending import LiveGang
-    from airflow_provider_gangjobs.submission.progress import ConfirmTry
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.discovery.capabilities import Capabilities
+    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.steps.step import ConfirmTry
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
-    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
+    from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class GangService(EndingService, frozen=True):
 
         The result is cached for some minutes.
         """
-        from airflow_provider_gangjobs.submission.capabilities import read_capabilities
+        from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
 
         return await read_capabilities(self.client, namespace=self.namespace)
 
@@ -236,12 +236,12 @@ class GangService(EndingService, frozen=True):
         return submission
 
     def _deadline(self, seconds: float) -> AbstractContextManager[None]:
-        from airflow_provider_gangjobs.cluster.request_deadline import request_deadline
+        from airflow_provider_gangjobs.cluster.http.retry import request_deadline
 
         return request_deadline(self.client.clock.monotonic() + seconds)
 
     async def _discover(self, spec: GangSpec) -> DiscoveredResources:
-        from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
+        from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 
         return await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
 
@@ -249,7 +249,7 @@ class GangService(EndingService, frozen=True):
 
     async def outcomes(self, ref: GangRef) -> list[Outcome]:
         """Return every recorded outcome, by rank. The outcomes are available while the Job exists."""
-        from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+        from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 
         return await read_outcomes(self.client, ref)
 
@@ -330,19 +330,19 @@ class GangService(EndingService, frozen=True):
 
         :param uid: The uid of the Job whose pods are read. By default the Job of the last attempt.
         """
-        from airflow_provider_gangjobs.tracking.read.snapshot import read_snapshot
+        from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
 
         return await read_snapshot(self.client, namespace or self.namespace, key, uid)
 
     async def is_live(self, ref: GangRef) -> bool:
         """Return whether the Job of exactly this uid exists and has not ended."""
-        from airflow_provider_gangjobs.submission.ending import is_live
+        from airflow_provider_gangjobs.ending.end import is_live
 
         return await is_live(self.client, ref)
 
     async def live_attempts(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[LiveGang]:
         """Return the task's live gangs that `claim` is responsible for, with the numbers of their attempts."""
-        from airflow_provider_gangjobs.submission.ending import live_attempts
+        from airflow_provider_gangjobs.ending.end import live_attempts
 
         return await live_attempts(self.client, key, claim, namespace=namespace or self.namespace)
 

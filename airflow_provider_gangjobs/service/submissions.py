@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.ending.half_submitted import CleanupReport
+    from airflow_provider_gangjobs.ending.release import ReleaseReport
     from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.half_submitted import CleanupReport
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.uploads import Upload
-    from airflow_provider_gangjobs.tracking.release_unrecorded import ReleaseReport
 
 DEFAULT_NAMESPACE: Final = "default"
 SUBMISSIONS_PER_PAGE: Final = 100
@@ -80,7 +80,7 @@ class SubmissionService(Struct, frozen=True):
 
         Sends one request for about 200 tasks, and another one if gangs that are not selected by name have roles.
         """
-        from airflow_provider_gangjobs.gang.state.roles import read_gangs
+        from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
         from airflow_provider_gangjobs.jobs.read import list_jobs, list_role_jobs
 
         jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
@@ -89,7 +89,7 @@ class SubmissionService(Struct, frozen=True):
 
     async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
         """Return all attempts of the selected gangs. Sends one request for about 200 tasks."""
-        from airflow_provider_gangjobs.gang.state.roles import read_gangs
+        from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
         from airflow_provider_gangjobs.jobs.read import list_jobs
 
         jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
@@ -100,7 +100,7 @@ class SubmissionService(Struct, frozen=True):
 
         Returns false if the Job is gone, or if `claim` is not responsible for the gang.
         """
-        from airflow_provider_gangjobs.submission.claim import hand_over
+        from airflow_provider_gangjobs.jobs.claim import hand_over
 
         return await hand_over(self.client, ref, claim, at=datetime.now(UTC))
 
@@ -120,8 +120,8 @@ class SubmissionService(Struct, frozen=True):
         Raises:
             SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
         """
-        from airflow_provider_gangjobs.submission.delete_submission import delete_submission
-        from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
+        from airflow_provider_gangjobs.ending.delete_submission import delete_submission
+        from airflow_provider_gangjobs.ending.release import release_pods
 
         async def release(ref: GangRef) -> None:
             await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
@@ -149,7 +149,7 @@ class SubmissionService(Struct, frozen=True):
         :param older_than: Leave gangs alone whose Job was created more recently than this.
         :param dry_run: Only report what would be done.
         """
-        from airflow_provider_gangjobs.submission.half_submitted import clean_up_half_submitted
+        from airflow_provider_gangjobs.ending.half_submitted import clean_up_half_submitted
 
         where = None if everywhere else namespace or self.namespace
         now = self.client.server_clock.now
@@ -162,7 +162,7 @@ class SubmissionService(Struct, frozen=True):
 
         For uninstalling. Outcomes that are not recorded yet are lost. Safe to repeat.
         """
-        from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
+        from airflow_provider_gangjobs.ending.release import release_pods
 
         return await release_pods(self.client, namespace=namespace, gang=gang)
 

@@ -20,7 +20,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending.delete_submission import jobs_of
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.identity import OperationKey, parse_default_trigger_id
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS, OperationKey, parse_default_trigger_id
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE
-from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, submission_selector
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.roles import read_gang
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.submission.adopt_or_submit import decide_operation_action
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
-from airflow_provider_gangjobs.submission.retrying_requests import Objects, RetryingRequests
 from airflow_provider_gangjobs.submission.submit import SubmissionRequest, submit_by
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
 
 TRIGGER_ID_CHARACTERS_MAX: Final = 512
 
@@ -80,18 +80,6 @@ def problem_with_trigger_id(trigger_id: str) -> Problem | None:
     if parse_default_trigger_id(trigger_id):
         return Problem("trigger_id", f"is {trigger_id}, which has the form of the ids of tasks", "Choose another id")
     return None
-
-
-def selector_of(trigger_id: str) -> str:
-    """Return the label selector of all Jobs of an id, which a client chose or which is the default id of a task."""
-    digest, attempt = parse_default_trigger_id(trigger_id) or (OperationKey(trigger_id).digest, None)
-    return submission_selector(digest, attempt)
-
-
-async def jobs_of(requests: RetryingRequests, trigger_id: str) -> Objects:
-    """Return all Jobs of an id, the newest attempt first. Sends one request."""
-    jobs = await requests.list(JOBS, selector_of(trigger_id))
-    return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
 
 
 async def find(client: ClientProtocol, trigger_id: str, *, namespace: str) -> SubmissionRecord | None:

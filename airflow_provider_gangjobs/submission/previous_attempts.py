@@ -16,17 +16,17 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
-from airflow_provider_gangjobs.gang.selectors import task_selector
+from airflow_provider_gangjobs.gang.identity import task_selector
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
 from airflow_provider_gangjobs.kube.views import PodView, view
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
+    from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 
 log = logging.getLogger(__name__)
 

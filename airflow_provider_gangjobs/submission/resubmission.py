@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+from airflow_provider_gangjobs.gang.outcome.diagnosis import disruption_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
 
 
 def resubmit_while_disrupted(

@@ -28,8 +28,10 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending.conditional_deletion import remove_job_if
+from airflow_provider_gangjobs.ending.end import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
-from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt, task_selector
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
@@ -37,11 +39,14 @@ from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, req
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
-from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
+from airflow_provider_gangjobs.jobs.claim import take_claim
+from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests
+from airflow_provider_gangjobs.jobs.role_jobs import end_roles_of_halted_gang, finish_halts
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     LostAttempt,
@@ -54,23 +59,19 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     differing_fields,
     gang_of_later_try,
 )
-from airflow_provider_gangjobs.submission.claim import take_claim
-from airflow_provider_gangjobs.submission.conditional_deletion import remove_job_if
-from airflow_provider_gangjobs.submission.ending import halt_job
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
-from airflow_provider_gangjobs.submission.job_steps import conflict
-from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs, wait_for_previous
-from airflow_provider_gangjobs.submission.progress import ConfirmTry, Progress, RestartSubmission, UnconfirmedTry
-from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
-from airflow_provider_gangjobs.submission.retrying_requests import RetryingRequests
-from airflow_provider_gangjobs.submission.role_jobs import (
-    end_roles_of_halted_gang,
-    finish_halts,
+from airflow_provider_gangjobs.submission.record import Submission, state_of
+from airflow_provider_gangjobs.submission.steps.job import conflict
+from airflow_provider_gangjobs.submission.steps.order import steps_of
+from airflow_provider_gangjobs.submission.steps.placement import depends_on_queue, select_placement
+from airflow_provider_gangjobs.submission.steps.queue_check import read_topology_guarantee
+from airflow_provider_gangjobs.submission.steps.step import (
+    ConfirmTry,
+    Progress,
+    UnconfirmedTry,
+    permission_advice,
+    run_step,
 )
-from airflow_provider_gangjobs.submission.step_order import steps_of
-from airflow_provider_gangjobs.submission.steps import permission_advice, run_step
-from airflow_provider_gangjobs.submission.submission import Submission, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 log = logging.getLogger(__name__)
 
@@ -438,7 +439,7 @@ class _SubmissionRun(Struct, frozen=True):
                 else:
                     await self._delete_incomplete_job(progress)
             elif progress.role_jobs:
-                await end_roles_of_halted_gang(progress)
+                await end_roles_of_halted_gang(progress.requests, progress.ref)
             raise
 
     async def _delete_incomplete_job(self, progress: Progress) -> None:

@@ -16,15 +16,15 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, Submi
 from airflow_provider_gangjobs.exceptions.submission import UPLOAD
 from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
-from airflow_provider_gangjobs.gang.validation.volumes import problems_with_files
-from airflow_provider_gangjobs.submission.retrying_requests import TRIES_MAX, RetryingRequests
+from airflow_provider_gangjobs.gang.validation.pod import problems_with_files
+from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 
 _STEP: Final = "store the files in a ConfigMap"

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.ending.end import delete_if
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import has_ended
+from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
 from airflow_provider_gangjobs.jobs.halted import finish_halted
-from airflow_provider_gangjobs.kube.json_pointer import annotation_pointer
-from airflow_provider_gangjobs.submission.claim import is_gone, patch_claimed
-from airflow_provider_gangjobs.submission.ending import delete_if
+from airflow_provider_gangjobs.kube.names import annotation_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.resources import LEASES
-from airflow_provider_gangjobs.gang.selectors import FOLLOWERS
-from airflow_provider_gangjobs.gang.state.lease import DURATION, FollowerLease, lease_body, read_lease
+from airflow_provider_gangjobs.gang.identity import FOLLOWERS
+from airflow_provider_gangjobs.gang.state.ownership import DURATION, FollowerLease, lease_body, read_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,15 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.state.ownership import (
-    SweepAction,
-    SweepDecision,
-    SweepFacts,
-    TaskEnd,
-    decide_sweep,
-)
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, TaskEnd, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
-from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.service import follow
 from airflow_provider_gangjobs.sweeping.actions import VANISHED, SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.leases import read_leases

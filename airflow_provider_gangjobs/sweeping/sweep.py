@@ -19,6 +19,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
     SweepAction,
@@ -29,7 +30,6 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     is_settled,
     may_release_orphaned_pods,
 )
-from airflow_provider_gangjobs.gang.state.roles import read_gangs
 from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.namespace_view import NamespaceView, held_by_gang
 

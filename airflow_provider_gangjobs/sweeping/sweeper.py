@@ -2,29 +2,93 @@
 
 A look sends no request unless there is something to do: the watches of Jobs and pods exist for the followers anyway.
 The informers forget the gangs that are settled, because an ended Job may be kept for a week.
+
+Statistics: what all sweeps of one event loop have done, for metrics.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.sweeping.leases import Leases
 from airflow_provider_gangjobs.sweeping.namespace_view import InformerView
-from airflow_provider_gangjobs.sweeping.statistics import SweepCounter, sweep_totals
 from airflow_provider_gangjobs.sweeping.sweep import Sweep, log_swept
-from airflow_provider_gangjobs.tracking.gang_watch import gang_of
+from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.sweeping.actions import SweptGang
+
+__all__ = ["NamespaceSweeper", "SweepCounter", "SweepTotals", "sweep_totals"]
+
+
+class SweepCounter(StrEnum):
+    """The counters. None of them ever decreases."""
+
+    LOOKS = "looks"
+    """Looks at all gangs of a namespace."""
+    ENDED = "ended"
+    """Live gangs that were ended, because their tasks had ended."""
+    RELEASED = "released"
+    """Gangs whose held pods were released."""
+    DELETED = "deleted"
+    """Delivered Jobs that were deleted by their policy."""
+    DELIVERED = "delivered"
+    """Gangs that were marked as delivered, because Airflow had accepted the success of their tasks."""
+    FINISHED = "finished"
+    """Suspended Jobs of halted gangs that were made to fail."""
+    FORGOTTEN = "forgotten"
+    """Gangs that had ended and that the informers dropped from memory."""
+    FAILURES = "failures"
+    """Actions and looks that met an error, and are repeated."""
+
+
+_BY_ACTION: Final = {
+    SweepAction.DELETE_LIVE: SweepCounter.ENDED,
+    SweepAction.RELEASE: SweepCounter.RELEASED,
+    SweepAction.DELETE_DELIVERED: SweepCounter.DELETED,
+    SweepAction.MARK_DELIVERED: SweepCounter.DELIVERED,
+    SweepAction.FINISH: SweepCounter.FINISHED,
+}
+
+
+def sweep_totals() -> SweepTotals:
+    """Return the totals of the running loop."""
+    return loop_local(SweepTotals)
+
+
+class SweepTotals:
+    """The counters of all sweeps of one event loop, also of those that are over."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[SweepCounter] = Counter()
+
+    def count(self, counter: SweepCounter) -> None:
+        """Add one to a counter."""
+        self._counts[counter] += 1
+
+    def count_swept(self, swept: Iterable[SweptGang]) -> None:
+        """Count what a look has done."""
+        for each in swept:
+            self.count(SweepCounter.FAILURES if each.error else _BY_ACTION[each.decision.action])
+
+    def statistics(self) -> dict[str, int]:
+        """Return all counters by name."""
+        return {counter.value: self._counts[counter] for counter in SweepCounter}
+
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +179,3 @@ class NamespaceSweeper:
 def _forget(cluster: str, namespace: str, gang: str) -> None:
     informers().forget(cluster, namespace, gang_of, gang)
     sweep_totals().count(SweepCounter.FORGOTTEN)
-
-
-__all__ = ["NamespaceSweeper"]

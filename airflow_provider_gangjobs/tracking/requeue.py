@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload, patch_workload
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
-from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
+from airflow_provider_gangjobs.gang.state.job import Requeues
 from airflow_provider_gangjobs.gang.state.requeue import (
     RequeueStep,
     begin_requeue,

@@ -20,8 +20,8 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.tracking.ledger import read_ledger
-from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
-from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
-from airflow_provider_gangjobs.hooks.masking import mask_event
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.airflow_api.masking import mask_event
+from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 NEEDED_TO_RUN: Final = tuple(
-    f"airflow_provider_gangjobs.triggers.{name}" for name in ("gang_job_wait", "metrics", "resume_delay", "sweeping")
+    f"airflow_provider_gangjobs.attempt.triggerer.{name}"
+    for name in ("gang_wait", "metrics", "log_streaming", "sweeping")
 )
 
 
@@ -49,10 +50,10 @@ class _GangTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
         await import_in_thread(*CLIENT, *NEEDED_TO_RUN)
-        from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
-        from airflow_provider_gangjobs.triggers.metrics import report_metrics
-        from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
-        from airflow_provider_gangjobs.triggers.sweeping import following
+        from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
+        from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
+        from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
+        from airflow_provider_gangjobs.attempt.triggerer.sweeping import following
 
         started = asyncio.get_running_loop().time()
         # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
@@ -67,7 +68,7 @@ class _GangTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""
-        from airflow_provider_gangjobs.triggers.kill import kill_shielded
+        from airflow_provider_gangjobs.attempt.triggerer.kill import kill_shielded
 
         if not self._has_yielded:
             await kill_shielded(self.args, self.task_instance, self.log)
@@ -115,8 +116,8 @@ class PreviousGangTrigger(_GangTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the pods, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.triggers.previous_attempt_wait")
-        from airflow_provider_gangjobs.triggers.previous_attempt_wait import wait_for_previous_pods
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait")
+        from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
 
         payload = await wait_for_previous_pods(self.args, self.log)
         yield TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
+from airflow_provider_gangjobs.airflow_api.error_log import log_failure
+from airflow_provider_gangjobs.airflow_api.masking import mask_event
+from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
+    CONNECTION_MAX_AGE_S,
+    CONNECTION_READ_FOR_S,
+    shared_service,
+)
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
+from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
+from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 from airflow_provider_gangjobs.exceptions import GangJobError, JobSetUnavailable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.hooks.error_log import log_failure
-from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.masking import mask_event
-from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
-from airflow_provider_gangjobs.triggers.metrics import report_metrics
-from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -75,7 +79,7 @@ class JobSetTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the JobSet, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.job_sets")
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.job_sets")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             event = await wait_for_job_set(self.args, self.log)
@@ -102,7 +106,7 @@ async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
 
 
 async def _wait(args: JobSetArgs, log: Logger) -> GangEvent:
-    from airflow_provider_gangjobs.tracking.job_sets import follow_job_set
+    from airflow_provider_gangjobs.tracking.watch.job_sets import follow_job_set
 
     hook = GangJobHook(args.kubernetes_conn_id, must_exist=args.must_exist)
     config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)

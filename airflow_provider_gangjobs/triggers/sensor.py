@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.cluster.nonblocking_imports import CLIENT, import_in_thread
-from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
-from airflow_provider_gangjobs.triggers.metrics import report_metrics
-from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
-from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs, wait_for_selected
+from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
+from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
+from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ class GangSelectionTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gangs, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.selection_watch")
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.selection_watch")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.log_options import LogOptions
-from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
+from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
     from tests.cluster.tenant import Tenant
 
 SPEAK = "import os; print('rank', os.environ['RANK'], 'speaks'); print('and ends')"

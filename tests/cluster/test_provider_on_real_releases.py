@@ -8,6 +8,7 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
@@ -18,7 +19,6 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.sweeping.sweep import Sweep
 from airflow_provider_gangjobs.sweeping.sweeper import NamespaceSweeper
-from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs, wait_for_selected
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.releases import RELEASES
 from tests.timeouts import TIMEOUT_S

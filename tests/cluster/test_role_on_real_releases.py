@@ -11,12 +11,12 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import SECRETS
+from airflow_provider_gangjobs.ending.end import KillResult
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.ending import KillResult
 from airflow_provider_gangjobs.sweeping.leases import Leases
 from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.start_guard import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
+from airflow_provider_gangjobs.ending.delete_submission import selector_of
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.operators.start_guard import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.capabilities import read_capabilities
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
+from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 from airflow_provider_gangjobs.submission.record import OperationState
-from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from tests.cluster.fault_proxy import FaultProxy
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
     from tests.cluster.tenant import Tenant
 
 FULLY_TESTED_RELEASE = "1.37"
@@ -58,7 +59,7 @@ async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submis
 async def check_one_gang(gangs: GangService, submission: Submission, release: str) -> None:
     """Check that one Job of this id is live, that its objects belong to it, and that its pods are linked and placed."""
     ref = submission.ref
-    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=operations.selector_of(submission.trigger_id))
+    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=selector_of(submission.trigger_id))
     live = [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory
-from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.gang.labels import LABEL_JOB_UID

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG
 from sqlalchemy.util import await_only, greenlet_spawn
 
+from airflow_provider_gangjobs.airflow_api.task_state import is_running_try
+from airflow_provider_gangjobs.attempt.start_guard import StartGuard
+from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.task_state import is_running_try
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.operators.start_guard import StartGuard
-from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from tests.provider.virtual_control_plane import loop_clock
 
 if TYPE_CHECKING:

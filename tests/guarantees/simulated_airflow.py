@@ -27,7 +27,7 @@ from airflow.sdk.execution_time.comms import (
 )
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.crashes import ProcessDied
 from tests.guarantees.history import FINAL_STATES, TaskChange
@@ -37,9 +37,9 @@ from tests.guarantees.processes import Process
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-    from airflow_provider_gangjobs.triggers.args import TriggerArgs
     from gangjobs_sandbox.store import Event
     from tests.crashes import Crash
     from tests.provider.virtual_control_plane import VirtualControlPlane

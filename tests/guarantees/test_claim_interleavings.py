@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.ending.end import KillResult, halt, kill
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.claim import mark_delivered_by
-from airflow_provider_gangjobs.submission.ending import KillResult, halt, kill
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
 from tests.guarantees.history import Answer, Kind, Operation

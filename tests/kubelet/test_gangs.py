@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, ImagePullFailed, Unschedulable
-from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:

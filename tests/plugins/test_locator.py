@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate, parse_gang_ref
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 KEY = TaskKey("dag", "run", "task")
 REF = GangRef("team", "train-0", "0c5e7f3a-1111-2222-3333-444455556666")

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.view_model import build_view
 from airflow_provider_gangjobs.submission.record import OperationState, record_of
-from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
+from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 from tests.unit.builders import REF, JobBuilder, at, job, pod
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.errors import (
     ClusterError,
     CredentialsFailed,
@@ -15,7 +16,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unreachable,
 )
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.snapshot_cache import (
     OTHER_ERROR,

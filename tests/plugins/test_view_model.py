@@ -15,16 +15,16 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.rank_rows import Tone
 from airflow_provider_gangjobs.plugins.view_model import (
     FROM_END_EVENT,
     JOB_NOT_FOUND,
     ROWS_MAX,
     DeadlineView,
+    Tone,
     build_view,
     view_without_cluster,
 )
-from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
+from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 from tests.unit.builders import REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
-from airflow_provider_gangjobs.tracking import ledger as ledgers
+from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.tracking.harvest import ledger as ledgers
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
-from airflow_provider_gangjobs.tracking.ledger import Ledger
-from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.provider.virtual_control_plane import INDEX, NAMESPACE, VirtualControlPlane, loop_clock

@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.claim import claim_patch
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.jobs.claim import claim_patch
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.progress import ConfirmTry
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.steps.step import ConfirmTry
 
 TOKENS = (f"sandbox-{number}" for number in count())
 """Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""

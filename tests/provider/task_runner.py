@@ -15,12 +15,12 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
+from airflow_provider_gangjobs.attempt.start_guard import StartGuard
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK
-from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.operators.start_guard import StartGuard
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.timeouts import TIMEOUT_S
 

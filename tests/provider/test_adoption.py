@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     LostAttempt,
@@ -29,7 +30,6 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     differing_fields,
     gang_of_later_try,
 )
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 
 OURS, OTHERS = "hash-ours", "hash-others"
 ME, FORMER = "ti-2", "ti-1"

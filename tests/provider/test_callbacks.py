@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer import phase_callbacks
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
+from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import (
+    CALL_S,
+    CALLS_AT_ONCE,
+    STUCK_CALLS_MAX,
+    StuckCalls,
+)
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.triggers import phase_callbacks
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
-from airflow_provider_gangjobs.triggers.phase_callbacks import CALL_S, CALLS_AT_ONCE, STUCK_CALLS_MAX, StuckCalls
 from tests.provider import recorded_callbacks
 from tests.provider.recorded_callbacks import CALLS, MAY_END
 from tests.provider.task_runner import run_trigger

@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_gangjobs.decorators import runner
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
+from airflow_provider_gangjobs.parameters import python_runner
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for
@@ -353,9 +353,14 @@ def test_cleared_task_with_other_arguments_replaces_its_gang(task: TaskMaker, em
 
     assert set(files["data"]) == {
         "a.txt",
-        *(runner.RUNNER_FILE, runner.FUNCTION_FILE, runner.ARGUMENTS_FILE, runner.TASK_FILE),
+        *(
+            python_runner.RUNNER_FILE,
+            python_runner.FUNCTION_FILE,
+            python_runner.ARGUMENTS_FILE,
+            python_runner.TASK_FILE,
+        ),
     }
-    assert json.loads(files["data"][runner.ARGUMENTS_FILE])["args"] == [["a"]]
+    assert json.loads(files["data"][python_runner.ARGUMENTS_FILE])["args"] == [["a"]]
     uids = []
     for max_tries in (1, 2):
         with pytest.raises(TaskDeferred) as again:

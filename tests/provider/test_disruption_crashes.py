@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.ending.end import kill, remove
+from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.ending import kill, remove
-from airflow_provider_gangjobs.tracking.release_unrecorded import QUIET_S, drain_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane

@@ -8,7 +8,7 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpe
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.capabilities import read_capabilities
+from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import CrashingClient

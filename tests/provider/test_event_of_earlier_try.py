@@ -10,16 +10,16 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
+from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
+from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import WaitEnd
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.hooks.event_of_try import with_task_instance
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from airflow_provider_gangjobs.triggers import gang_job, job_set, sensor
-from airflow_provider_gangjobs.triggers.previous_attempt_wait import WaitEnd
 from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:

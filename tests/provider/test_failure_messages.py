@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.attempt.errors import error_from_event
 from airflow_provider_gangjobs.exceptions import AppFailed, GangJobError, ImagePullFailed, JobDeleted, JobReplaced
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.operators.errors import error_from_event
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.follower import Follower

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from airflow_provider_gangjobs.ending.release import LOOP_IN_FLIGHT_MAX, release_all
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
-from airflow_provider_gangjobs.tracking.harvest.finalizer import LOOP_IN_FLIGHT_MAX, release_all
 
 
 class BlockingServer:

@@ -10,13 +10,13 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, ServerError
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
+from airflow_provider_gangjobs.ending.end import halt, halt_live
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
-from airflow_provider_gangjobs.submission.ending import halt, halt_live
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.follower import Follower

@@ -12,14 +12,14 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden, ServerError
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import (
     BATCH_PODS_MAX,
     DRAIN_FAILURES_MAX,
     PAUSE_BASE_S,
     Harvester,
 )
-from airflow_provider_gangjobs.tracking.ledger import Ledger
-from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.guarantees.history import is_held
 from tests.provider.gang_without_controllers import drained

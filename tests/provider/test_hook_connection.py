@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.config import ConfigSource
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 from airflow_provider_gangjobs.exceptions import SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.submission.record import OperationState
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event_in_worker
 from gangjobs_sandbox.resources import PODS
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.lease import DURATION
-from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.gang.state.ownership import DURATION, GRACE
 from airflow_provider_gangjobs.sweeping.leases import ALLOWED_AGAIN_S, MISSING_RULE, REMOVE_AFTER, RENEW_EVERY_S, Leases
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import LEASES

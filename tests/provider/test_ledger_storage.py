@@ -11,8 +11,8 @@ from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.kube.views import PodView, view
-from airflow_provider_gangjobs.tracking.ledger import encode, read_ledger
-from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
+from airflow_provider_gangjobs.tracking.harvest.ledger import encode, read_ledger
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.guarantees.harvest import check_harvest

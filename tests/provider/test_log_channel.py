@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import (
+    UNREAD_BYTES_MAX,
+    LogChannel,
+    log_channel,
+    sleep_until_resumable,
+)
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
-from airflow_provider_gangjobs.triggers.log_channel import UNREAD_BYTES_MAX, LogChannel, log_channel
-from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
 from tests.provider.test_log_streaming import Lines, copied_after, running, said, wait
 from tests.provider.virtual_time import elapsed, in_virtual_time
 from tests.timeouts import TIMEOUT_S

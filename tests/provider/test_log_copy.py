@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.http.log_parser import LogParser, LogPosition
-from airflow_provider_gangjobs.gang.log_options import LogOptions, log_problems, streamed_ranks
-from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.cluster.http.log_reader import LogParser, LogPosition
+from airflow_provider_gangjobs.gang.spec import LogOptions, Logs, log_problems, streamed_ranks
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, copy_logs
-from airflow_provider_gangjobs.tracking.logs.format import HELD_PARTS, LineWriter
-from airflow_provider_gangjobs.tracking.logs.head_and_end import HeadAndEnd, Omission
-from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
+from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, HeadAndEnd, Omission, copy_logs
+from airflow_provider_gangjobs.tracking.logs.whole_logs import HELD_PARTS, LineWriter
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.virtual_time import in_virtual_time

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.logs.store import store_logs
-from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.virtual_time import in_virtual_time

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import HOLD_S
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_STREAMED
-from airflow_provider_gangjobs.gang.log_options import LogOptions
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
-from airflow_provider_gangjobs.tracking.logs.gang_stream import GangStreams
 from airflow_provider_gangjobs.tracking.logs.limits import (
     BURST,
     RATE,
@@ -29,9 +30,7 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     StreamSlots,
 )
 from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.gang_job_wait import wait_for_event
-from airflow_provider_gangjobs.triggers.log_streaming import HOLD_S
+from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.ending.delete_submission import delete_submission
+from airflow_provider_gangjobs.ending.end import halt
+from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.jobs.claim import mark_delivered
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.claim import mark_delivered
-from airflow_provider_gangjobs.submission.delete_submission import delete_submission
-from airflow_provider_gangjobs.submission.ending import halt
-from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
-from airflow_provider_gangjobs.submission.submission import SubmissionState
-from airflow_provider_gangjobs.tracking.release_unrecorded import release_pods
+from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord, SubmissionState
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
@@ -25,7 +24,7 @@ from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
 
 ID = "nightly / 2026-01-01"
 OTHER = GangSpec(image="trainer:2", workers=4)

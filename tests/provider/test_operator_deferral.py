@@ -7,11 +7,11 @@ import configparser
 import pytest
 from airflow.configuration import conf
 
-from airflow_provider_gangjobs.operators.deferral import (
+from airflow_provider_gangjobs.airflow_api.configuration import (
+    DEFERRABLE_OPTION,
+    DEFERRABLE_VARIABLE,
     GENERATED_OPTIONS,
-    OPTION,
-    SECTION,
-    VARIABLE,
+    OPERATORS_SECTION,
     default_deferrable,
 )
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
@@ -21,7 +21,7 @@ SOUND = {"task_id": "t", "image": "i", "command": ["c"], "workers": 2}
 
 def file_with(**options: str) -> configparser.ConfigParser:
     parser = configparser.ConfigParser()
-    parser[SECTION] = options
+    parser[OPERATORS_SECTION] = options
     return parser
 
 
@@ -29,11 +29,13 @@ def file_with(**options: str) -> configparser.ConfigParser:
     ("options", "expected"),
     [
         pytest.param({}, True, id="not set"),
-        pytest.param({OPTION: "false"}, False, id="set to false"),
-        pytest.param({OPTION: "true"}, True, id="set to true"),
-        pytest.param({OPTION: "false", "default_owner": "me"}, False, id="set to false, with other options"),
+        pytest.param({DEFERRABLE_OPTION: "false"}, False, id="set to false"),
+        pytest.param({DEFERRABLE_OPTION: "true"}, True, id="set to true"),
+        pytest.param({DEFERRABLE_OPTION: "false", "default_owner": "me"}, False, id="set to false, with other options"),
         pytest.param(
-            {OPTION: "false", **dict.fromkeys(GENERATED_OPTIONS, "1")}, True, id="file that Airflow generated"
+            {DEFERRABLE_OPTION: "false", **dict.fromkeys(GENERATED_OPTIONS, "1")},
+            True,
+            id="file that Airflow generated",
         ),
     ],
 )
@@ -43,14 +45,14 @@ def test_file_decides_if_a_user_wrote_it(options: dict[str, str], expected: bool
 
 @pytest.mark.parametrize(("value", "expected"), [("False", False), ("True", True)])
 def test_environment_variable_decides(monkeypatch: pytest.MonkeyPatch, value: str, expected: bool) -> None:
-    monkeypatch.setenv(VARIABLE, value)
+    monkeypatch.setenv(DEFERRABLE_VARIABLE, value)
 
     assert GangJobOperator(**SOUND).deferrable is expected
 
 
 def test_generated_file_has_the_options_that_identify_it() -> None:
     """If a release of Airflow dropped one of them, its generated file would look like a choice of the user."""
-    assert all(conf.has_option(SECTION, option) for option in (*GENERATED_OPTIONS, OPTION))
+    assert all(conf.has_option(OPERATORS_SECTION, option) for option in (*GENERATED_OPTIONS, DEFERRABLE_OPTION))
 
 
 def test_parameter_takes_precedence() -> None:

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import pytest
 
+from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.exceptions import GangDeleted, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.installation import installation_id
 from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
 from gangjobs_sandbox.resources import PODS
 from tests.airflow.polling import wait_for

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.execution_time.timeout import timeout as airflow_alarm
 
+from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
+from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_S, worker_wait_limit_s
+from airflow_provider_gangjobs.attempt.retries import DEFERRALS_MAX, RecoveryAction, recovery_action
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.operators.deferral import ALARM_MARGIN_S, worker_wait_limit_s
-from airflow_provider_gangjobs.operators.trigger_failure import DEFERRALS_MAX, RecoveryAction, recovery_action
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
 from tests.timeouts import TIMEOUT_S

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
+from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
 

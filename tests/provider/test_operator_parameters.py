@@ -13,7 +13,7 @@ from airflow.sdk.definitions._internal.templater import LiteralValue
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.operators.parameter_checks import (
+from airflow_provider_gangjobs.parameters.checks import (
     is_manifest_file,
     is_templated,
     parse_whole_number,

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded
-from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger, PreviousGangTrigger
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import OperatorWithTime, run_trigger
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from tests.provider.task_runner import Task, TaskMaker
 
 SLOW_TO_END = "trap 'sleep 4; exit 0' TERM; while true; do sleep 0.1; done"

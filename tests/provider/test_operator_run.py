@@ -10,12 +10,9 @@ from uuid import uuid4
 import pytest
 from airflow.sdk._shared.secrets_masker import mask_secret as add_mask
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferralError
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
 from airflow_provider_gangjobs.gang.outcome.event import UnreadableEventError
-from airflow_provider_gangjobs.hooks.airflow_exceptions import (
-    AirflowFailException,
-    TaskDeferralError,
-)
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.airflow.polling import wait_for

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
 from airflow_provider_gangjobs.exceptions import AppFailed
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
 
 if TYPE_CHECKING:
     from tests.provider.task_runner import TaskMaker

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.previous_attempt_wait import wait_for_previous_pods
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.guarantees.checkers import one_gang
 from tests.provider.test_trigger_retries import connection_json
@@ -24,7 +24,7 @@ from tests.provider.virtual_time import elapsed, in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
 
 KEY = TaskKey("etl", "manual__1", "train")
 SPEC = GangSpec(image="i", command=["train"], workers=2)

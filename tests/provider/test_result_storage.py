@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, ResultAddressRefused, ResultsTooLarge
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
 from airflow_provider_gangjobs.hooks.results import read_result
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.ending.end import KillResult
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.ending import KillResult
 from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
-from airflow_provider_gangjobs.tracking.read.snapshot import read_snapshot
+from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import (
     CrashingClient,

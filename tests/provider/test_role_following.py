@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from airflow_provider_gangjobs.ending.end import KillResult
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
@@ -13,11 +14,9 @@ from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.ending import KillResult
 from airflow_provider_gangjobs.submission.operations import find, submit_operation
 from airflow_provider_gangjobs.submission.record import OperationState
-from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
-from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.follower import Follower
@@ -211,7 +210,7 @@ async def test_next_try_adopts_a_gang_whose_leader_has_ended(plane):
 
 @in_virtual_time
 async def test_record_of_a_submission_counts_all_roles(plane):
-    from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
+    from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 
     discovered = await discover_for(plane.client, LEADER_AND_WORKERS, namespace=NAMESPACE)
     submission = await submit_operation(plane.client, LEADER_AND_WORKERS, trigger_id="mine", discovered=discovered)

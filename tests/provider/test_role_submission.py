@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from airflow_provider_gangjobs.ending.half_submitted import CleanupAction, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.half_submitted import CleanupAction, clean_up_half_submitted
 from airflow_provider_gangjobs.submission.operations import submit_operation
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -147,7 +147,7 @@ async def test_other_parameters_of_a_role_are_a_conflict():
 
 @pytest.mark.parametrize("at", ["create podgroups", "patch jobs"])
 async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(at):
-    from airflow_provider_gangjobs.submission.ending import halt
+    from airflow_provider_gangjobs.ending.end import halt
 
     async with running_cluster() as cluster:
 

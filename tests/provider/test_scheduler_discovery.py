@@ -8,8 +8,7 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.newer_workload_versions import why_unusable
-from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
+from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for, why_unusable
 from tests.provider.submission_cluster import KEY, NAMESPACE, running_cluster
 
 

@@ -17,18 +17,18 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import DRCount, GetDRCount, GetTaskStates, TaskStatesResult
 from kubernetes.client import V1Job
 
+from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException, TaskDeferred
+from airflow_provider_gangjobs.attempt.triggerer import gang_wait
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, JobDeleted, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException, TaskDeferred
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.installation import installation_id
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
-from airflow_provider_gangjobs.triggers import gang_job_wait
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
-from airflow_provider_gangjobs.triggers.sensor_wait import SelectionArgs, wait_for_selected
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_serialized_trigger
@@ -148,14 +148,14 @@ def name_of_try(train: Task, number: int) -> str:
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[Status]:
     """The status of each gang that the sensors of the test have followed to its end."""
     seen: list[Status] = []
-    run = gang_job_wait._GangWait.run_with_logs
+    run = gang_wait._GangWait.run_with_logs
 
     async def run_and_report(wait: Any, limit_s: float | None) -> GangEvent:
         event = await run(wait, limit_s)
         seen.append(event.status)
         return event
 
-    monkeypatch.setattr(gang_job_wait._GangWait, "run_with_logs", run_and_report)
+    monkeypatch.setattr(gang_wait._GangWait, "run_with_logs", run_and_report)
     return seen
 
 

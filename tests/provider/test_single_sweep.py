@@ -10,8 +10,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.resources import LEASES
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_ON_KILL
-from airflow_provider_gangjobs.gang.state.lease import lease_body
-from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction, lease_body
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 from gangjobs_sandbox.registry import PatchKind

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from airflow_provider_gangjobs.ending.end import remove
 from airflow_provider_gangjobs.exceptions import (
     GangUnsupported,
     InvalidGangSpec,
@@ -16,10 +17,9 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionFailed,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
-from airflow_provider_gangjobs.submission.ending import remove
-from airflow_provider_gangjobs.submission.progress import UnconfirmedTry
-from airflow_provider_gangjobs.submission.submission import SubmissionState
+from airflow_provider_gangjobs.jobs.claim import holds_claim, mark_delivered
+from airflow_provider_gangjobs.submission.record import SubmissionState
+from airflow_provider_gangjobs.submission.steps.step import UnconfirmedTry
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS

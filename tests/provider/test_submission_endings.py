@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending.delete_submission import delete_submission
+from airflow_provider_gangjobs.ending.end import KillResult, delete_claimed, halt, kill
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.claim import mark_delivered_by
-from airflow_provider_gangjobs.submission.delete_submission import delete_submission
-from airflow_provider_gangjobs.submission.ending import KillResult, delete_claimed, halt, kill
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, InterleavingClient
 from tests.sandbox.builders import NAMESPACE

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_provider_gangjobs.ending.end import halt, remove
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.claim import mark_delivered
-from airflow_provider_gangjobs.submission.ending import halt, remove
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.jobs.claim import mark_delivered
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.ending.end import kill
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
+from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.claim import mark_delivered_by
-from airflow_provider_gangjobs.submission.ending import kill
 from airflow_provider_gangjobs.sweeping.namespace_view import ListedView
 from airflow_provider_gangjobs.sweeping.sweep import ASK_AGAIN_AFTER_S, Sweep
 from gangjobs_sandbox.api import Fault, FaultKind

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest, Forbidden
 from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.logs.last_lines import (
     LIMIT_BYTES,
     RANKS_MAX,
@@ -18,7 +19,6 @@ from airflow_provider_gangjobs.tracking.logs.last_lines import (
     removal_of,
     select_pods,
 )
-from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from tests.provider.follower import Follower
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import pod, ranks

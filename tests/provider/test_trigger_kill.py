@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for

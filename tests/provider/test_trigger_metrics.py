@@ -11,12 +11,12 @@ import pytest
 from airflow._shared.observability.metrics import stats
 from airflow._shared.observability.metrics.statsd_logger import SafeStatsdLogger
 
+from airflow_provider_gangjobs.attempt.triggerer.metrics import DeltaReporter, Sample, report_metrics
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
-from airflow_provider_gangjobs.triggers.metrics import DeltaReporter, Sample, report_metrics
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_gangjobs.triggers.resume_delay import MARGIN_S, sleep_until_resumable
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import MARGIN_S, sleep_until_resumable
 from tests.provider.virtual_time import in_virtual_time
 
 SETTING = "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"

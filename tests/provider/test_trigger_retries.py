@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.tracking.retry_until_answered import REFUSED_FOR_S
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
-from airflow_provider_gangjobs.triggers.gang_job_wait import (
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CLOCK_WITHIN_S,
     ERROR_PAUSE_BASE_S,
     ERROR_PAUSE_CAP_S,
@@ -25,6 +20,11 @@ from airflow_provider_gangjobs.triggers.gang_job_wait import (
     pause_after_errors_s,
     wait_for_event,
 )
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.tracking.retry_until_answered import REFUSED_FOR_S
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 

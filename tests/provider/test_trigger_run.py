@@ -10,15 +10,15 @@ from uuid import uuid4
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
+from airflow_provider_gangjobs.gang.state.job import parse_indexes
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
-from airflow_provider_gangjobs.triggers.gang_job_wait import CONNECTION_READ_FOR_S
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:

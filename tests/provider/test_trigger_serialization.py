@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from airflow.sdk.module_loading import import_string
 
+from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
 
 REQUIRED = {"kubernetes_conn_id": "gpus", "namespace": "team", "name": "train-0", "uid": "job-uid"}

@@ -14,6 +14,8 @@ import pytest
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
+from airflow_provider_gangjobs.attempt.triggerer.metrics import collect_sample
+from airflow_provider_gangjobs.attempt.triggerer.sweeping import sweep_grace
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
@@ -29,11 +31,9 @@ from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
 from airflow_provider_gangjobs.sweeping.sweep import ASK_AGAIN_AFTER_S
 from airflow_provider_gangjobs.sweeping.sweeper import LINGER_S, LOOK_EVERY_S
-from airflow_provider_gangjobs.tracking.selection_watch import SelectionWatch
+from airflow_provider_gangjobs.tracking.watch.selection_watch import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
-from airflow_provider_gangjobs.triggers.metrics import collect_sample
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
-from airflow_provider_gangjobs.triggers.sweeping import sweep_grace
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.virtual_control_plane import NAMESPACE

@@ -10,9 +10,9 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.ending.end import KillResult
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.ending import KillResult
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.queues.following import following
 from tests.queues.tenants import kueue_tenant

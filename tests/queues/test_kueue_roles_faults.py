@@ -10,15 +10,17 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, SERVICES
+from airflow_provider_gangjobs.ending import end
+from airflow_provider_gangjobs.ending.delete_submission import selector_of
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
-from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import ending, operations
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.submission import operations
 from tests import submission_faults
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
@@ -27,7 +29,7 @@ from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
@@ -52,7 +54,7 @@ async def submit(gangs: GangService, trigger_id: str, *, spec: GangSpec = SPEC, 
 
 
 async def live_records(gangs: GangService, trigger_id: str) -> list[dict[str, Any]]:
-    selector = operations.selector_of(trigger_id)
+    selector = selector_of(trigger_id)
     jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
     return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
 
@@ -137,7 +139,7 @@ async def halt_with_crash(gangs: GangService, trigger_id: str, crash: Crash) -> 
     """Halt a gang that waits in its queue by a process that dies, and submit the gang again."""
     first = await submit(gangs, trigger_id, spec=NEVER_FITS)
     with suppress(ProcessDied):
-        await ending.halt(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
+        await end.halt(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
     second = await submit(gangs, trigger_id, spec=NEVER_FITS)
     record = await gangs.client.get(JOBS, first.ref.name, gangs.namespace)
     is_halted = read_job(record).is_halted
@@ -159,7 +161,7 @@ async def test_halt_that_died_is_finished_by_the_next_submission(kueue: Kueue, t
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         submission = await submit(gangs, "clean", spec=NEVER_FITS)
-        assert await ending.halt(clean, submission.ref, reason="Enough: stop")
+        assert await end.halt(clean, submission.ref, reason="Enough: stop")
         crashes = crash_points(clean.requests)
         plays = [halt_with_crash(gangs, f"op-{number}", crash) for number, crash in enumerate(crashes)]
         for crash, found in zip(crashes, await asyncio.gather(*plays, return_exceptions=True), strict=True):

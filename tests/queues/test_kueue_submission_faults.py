@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import ServerError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, podgroups, workloads
+from airflow_provider_gangjobs.ending.delete_submission import selector_of
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
 from tests import submission_faults
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.timeouts import TIMEOUT_S
@@ -25,7 +26,7 @@ from tests.timeouts import TIMEOUT_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.submission.submission import Submission
+    from airflow_provider_gangjobs.submission.record import Submission
     from tests.cluster.tenant import Tenant
 
 SPEC = replace(submission_faults.SPEC, queue_name="team")
@@ -47,7 +48,7 @@ async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submis
 
 
 async def live_jobs(gangs: GangService, trigger_id: str) -> list[dict[str, Any]]:
-    selector = operations.selector_of(trigger_id)
+    selector = selector_of(trigger_id)
     jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
     return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
 

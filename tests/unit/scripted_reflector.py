@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health
-from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig, Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.cluster.resources import JOBS
 

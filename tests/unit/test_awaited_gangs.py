@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.gang.awaited_gangs import (
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.operators.target_gangs import external_tasks, read_gangs
+from airflow_provider_gangjobs.parameters.target_gangs import external_tasks, read_gangs
 
 MET, FAILED, WAITING, UNKNOWN = Answer.MET, Answer.FAILED, Answer.WAITING, Answer.UNKNOWN
 

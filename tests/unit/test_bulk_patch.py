@@ -19,9 +19,9 @@ from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.http.bulk_patch import BulkPatch, Endpoint
 from airflow_provider_gangjobs.cluster.http.request import USER_AGENT, Request
 from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.ending.release import BULK_PATCH_PODS_MIN, release_all
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
-from airflow_provider_gangjobs.tracking.harvest.finalizer import BULK_PATCH_PODS_MIN, release_all
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import config_for, status
 

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
 )
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
-from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from gangjobs_sandbox.api.app import create_app

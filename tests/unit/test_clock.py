@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
-from airflow_provider_gangjobs.cluster.http.line_splitter import LineTooLongError, whole_lines
+from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from airflow_provider_gangjobs.airflow_api import error_log
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
+from airflow_provider_gangjobs.attempt.retries import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.cluster.errors import Unreachable
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.hooks import error_log
-from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
-from airflow_provider_gangjobs.operators.retries import skip_retries_of_permanent_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

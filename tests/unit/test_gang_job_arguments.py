@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.decorators import arguments
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.parameters import python_function
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -40,13 +40,17 @@ class Lazy(Sequence[int]):
 
 def round_trip(*args: Any, **kwargs: Any) -> Any:
     """Encode the arguments and return the values that a rank reads."""
-    decoded = json.loads(arguments.encode("f", *arguments.to_json_values("f", args, kwargs), takes_gang=False))
+    decoded = json.loads(
+        python_function.encode("f", *python_function.to_json_values("f", args, kwargs), takes_gang=False)
+    )
     return decoded["args"], decoded["kwargs"]
 
 
 @given(st.lists(JSON_VALUES), st.dictionaries(st.text(), JSON_VALUES))
 def test_json_values_do_not_change(args: list[Any], kwargs: dict[str, Any]) -> None:
-    decoded = json.loads(arguments.encode("f", *arguments.to_json_values("f", args, kwargs), takes_gang=True))
+    decoded = json.loads(
+        python_function.encode("f", *python_function.to_json_values("f", args, kwargs), takes_gang=True)
+    )
 
     assert decoded == {"function": "f", "args": args, "kwargs": kwargs, "gang": True}
 
@@ -81,12 +85,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("value", "problem"), REFUSED.values(), ids=REFUSED)
 def test_value_that_json_cannot_represent_is_refused_with_its_path(value: Any, problem: str) -> None:
     with pytest.raises(InvalidGangSpec, match=problem):
-        arguments.to_json_values("f", [], {"value": {"x": [0, value]}})
+        python_function.to_json_values("f", [], {"value": {"x": [0, value]}})
 
 
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(InvalidGangSpec) as raised:
-        arguments.to_json_values("f", [b"", {1}], {"n": object()})
+        python_function.to_json_values("f", [b"", {1}], {"n": object()})
 
     assert [p.path for p in raised.value.problems] == ["f: argument 1", "f: argument 2", "f: argument n"]
 
@@ -98,5 +102,5 @@ def uses_context(a: Any, ds: Any = None, *, params: Any = None, run_id: Any = No
 def test_parameters_receive_variables_of_the_context() -> None:
     context: Mapping[str, Any] = {"ds": "2026-01-01", "params": {"n": 1}, "ti": object(), "a": 1}
 
-    assert arguments.from_context(uses_context, [1], {}, context) == {"ds": "2026-01-01", "params": {"n": 1}}
-    assert arguments.from_context(uses_context, [1, "other"], {"params": {}}, context) == {}
+    assert python_function.from_context(uses_context, [1], {}, context) == {"ds": "2026-01-01", "params": {"n": 1}}
+    assert python_function.from_context(uses_context, [1, "other"], {"params": {}}, context) == {}

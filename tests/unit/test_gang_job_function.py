@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.decorators.function import (
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.parameters.python_function import (
     HEADER,
     INDENTED,
     ExtractedSource,
@@ -27,12 +28,11 @@ from airflow_provider_gangjobs.decorators.function import (
     extract_source,
     without_gang,
 )
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.decorators.runner import Gang
+    from airflow_provider_gangjobs.parameters.python_runner import Gang
 
     Number = int
 

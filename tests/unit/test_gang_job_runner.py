@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.decorators import runner
-from airflow_provider_gangjobs.decorators.runner import Gang
-from airflow_provider_gangjobs.operators import gangjobs_result
+from airflow_provider_gangjobs.parameters import gangjobs_result, python_runner
+from airflow_provider_gangjobs.parameters.python_runner import Gang
 from tests.timeouts import TIMEOUT_S
 
 RANK_1_OF_3 = {
@@ -39,15 +38,17 @@ class Rank:
         """Call the function `f` of the source. The runner passes `gang` if the first line of the source has it."""
         files = self.folder / "files"
         files.mkdir(exist_ok=True)
-        (files / runner.RUNNER_FILE).write_text(Path(runner.__file__).read_text())
-        (files / runner.FUNCTION_FILE).write_text("from __future__ import annotations\n" + source)
+        (files / python_runner.RUNNER_FILE).write_text(Path(python_runner.__file__).read_text())
+        (files / python_runner.FUNCTION_FILE).write_text("from __future__ import annotations\n" + source)
         arguments = {"function": "f", "args": args, "kwargs": kwargs, "gang": "gang" in source.splitlines()[0]}
-        (files / runner.ARGUMENTS_FILE).write_text(json.dumps(arguments))
-        (files / runner.TASK_FILE).write_text(json.dumps({"file": "/dags/etl.py", "line": 40, "results": results}))
+        (files / python_runner.ARGUMENTS_FILE).write_text(json.dumps(arguments))
+        (files / python_runner.TASK_FILE).write_text(
+            json.dumps({"file": "/dags/etl.py", "line": 40, "results": results})
+        )
         result = self.folder / "result"
         result.write_text("")
         process = subprocess.run(
-            [*self.interpreter, str(files / runner.RUNNER_FILE)],
+            [*self.interpreter, str(files / python_runner.RUNNER_FILE)],
             env={"GANG_RESULT_PATH": str(result), **(RANK_1_OF_3 if env is None else env)},
             capture_output=True,
             text=True,
@@ -162,7 +163,7 @@ def test_exception_is_recorded_with_a_traceback_of_the_dag_file(rank: Rank) -> N
     assert (run.code, run.error) == (1, "ValueError: no rows in shard 1")
     assert json.loads(run.written)["at"] > 1.7e9
     assert '  File "/dags/etl.py", line 43, in f\n    raise ValueError' in run.err
-    assert runner.RUNNER_FILE not in run.err
+    assert python_runner.RUNNER_FILE not in run.err
 
 
 def test_recorded_exception_has_its_module(rank: Rank) -> None:
@@ -173,7 +174,7 @@ def test_recorded_exception_has_its_module(rank: Rank) -> None:
 def test_long_message_is_truncated_to_valid_json(rank: Rank, character: str) -> None:
     run = rank.run(f'def f():\n    raise ValueError("{character}" * 5000)')
 
-    assert len(run.written.encode()) <= runner.RESULT_BYTES_MAX
+    assert len(run.written.encode()) <= python_runner.RESULT_BYTES_MAX
     assert run.error.startswith("ValueError:")
 
 
@@ -231,7 +232,7 @@ def test_result_that_cannot_be_written_fails_the_rank(rank: Rank) -> None:
 
 def test_storage_that_cannot_be_written_fails_the_rank_before_the_function_runs(rank: Rank) -> None:
     (rank.folder / "files").mkdir()
-    (rank.folder / "files" / runner.RESULT_HELPER_FILE).write_text(Path(gangjobs_result.__file__).read_text())
+    (rank.folder / "files" / python_runner.RESULT_HELPER_FILE).write_text(Path(gangjobs_result.__file__).read_text())
     env = {**RANK_1_OF_3, "GANG_RESULT_STORAGE": "s3://bucket/results"}
     rank.interpreter = (sys.executable, "-I", "-S")
 
@@ -351,12 +352,12 @@ def test_ranks_without_a_rendezvous_have_no_host_names() -> None:
 # -- what the image needs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [runner, gangjobs_result], ids=["runner", "helper"])
+@pytest.mark.parametrize("module", [python_runner, gangjobs_result], ids=["runner", "helper"])
 def test_programs_of_ranks_have_the_syntax_of_python_3_8(module: Any) -> None:
     ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("module", [runner, gangjobs_result], ids=["runner", "helper"])
+@pytest.mark.parametrize("module", [python_runner, gangjobs_result], ids=["runner", "helper"])
 def test_programs_of_ranks_import_only_the_standard_library(module: Any) -> None:
     tree = ast.parse(Path(module.__file__).read_text()).body  # without the import of fsspec inside a function
     imported = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}

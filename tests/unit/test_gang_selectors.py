@@ -7,16 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import (
-    LABEL_ATTEMPT,
-    LABEL_DROPPED,
-    LABEL_GANG,
-    LABEL_GANG_ROLE,
-    LABEL_JOB_UID,
-    LABEL_PURPOSE,
-    LABEL_TASK,
-)
-from airflow_provider_gangjobs.gang.selectors import (
+from airflow_provider_gangjobs.gang.identity import (
     ALL_GANGS,
     VALUES_CHARACTERS_MAX,
     gang_selector,
@@ -26,6 +17,15 @@ from airflow_provider_gangjobs.gang.selectors import (
     submission_selector,
     task_selector,
     tasks_selectors,
+)
+from airflow_provider_gangjobs.gang.labels import (
+    LABEL_ATTEMPT,
+    LABEL_DROPPED,
+    LABEL_GANG,
+    LABEL_GANG_ROLE,
+    LABEL_JOB_UID,
+    LABEL_PURPOSE,
+    LABEL_TASK,
 )
 from airflow_provider_gangjobs.kube.selector import parse
 

@@ -18,8 +18,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import notes_of
-from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
-from airflow_provider_gangjobs.tracking.harvest.log_messages import (
+from airflow_provider_gangjobs.tracking.harvest.harvester import (
     BACKLOG_HIGH,
     BACKLOG_LOW,
     FEW_HELD,
@@ -28,6 +27,7 @@ from airflow_provider_gangjobs.tracking.harvest.log_messages import (
     NOT_STORED,
     RECOVERED,
     SLOWED_DOWN,
+    Harvester,
     HarvestLog,
 )
 from tests.provider.virtual_control_plane import loop_clock

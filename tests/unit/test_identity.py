@@ -17,11 +17,7 @@ from airflow_provider_gangjobs.gang.identity import (
     job_name,
     slug_of,
 )
-from airflow_provider_gangjobs.kube.names import (
-    is_dns_label,
-    problem_with_dns_label_1035,
-    problem_with_label_value,
-)
+from airflow_provider_gangjobs.kube.names import is_dns_label, problem_with_dns_label_1035, problem_with_label_value
 
 TRAIN = TaskKey("etl", "manual__2026-01-01", "train")
 

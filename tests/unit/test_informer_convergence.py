@@ -25,9 +25,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health
-from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig, Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import Store, Subscription
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.examples import examples

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
-from airflow_provider_gangjobs.cluster.informer.decoding import Undecoded, ViewDecoder, WatchEvent, error_of_watch
+from airflow_provider_gangjobs.cluster.informer.reflector import Undecoded, ViewDecoder, WatchEvent, error_of_watch
 from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import pod
 

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
-from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import (

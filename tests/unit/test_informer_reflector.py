@@ -25,9 +25,14 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
     Unreachable,
 )
-from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health
-from airflow_provider_gangjobs.cluster.informer.reflector import NextAction, Reflector, Target, next_action
+from airflow_provider_gangjobs.cluster.informer.reflector import (
+    InformerConfig,
+    NextAction,
+    Reflector,
+    Target,
+    next_action,
+)
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.unit.scripted_reflector import (

@@ -6,7 +6,7 @@ from configparser import ConfigParser
 
 import pytest
 
-from airflow_provider_gangjobs.hooks.installation import id_of_url, installation_id
+from airflow_provider_gangjobs.airflow_api.configuration import id_of_url, installation_id
 from airflow_provider_gangjobs.kube.names import problem_with_label_value
 
 PRODUCTION = "https://airflow.example.com"

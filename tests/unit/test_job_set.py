@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.job_set import PODS_SHOWN_MAX, describe_failure, jobs_of
-from airflow_provider_gangjobs.gang.state.job_set import describe_progress, read_job_set
+from airflow_provider_gangjobs.gang.job_set import (
+    PODS_SHOWN_MAX,
+    describe_failure,
+    describe_progress,
+    jobs_of,
+    read_job_set,
+)
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
 

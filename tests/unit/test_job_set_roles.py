@@ -25,9 +25,9 @@ from airflow_provider_gangjobs.gang.roles import (
     roles_of,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import phase_of
-from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 

@@ -3,7 +3,7 @@
 import json
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.tracking.ledger import decode, encode, selector
+from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode, selector
 from tests.unit.builders import REF, at
 
 GOLDEN_V1 = (

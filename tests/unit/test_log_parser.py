@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.http.log_parser import (
-    LogCursor,
-    LogParser,
-    LogPart,
-    LogPosition,
-    unix_second,
-)
+from airflow_provider_gangjobs.cluster.http.log_reader import LogCursor, LogParser, LogPart, LogPosition, unix_second
 from tests.examples import examples
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.http.log_tail import PART_BYTES_MIN, LogTail, TailBuffer
+from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MIN, LogTail, TailBuffer
 
 
 def tail_of(*chunks: bytes, bytes_max: int, tail_lines: int | None = None) -> LogTail:

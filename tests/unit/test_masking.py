@@ -7,6 +7,7 @@ import json
 import pytest
 from airflow.sdk._shared.secrets_masker import mask_secret as add_mask
 
+from airflow_provider_gangjobs.airflow_api import masking
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import (
     MESSAGE_CHARACTERS_MAX,
@@ -16,7 +17,6 @@ from airflow_provider_gangjobs.gang.outcome.event import (
 )
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.hooks import masking
 
 SECRET = "dIrViNzKyOpQaRsT"
 PART = 4

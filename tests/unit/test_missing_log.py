@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest
-from airflow_provider_gangjobs.cluster.http.missing_log import refuse_message
+from airflow_provider_gangjobs.cluster.http.log_reader import refuse_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

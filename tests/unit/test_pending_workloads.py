@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
-from airflow_provider_gangjobs.cluster.pending_workloads import (
+from airflow_provider_gangjobs.cluster.kueue import (
     FIRST_READ_AFTER_S,
     NOT_SERVED_READ_EVERY_S,
     READ_EVERY_S,

@@ -18,14 +18,15 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.render.job import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.requeue_annotation import (
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job import (
     AssemblyBaseline,
+    Job,
     Requeues,
     parse_assembly_baseline,
     parse_requeues,
+    read_job,
 )
-from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.requeue import (
     REQUEUES_MAX,
     RequeueStep,

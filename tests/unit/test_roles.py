@@ -18,15 +18,15 @@ from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, ma
 from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS
 from airflow_provider_gangjobs.gang.schedulers.selection import find_separate
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
+from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.phase import phase_of
 from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
-from airflow_provider_gangjobs.gang.state.roles import jobs_to_end, read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.verdict import judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
-from airflow_provider_gangjobs.tracking.ledger import decode, encode
+from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode
 
 LEADER, WORKER = {"image": "lead:1"}, {"image": "work:1", "workers": 3}
 ROLES = {"leader": LEADER, "worker": WORKER}

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import (
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
-from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
+from airflow_provider_gangjobs.submission.steps.placement import depends_on_queue, select_placement
 
 GROUP = SchedulingGroup("train-0", "ml", 4, 3, "high", {"gangjobs.airflow/gang": "train-0"})
 CONTAINER = {"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.clock import ServerClock
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.server import serving
 from gangjobs_sandbox.clock import VirtualClock

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import V1ConfigMapEnvSource, V1Secret
 
+from airflow_provider_gangjobs.attempt.retries import fails_only_with
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.operators.skip import fails_only_with
-from airflow_provider_gangjobs.operators.storage_urls import task_folder
+from airflow_provider_gangjobs.parameters.checks import task_folder
 
 POD = """
 apiVersion: v1

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.start_guard import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.operators.start_guard import CONFIRMED_FOR_S, StartGuard
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.service import GangService

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.messages import describe_placement, submission_messages
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.operators.messages import describe_placement, submission_messages
-from airflow_provider_gangjobs.submission.submission import Submission, SubmissionState
+from airflow_provider_gangjobs.submission.record import Submission, SubmissionState
 
 
 def submission(**changes: Any) -> Submission:

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_provider_gangjobs.hooks.task_state import (
+from airflow_provider_gangjobs.airflow_api.task_state import (
     AbsentState,
     is_final_failure,
     is_kill,

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.cluster.informer.decoding import ViewDecoder
+from airflow_provider_gangjobs.cluster.informer.reflector import ViewDecoder
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.gang import labels
-from airflow_provider_gangjobs.kube.interning import interner_of, make_interner
-from airflow_provider_gangjobs.kube.views import JobView, PodView, view
+from airflow_provider_gangjobs.kube.views import JobView, PodView, interner_of, make_interner, view
 from tests.unit.builders import condition, job, pod
 
 NETWORK = {"cni.projectcalico.org/containerID": "f" * 64, "k8s.v1.cni.cncf.io/network-status": "[{}]" * 100}

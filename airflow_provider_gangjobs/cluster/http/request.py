@@ -1,4 +1,9 @@
-"""An HTTP request to an API server, independent of the HTTP library that sends it."""
+"""An HTTP request to an API server, independent of the HTTP library that sends it.
+
+Options of a request that callers choose, and the counters of a client.
+
+Decodes responses of an API server as far as callers read them: no caller reads the pod that a patch returns.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,85 @@ import base64
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, cast
 from urllib.parse import unquote, urlencode, urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs import __version__
+from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.auth.credentials import Access
+
+
+class PatchType(StrEnum):
+    """The type of a patch, as its content type."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+class ResponseFormat(Enum):
+    """How much of the written object the server returns. A large object costs both sides more than the write itself.
+
+    The value is the Accept header.
+    """
+
+    OBJECT = "application/json"
+    METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    """Only the fields of `metadata` that `http.responses` decodes."""
+
+
+class PropagationPolicy(StrEnum):
+    """How the garbage collector treats the dependents of a deleted object."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+class LogQuery(Struct, frozen=True):
+    """Which part of a container's log the server returns (`PodLogOptions`)."""
+
+    container: str | None = None
+    follow: bool = False
+    """Whether the response lasts until the container ends."""
+    since_s: int | None = None
+    """Unix time in whole seconds. The server leaves out what the container wrote before."""
+    timestamps: bool = False
+    """Whether each line begins with the time at which the container runtime received it."""
+    previous: bool = False
+    """Whether to return the log of the container before its last restart."""
+
+    def parameters(self) -> dict[str, str | bool | None]:
+        """Return the parameters of the request."""
+        since = None
+        if self.since_s is not None:
+            since = datetime.fromtimestamp(self.since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "container": self.container,
+            "follow": self.follow or None,
+            "sinceTime": since,
+            "timestamps": self.timestamps or None,
+            "previous": self.previous or None,
+        }
+
+
+class ClientStatistics(Struct, frozen=True):
+    """Counters of a client since it was created."""
+
+    requests: Mapping[str, int]
+    """Requests by verb: get, list, watch, create, patch, delete, log. Each retry counts as a request."""
+    retries: int
+    renewals: int
+    """How often the client has loaded its credentials again."""
+
 
 USER_AGENT = f"airflow-provider-gangjobs/{__version__}"
 """The API server records the part before the slash as the field manager of written objects."""
@@ -132,3 +207,70 @@ class Proxy:
         if self.login is None:
             return []
         return [("Proxy-Authorization", f"Basic {base64.b64encode(':'.join(self.login).encode()).decode()}")]
+
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class _Metadata(TypedDict, total=False):
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+    labels: dict[str, str]
+    deletionTimestamp: str
+
+
+class _PartialObject(TypedDict):
+    metadata: _Metadata
+
+
+class _ListMeta(msgspec.Struct, frozen=True, gc=False):
+    continue_: str | None = msgspec.field(name="continue", default=None)
+
+
+class ListResponse(msgspec.Struct, Generic[T]):
+    """One page of a list."""
+
+    metadata: _ListMeta = _ListMeta()
+    items: list[T] | None = None
+
+
+_OBJECT_DECODERS: Final[dict[ResponseFormat, msgspec.json.Decoder[Any]]] = {
+    ResponseFormat.OBJECT: msgspec.json.Decoder(dict[str, Any]),
+    ResponseFormat.METADATA: msgspec.json.Decoder(_PartialObject),
+}
+
+
+@lru_cache(maxsize=16)
+def _list_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(ListResponse[kind])
+
+
+def decode_object(request: Request, body: bytes, response_format: ResponseFormat = ResponseFormat.OBJECT) -> Json:
+    """Return the object in the response to `request`.
+
+    Raises:
+        UnexpectedReply: the body is not an object of an API server.
+    """
+    decoded: Json = _decode(request, body, _OBJECT_DECODERS[response_format])
+    return decoded
+
+
+def decode_list(request: Request, body: bytes, kind: type[T]) -> ListResponse[T]:
+    """Return one page of a list. Each item is decoded into `kind`: a view of `kube.views`, or a dict.
+
+    Raises:
+        UnexpectedReply: the body is not a list of such objects.
+    """
+    decoder: msgspec.json.Decoder[ListResponse[T]] = _list_decoder(cast("Any", kind))
+    return _decode(request, body, decoder)
+
+
+def _decode(request: Request, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as exc:
+        message = f"the response does not have the requested type: {exc}"
+        raise UnexpectedReply(200, request=str(request), message=message) from exc

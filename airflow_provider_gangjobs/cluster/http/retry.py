@@ -2,26 +2,55 @@
 
 A read is retried after every transient failure. A write is retried only if the server says that it did not process
 the request (429, or 503 with a Retry-After). After any other failure, the caller has to find out what the write did.
+
+One deadline for all requests of an operation, however many loops retry inside each other.
+
+A client retries a request for a while, and an operation retries a step that failed. Without a common deadline these
+retry budgets multiply. Inside a `request_deadline` block neither of them starts a retry after the deadline. The
+deadline applies to the current asyncio task and to the tasks that it creates in the block.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, is_webhook_unavailable
-from airflow_provider_gangjobs.cluster.request_deadline import current_deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
+    from airflow_provider_gangjobs.cluster.http.log_reader import TailBuffer
     from airflow_provider_gangjobs.cluster.http.request import Request
     from airflow_provider_gangjobs.cluster.http.transport import Transport
+
+__all__ = ["current_deadline", "request_deadline"]
+
+
+_deadline: ContextVar[float] = ContextVar("request_deadline", default=math.inf)
+
+
+@contextmanager
+def request_deadline(at_s: float) -> Iterator[None]:
+    """Start no retry after `at_s`, a time of `Clock.monotonic`, in the block. An earlier outer deadline stays."""
+    token = _deadline.set(min(at_s, _deadline.get()))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def current_deadline() -> float:
+    """Return the time of `Clock.monotonic` after which no retry starts; infinity without a deadline."""
+    return _deadline.get()
+
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_provider_gangjobs.cluster.clock import ServerClock
 from airflow_provider_gangjobs.cluster.errors import (
     ApiError,
     TransportError,
@@ -23,10 +24,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unreachable,
     error_from_reply,
 )
-from airflow_provider_gangjobs.cluster.http.line_splitter import LineTooLongError
-from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
+from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, TailBuffer
 from airflow_provider_gangjobs.cluster.http.request import Proxy, ServerAddress
-from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

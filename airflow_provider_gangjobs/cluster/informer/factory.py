@@ -16,22 +16,21 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
-from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
-from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig, Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, InformerClosedError, Store, Subscription
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.structured_log import log_fields
-from airflow_provider_gangjobs.kube.interning import interner_of
+from airflow_provider_gangjobs.kube.views import interner_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
+    from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.cluster.http.options import ClientStatistics
+    from airflow_provider_gangjobs.cluster.http.request import ClientStatistics
     from airflow_provider_gangjobs.cluster.informer.notify import Notification
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,13 @@ Three layers each handle one kind of failure:
 
 The request rate stays low whatever the server does. Only a watch that lived for a while resets the backoff, not a watch
 that was accepted or received an event before it closed. A watch with many changes is resumed soon.
+
+Intervals, timeouts, and limits of an informer, each with its reason.
+
+Decodes pages and events as far as the informer needs: the envelope, and the caller's view of each object.
+
+All events that arrived together are decoded in one pass. If one of them cannot be decoded, they are decoded again one
+by one. An object that cannot be decoded is skipped and counted, so that one odd object does not stop a thousand gangs.
 """
 
 from __future__ import annotations
@@ -16,7 +23,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+
+import msgspec
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
@@ -25,24 +34,182 @@ from airflow_provider_gangjobs.cluster.errors import (
     Forbidden,
     Gone,
     MethodNotAllowed,
-)
-from airflow_provider_gangjobs.cluster.informer.decoding import (
-    ListPage,
-    Undecoded,
-    ViewDecoder,
-    WatchEvent,
-    error_of_watch,
+    UnexpectedReply,
+    error_from_watch_event,
 )
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
-    from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
     from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
     from airflow_provider_gangjobs.cluster.resources import Resource
 
+
+@dataclass(frozen=True)
+class InformerConfig:
+    """Settings of an informer, in seconds unless the name has another unit. The defaults suit a real API server."""
+
+    page_objects: int = 500
+    page_objects_max: int = 4000
+    """A continue token expires after about five minutes, so the informer reads a list that takes longer in larger and
+    larger pages. The informer does not read the whole list in one response, as client-go does: 100,000 pods are half a
+    gigabyte, which would block all other tasks of the loop. A page of this size is 25 MB. A larger page would help
+    little: a client that cannot list in time cannot watch from that version either."""
+    backoff_base_s: float = 0.5
+    backoff_cap_s: float = 30.0
+    healthy_after_s: float = 5.0
+    """A watch that lived this long worked and resets the backoff."""
+    healthy_after_changes: int = 10
+    """A watch that the server ended after this many changes also worked, however short it was. An overloaded API server
+    ends, without an error, all watches that it cannot serve at once, and it buffers as few as ten events for each
+    watch. Backing off would only let more events accumulate, and the server would end the next watch too. Bookmarks
+    and known versions do not count as changes, so a server that repeats itself and closes does not speed up retries."""
+    served_after_s: float = 1.0
+    """A watch that the server ended without an error after this time also worked: an overloaded server also ends
+    watches that have no events. This allows at most one request a second."""
+    resume_delay_s: tuple[float, float] = (0.02, 0.1)
+    """Range of the delay before the watch that follows such a short watch."""
+    watch_timeout_s: tuple[float, float] = (240.0, 360.0)
+    """Range of the duration of a watch. Each watch draws its own, so that the informers of a cluster do not reconnect
+    at the same time."""
+    idle_margin_s: float = 30.0
+    """A watch that is idle for this much longer than its duration has lost its peer."""
+    failures_before_relist: int = 5
+    """If no watch succeeds from a version, the server may never have had this version (restored from a backup)."""
+    poll_interval_s: tuple[float, float] = (8.0, 12.0)
+    """Range of the interval between two lists if the server refuses `watch`. One list serves all gangs, at an interval
+    at which other operators poll each Job."""
+    watch_retry_after_s: float = 300.0
+    """If the server refuses `watch`, the informer tries again after this time, in case the permission was granted."""
+
+
 V = TypeVar("V", bound=HasMetadata)
+
+
+class _ListMeta(msgspec.Struct):
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+    continue_: str | None = msgspec.field(name="continue", default=None)
+
+
+class _RawPage(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _RawEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Meta(msgspec.Struct):
+    uid: str = ""
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class Undecoded(msgspec.Struct):
+    """An object that could not be decoded, except for its uid and version. Either may be empty."""
+
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+class ListPage(msgspec.Struct, Generic[V]):
+    """One page of a list."""
+
+    resource_version: str
+    continue_token: str | None
+    items: Iterator[V | Undecoded]
+    """An iterator that decodes each object when it is reached. Decoding 500 objects at once would take a tenth more
+    memory for as long as any of them is kept: equal values are interned only afterwards, and the freed duplicates leave
+    gaps."""
+
+
+class WatchEvent(msgspec.Struct, Generic[V], gc=False):
+    """One event. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+
+    type: str
+    object: V | Undecoded
+
+
+_page_decoder = msgspec.json.Decoder(_RawPage)
+_event_decoder = msgspec.json.Decoder(_RawEvent)
+_undecoded_decoder = msgspec.json.Decoder(Undecoded)
+
+
+class ViewDecoder(Generic[V]):
+    """Decodes objects into the view type `kind`.
+
+    An object that does not fit becomes an `Undecoded`. This class does not check that a view has a uid. The caller
+    treats a view without a uid as undecoded.
+    """
+
+    def __init__(self, kind: type[V]) -> None:
+        self._view_decoder = msgspec.json.Decoder(kind)
+        event = [("type", str), ("object", kind)]
+        self._batch_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            msgspec.defstruct("Event", event, gc=False)
+        )
+
+    def decode_page(self, body: bytes) -> ListPage[V]:
+        """Decode one page of a list.
+
+        Raises:
+            UnexpectedReply: the body is not a list, or the list has no resourceVersion to watch from.
+        """
+        try:
+            page = _page_decoder.decode(body)
+        except msgspec.MsgspecError as exc:
+            raise UnexpectedReply(200, request="list", message="the response is not a list of objects") from exc
+        if not page.metadata.resource_version:
+            raise UnexpectedReply(200, request="list", message="the list has no resourceVersion")
+        return ListPage(page.metadata.resource_version, page.metadata.continue_, map(self._decode, page.items or ()))
+
+    def decode_events(self, lines: bytes) -> Iterable[WatchEvent[V]]:
+        """Decode whole lines into events, in order. The result can be iterated once.
+
+        Raises:
+            UnexpectedReply: a line is not a watch event. The iterator raises when it reaches the line.
+        """
+        try:
+            events: list[WatchEvent[V]] = self._batch_decoder.decode_lines(lines)
+        except msgspec.MsgspecError:  # Also for bookmarks and errors whose object does not have the view's type.
+            return self._events_by_line(lines)
+        return events
+
+    def _events_by_line(self, lines: bytes) -> Iterator[WatchEvent[V]]:
+        for event in _raw_events(lines):
+            has_object = event.type not in ("BOOKMARK", "ERROR")
+            yield WatchEvent(event.type, self._decode(event.object) if has_object else _decode_identity(event.object))
+
+    def _decode(self, raw: msgspec.Raw) -> V | Undecoded:
+        try:
+            return self._view_decoder.decode(raw)
+        except msgspec.MsgspecError:
+            return _decode_identity(raw)
+
+
+def error_of_watch(lines: bytes, *, request: str) -> ApiError:
+    """Return the error in the first event of type ERROR. The lines must contain one."""
+    status = next(event.object for event in _raw_events(lines) if event.type == "ERROR")
+    return error_from_watch_event(bytes(status), request=request)
+
+
+def _raw_events(lines: bytes) -> Iterator[_RawEvent]:
+    for line in lines.split(b"\n"):
+        if line.strip():
+            try:
+                event = _event_decoder.decode(line)
+            except msgspec.MsgspecError as exc:
+                raise UnexpectedReply(200, request="watch", message="a line is not a watch event") from exc
+            yield event
+
+
+def _decode_identity(raw: msgspec.Raw) -> Undecoded:
+    try:
+        return _undecoded_decoder.decode(raw)
+    except msgspec.MsgspecError:
+        return Undecoded()
+
 
 SLICE_S: Final = 0.005
 """How long the reflector may read before it lets other tasks run."""

@@ -2,7 +2,7 @@
 JobSet of the roles (`job_set`)."""
 
 from airflow_provider_gangjobs.gang.queues.base import Queue
-from airflow_provider_gangjobs.gang.queues.job_set import QueueOfJobSet
+from airflow_provider_gangjobs.gang.queues.kueue import QueueOfJobSet
 from airflow_provider_gangjobs.gang.queues.no_queue import NoQueue
 from airflow_provider_gangjobs.gang.queues.selection import queue_of_job, requested_queue
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.queues.job_set import QueueOfJobSet
-from airflow_provider_gangjobs.gang.queues.kueue import Kueue
+from airflow_provider_gangjobs.gang.queues.kueue import Kueue, QueueOfJobSet
 from airflow_provider_gangjobs.gang.queues.no_queue import NoQueue
 
 if TYPE_CHECKING:

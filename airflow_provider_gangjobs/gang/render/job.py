@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.gang.identity import owned_by_first_role_job, owned_by_job, owned_by_main_job
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DISRUPTIONS,
@@ -31,7 +32,6 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
     LABEL_TASK,
 )
-from airflow_provider_gangjobs.gang.owner_references import owned_by_first_role_job, owned_by_job, owned_by_main_job
 from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
 from airflow_provider_gangjobs.gang.render import files, rendezvous
 from airflow_provider_gangjobs.gang.render.pod_template import (
@@ -48,10 +48,10 @@ from airflow_provider_gangjobs.gang.render.policy import (
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
-from airflow_provider_gangjobs.gang.requeue_annotation import Requeues
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
+from airflow_provider_gangjobs.gang.state.job import Requeues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
 """A week: time to look at a failed gang, and for a task to read a result that it could not read at first."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 
 _FLAT_RESOURCES: Final = frozenset({"requests", "limits", "claims"})

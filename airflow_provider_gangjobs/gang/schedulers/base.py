@@ -15,8 +15,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.kube.views import PodGroupView
+    from airflow_provider_gangjobs.kube.views import Object, PodGroupView
 
 TEMPLATE_NAME: Final = "gang"
 """Name of the only group template in a Workload, and of the only task group of YuniKorn. It is a DNS label."""

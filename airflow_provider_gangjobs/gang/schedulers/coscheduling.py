@@ -22,8 +22,7 @@ from airflow_provider_gangjobs.gang.schedulers.separate import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.kube.views import PodGroupView
+    from airflow_provider_gangjobs.kube.views import Object, PodGroupView
 
 POD_GROUPS: Final = ApiKind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"

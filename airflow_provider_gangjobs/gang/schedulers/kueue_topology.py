@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 KUEUE: Final = "kueue"
 HOSTNAME: Final = "kubernetes.io/hostname"

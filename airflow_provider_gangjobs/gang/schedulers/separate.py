@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.gang.identity import owned_by_job
 from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
-from airflow_provider_gangjobs.gang.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup, ServedGroup
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 
 def with_pod_metadata(

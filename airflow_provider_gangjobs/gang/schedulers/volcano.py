@@ -21,8 +21,7 @@ from airflow_provider_gangjobs.gang.schedulers.separate import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.kube.views import PodGroupView
+    from airflow_provider_gangjobs.kube.views import Object, PodGroupView
 
 POD_GROUPS: Final = ApiKind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 ANNOTATION_GROUP: Final = "scheduling.k8s.io/group-name"

@@ -29,8 +29,7 @@ from airflow_provider_gangjobs.gang.schedulers.separate import pod_metadata, wit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.kube.objects import Object
-    from airflow_provider_gangjobs.kube.views import PodGroupView
+    from airflow_provider_gangjobs.kube.views import Object, PodGroupView
 
 LABEL_APPLICATION: Final = "applicationId"
 APPLICATION_DIGEST_LENGTH: Final = 10

@@ -3,6 +3,12 @@
 `read_job` is the only reader. It reads the view that the informers keep and the dict that a request returns, and both
 give equal values. Each fact about a Job (whether it is suspended, which task instance is responsible for it, whether
 its outcome has been delivered) is one property of `Job`. `gang.state.phase` computes the phase from these properties.
+
+The values of the annotations about the earlier runs of a gang in its queue.
+
+`gang.state.requeue` has the rules.
+
+Completion indexes in the compact format of the Job controller, for example `0-3,5,7-9`.
 """
 
 from __future__ import annotations
@@ -14,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.requeue_annotation import parse_assembly_baseline, parse_requeues
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
@@ -24,9 +29,79 @@ from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_c
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.requeue_annotation import AssemblyBaseline, Requeues
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
+
+__all__ = ["AssemblyBaseline", "Requeues", "parse_assembly_baseline", "parse_requeues"]
+
+
+class Requeues(Struct, frozen=True):
+    """How often a gang was returned to its queue. The text of a value is the value of the annotation."""
+
+    count: int
+    start: datetime | None = None
+    """While the gang is being returned: `status.startTime` of the Job in the run that did not assemble."""
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.start.isoformat()}" if self.start else str(self.count)
+
+
+class AssemblyBaseline(Struct, frozen=True):
+    """From which of Kueue's counts on the earlier runs of a gang count as time in which the gang assembled.
+
+    The text of a value is the value of the annotation.
+    """
+
+    other_stops: int = 0
+    """How often Kueue had stopped the gang for another reason than pods that did not become ready."""
+    admitted_s: int = 0
+    """For how long the gang had been admitted until then, in seconds."""
+
+    def __str__(self) -> str:
+        return f"{self.other_stops} {self.admitted_s}"
+
+
+def parse_assembly_baseline(text: str | None) -> AssemblyBaseline:
+    """Return the value of the annotation. Without a known value, all earlier runs count."""
+    stops, _, admitted_s = (text or "").partition(" ")
+    if not (stops.isdecimal() and admitted_s.isdecimal()):
+        return AssemblyBaseline()
+    return AssemblyBaseline(int(stops), int(admitted_s))
+
+
+def parse_requeues(text: str | None) -> Requeues | None:
+    """Return the value of the annotation; `None` if the gang is not to be returned, or if the value is unknown."""
+    count, _, start = (text or "").partition(" ")
+    if not count.isdecimal():
+        return None
+    try:
+        return Requeues(int(count), datetime.fromisoformat(start) if start else None)
+    except ValueError:
+        return None
+
+
+def parse_spans(text: str) -> tuple[range, ...]:
+    """Return the parts of a compact list, each a range of indexes. An empty text has no parts.
+
+    Raises:
+        ValueError: The text is not a compact list.
+    """
+    return tuple(_parse_span(part) for part in text.split(",") if part)
+
+
+def parse_indexes(text: str) -> frozenset[int]:
+    """Return the indexes in a compact list. An empty text is the empty set.
+
+    Raises:
+        ValueError: The text is not a compact list.
+    """
+    return frozenset[int]().union(*parse_spans(text))
+
+
+def _parse_span(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)
+
 
 REASON_HALTED: Final = "Halted"
 """Reason of a halt whose note has no reason."""

@@ -1,6 +1,8 @@
 """Pod index: the pods of one gang and their counts. An update costs only as much as the pods that have changed.
 
 The index depends only on the latest view of each pod, not on the order of changes.
+
+Rank set: a set of ranks that counts the pods of each rank. A rank is in the set as long as one of its pods is.
 """
 
 from __future__ import annotations
@@ -8,19 +10,49 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.state.indexes import parse_spans
+from airflow_provider_gangjobs.gang.state.job import parse_spans
 from airflow_provider_gangjobs.gang.state.pods import gate_names, has_container_error, is_of, keeps_running, refusal
 from airflow_provider_gangjobs.gang.state.progress import Counts, PodState, all_started_at, pod_state
-from airflow_provider_gangjobs.gang.state.rank_set import RankSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
+
+
+class RankSet:
+    """Completion indexes from 0 on, and UIDs of pods that have no index."""
+
+    __slots__ = ("_pods",)
+
+    def __init__(self) -> None:
+        self._pods: Counter[Hashable] = Counter()
+        """The number of pods of each rank, at least 1."""
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def add(self, rank: Hashable) -> None:
+        """Add one pod of this rank."""
+        self._pods[rank] += 1
+
+    def remove(self, rank: Hashable) -> None:
+        """Remove one pod of this rank. The pod must have been added."""
+        number = self._pods.pop(rank) - 1
+        if number:
+            self._pods[rank] = number
+
+    def is_exactly(self, indexes: int) -> bool:
+        """Return whether the set consists of the indexes from 0 to `indexes` - 1, and has no other ranks."""
+        return len(self) == indexes and all(index in self._pods for index in range(indexes))
+
+    def union_size(self, spans: Iterable[range]) -> int:
+        """Return the number of ranks in the union of this set and some disjoint ranges of indexes."""
+        return len(self) + sum(index not in self._pods for span in spans for index in span)
 
 
 class PodIndex:

@@ -17,14 +17,7 @@ from airflow_provider_gangjobs.kube.views import PHASES_TERMINAL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.kube.views import (
-        ContainerState,
-        ContainerStatus,
-        Meta,
-        PodView,
-        Terminated,
-        Waiting,
-    )
+    from airflow_provider_gangjobs.kube.views import ContainerState, ContainerStatus, Meta, PodView, Terminated, Waiting
 
 IMAGE_REASONS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}

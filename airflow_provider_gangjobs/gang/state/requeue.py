@@ -19,7 +19,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.requeue_annotation import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.job import AssemblyBaseline, Requeues
 from airflow_provider_gangjobs.gang.state.queue_wait import count_stops, evicted_at, holds_quota
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.state.indexes import parse_spans
+from airflow_provider_gangjobs.gang.state.job import parse_spans
 from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd, end_condition
 from airflow_provider_gangjobs.gang.state.pods import keeps_running, main_end, rank_of
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation import env, job, metadata, queues, resources, roles, structure, volumes
+from airflow_provider_gangjobs.gang.validation import job, metadata, pod, queues, roles, structure
 from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
@@ -28,10 +28,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     queues.check_queue_parameters,
     job.check_containers,
     job.check_restart_policy,
-    env.check_env,
-    resources.check_resources,
-    volumes.check_volumes,
-    volumes.check_files,
+    pod.check_env,
+    pod.check_resources,
+    pod.check_volumes,
+    pod.check_files,
     job.check_size,
 )
 """Checks of specs that passed the structural checks."""

@@ -2,6 +2,10 @@
 
 The task calls `collect_outcomes` after the trigger has reported success. The function records outcomes of pods that are
 still held, releases these pods, and reads the status of pods that cannot be recorded.
+
+Outcomes: how each pod of a gang ended, read from the ledger.
+
+The functions work during a gang and after it, as long as its Job exists. They change nothing in the cluster.
 """
 
 from __future__ import annotations
@@ -23,9 +27,8 @@ from airflow_provider_gangjobs.gang.outcome.task_result import (
     find_missing_outcomes,
 )
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
-from airflow_provider_gangjobs.jobs.read import get_job
-from airflow_provider_gangjobs.tracking.read.outcomes import rank_order, read_outcomes
-from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.jobs.read import get_job, list_pods
+from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +36,27 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import PodView
+
+
+async def read_outcomes(client: Client, ref: GangRef) -> list[Outcome]:
+    """Return every recorded outcome, one per pod, ordered by rank and then by creation.
+
+    Raises:
+        LedgerUnavailable: The ledger could not be read.
+    """
+    try:
+        found = await read_ledger(client, ref)
+    except ClusterError as exc:
+        raise LedgerUnavailable(str(ref), str(exc)) from exc
+    return sorted(found, key=rank_order)
+
+
+def rank_order(outcome: Outcome) -> tuple[bool, int, str, str]:
+    """Return a sort key: by rank and then by creation. Pods without a rank come last."""
+    created = outcome.created.isoformat() if outcome.created else ""
+    return outcome.rank is None, outcome.rank or 0, created, outcome.uid
 
 
 class CollectedOutcomes(Struct, frozen=True):

@@ -15,13 +15,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.gang.state.completeness import Completeness
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
+from airflow_provider_gangjobs.gang.state.verdict import Completeness
+from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.tracking.gang_observer import in_batches
-from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
-from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
+from airflow_provider_gangjobs.tracking.watch.gang_observer import DEFAULT_LIMITS, SizeLimits, in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, ObservedPods
-    from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
     from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
+    from airflow_provider_gangjobs.tracking.watch.gang_observer import GangObserver, ObservedPods
+    from airflow_provider_gangjobs.tracking.watch.gang_watch import GangWatch
 
 log = logging.getLogger(__name__)
 

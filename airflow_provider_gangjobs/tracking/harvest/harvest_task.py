@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.gang.state.pods import has_ended
-from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
-from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
-from airflow_provider_gangjobs.tracking.ledger import Ledger
+from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, harvest_totals
+from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

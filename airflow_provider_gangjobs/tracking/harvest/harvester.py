@@ -11,32 +11,41 @@ released pod stays released, so doing them twice changes nothing.
 `run` is the only code that writes the ledger and removes finalizers of the gang in this process. Whoever needs the
 backlog to be empty calls `drain`, which asks `run` to work without pauses and waits for its answer.
 A harvester knows the pods that it is given, and nothing of Airflow.
+
+Statistics: the sums over all harvesters of one event loop, for metrics.
+
+Log messages of a harvest: when it fails, when it works again, and when many pods are held.
+
+There is one line for each change of state, and none for a single pod or retry. The trigger writes these lines, so they
+are in the log of the gang's task, where a user looks for the reason why a pod does not go away.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
+from airflow_provider_gangjobs.cluster import structured_log
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, TooManyRequests
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.ending.release import release_all
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
 from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, failures_first
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, keeps_running
-from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
-from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
-from airflow_provider_gangjobs.tracking.harvest.queue import HarvestQueue, UnrecordedPod
+from airflow_provider_gangjobs.tracking.harvest.ledger import is_namespace_ending
 from airflow_provider_gangjobs.tracking.harvest.schedule import (
     RELEASABLE_MAX,
     SLOW_RELEASE_PODS,
     Action,
+    HarvestQueue,
     HarvestSchedule,
+    UnrecordedPod,
 )
-from airflow_provider_gangjobs.tracking.harvest.statistics import HarvestStatistics
-from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,8 +53,132 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.cluster.structured_log import Field
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.tracking.ledger import Ledger
+    from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class HarvestStatistics:
+    """What a harvester, or all harvesters of a loop, have done so far."""
+
+    backlog: int = 0
+    """Pods that wait to be recorded or released."""
+    recorded: int = 0
+    """Outcomes written to the ledger."""
+    released: int = 0
+    """Pods from which the finalizer was removed."""
+    failures: int = 0
+    """Batches that met an error."""
+    views: int = 0
+    """Views of pods that were looked at. A pod has a view for each of its changes."""
+
+
+class StatisticsSource(Protocol):
+    """A harvester, as far as the totals need one."""
+
+    def statistics(self) -> HarvestStatistics:
+        """Return the counters of the harvester, and its backlog."""
+
+
+def harvest_totals() -> HarvestTotals:
+    """Return the totals of the running loop."""
+    return loop_local(HarvestTotals)
+
+
+class HarvestTotals:
+    """Counters that never decrease, and the present backlog. The work of stopped harvesters stays counted."""
+
+    def __init__(self) -> None:
+        self._active: dict[StatisticsSource, None] = {}
+        self._stopped = HarvestStatistics()
+
+    def add(self, harvester: StatisticsSource) -> None:
+        """Include a harvester in the totals."""
+        self._active[harvester] = None
+
+    def remove(self, harvester: StatisticsSource) -> None:
+        """Keep the counters of a harvester that has stopped, without its backlog. Safe to repeat."""
+        if harvester in self._active:
+            del self._active[harvester]
+            self._stopped = replace(_sum([self._stopped, harvester.statistics()]), backlog=0)
+
+    def statistics(self) -> HarvestStatistics:
+        """Return the sums over all harvesters, of which the backlog is that of the running ones."""
+        return _sum([self._stopped, *(harvester.statistics() for harvester in self._active)])
+
+
+def _sum(parts: list[HarvestStatistics]) -> HarvestStatistics:
+    """Add up the parts, of which there may be ten thousand, without copying any of them."""
+    return HarvestStatistics(
+        backlog=sum(part.backlog for part in parts),
+        recorded=sum(part.recorded for part in parts),
+        released=sum(part.released for part in parts),
+        failures=sum(part.failures for part in parts),
+        views=sum(part.views for part in parts),
+    )
+
+
+log = logging.getLogger(__name__)
+
+BACKLOG_HIGH: Final = 10_000
+"""Pods that have ended and are not released: some megabytes here, and as many objects in the cluster."""
+BACKLOG_LOW: Final = BACKLOG_HIGH // 2
+
+SLOWED_DOWN: Final = (INFO, "The API server is busy, the harvest is slowed down")
+NOT_STORED: Final = (WARNING, "Outcomes of pods cannot be stored, so the pods are held until they are")
+NOT_RELEASED: Final = (WARNING, "Pods cannot be released, the harvest retries")
+RECOVERED: Final = (INFO, "The harvest works again")
+MANY_HELD: Final = (WARNING, "Many pods have ended and are still held")
+FEW_HELD: Final = (INFO, f"Fewer than {BACKLOG_LOW:,} ended pods wait for the harvest")
+
+
+def message_of(error: Exception, *, is_storing: bool) -> tuple[int, str]:
+    """Return level and message for a failed attempt. Two equal messages in a row are logged once."""
+    if isinstance(error, TooManyRequests):
+        return SLOWED_DOWN
+    return NOT_STORED if is_storing else NOT_RELEASED
+
+
+class HarvestLog:
+    """Logs the harvest of one gang."""
+
+    def __init__(self, gang: str | None) -> None:
+        self._gang = gang
+        self._problem: tuple[str, str] | None = None
+        self._since = 0.0
+        self._attempts = 0
+        self._is_high = False
+
+    def failed(self, error: Exception, now: float, *, is_storing: bool, backlog: int) -> None:
+        """Log a failed attempt, unless the one before failed for the same reason."""
+        level, what = message_of(error, is_storing=is_storing)
+        if self._problem is None:
+            self._since, self._attempts = now, 0
+        self._attempts += 1
+        if self._problem != (what, type(error).__name__):
+            self._problem = what, type(error).__name__
+            self._write((level, what), pods=backlog, cause=f"{type(error).__name__}: {error}")
+
+    def succeeded(self, now: float, *, backlog: int) -> None:
+        """Log the end of a problem, if there was one."""
+        if self._problem is not None:
+            self._problem = None
+            self._write(RECOVERED, after_s=now - self._since, tries=self._attempts, pods=backlog)
+
+    def backlog(self, pods: int) -> None:
+        """Log when many pods wait, and when few do again."""
+        if pods >= BACKLOG_HIGH and not self._is_high:
+            self._is_high = True
+            self._write(MANY_HELD, pods=pods)
+        elif pods < BACKLOG_LOW and self._is_high:
+            self._is_high = False
+            self._write(FEW_HELD, pods=pods)
+
+    def _write(self, message: tuple[int, str], **fields: Field) -> None:
+        level, what = message
+        structured_log.log_fields(log, level, what, gang=self._gang, **fields)
+
 
 BATCH_PODS_MAX: Final = 500
 """As many as the Job controller counts in one sync (KEP-2307), so neither side piles up work for the other."""

@@ -27,13 +27,13 @@ from airflow_provider_gangjobs.gang.state.pods import (
     rank_of,
     role_rank_of,
 )
-from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.jobs.read import list_pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.http.log_tail import LogTail
+    from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import PodView

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.log_options import ALL_CONTAINERS
-from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.spec import ALL_CONTAINERS, Logs
 from airflow_provider_gangjobs.gang.state.pods import (
     has_started,
     is_lost,
@@ -21,8 +20,8 @@ from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log, rem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_provider_gangjobs.gang.log_options import LogOptions
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.gang.spec import LogOptions
     from airflow_provider_gangjobs.kube.views import ContainerStatus, PodView
 
 

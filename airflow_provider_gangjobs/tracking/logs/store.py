@@ -7,12 +7,17 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.http.options import LogQuery
-from airflow_provider_gangjobs.tracking.logs.format import format_note, limit_notes
+from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, without_pod
 from airflow_provider_gangjobs.tracking.logs.sources import sources_of
-from airflow_provider_gangjobs.tracking.logs.whole import LOG_SHORTENED, LogShortened, read_log_chunks
-from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.tracking.logs.whole_logs import (
+    LOG_SHORTENED,
+    LogShortened,
+    format_note,
+    limit_notes,
+    read_log_chunks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, get_current_context, task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.operators.start_guard import StartGuard
+    from airflow_provider_gangjobs.attempt.start_guard import StartGuard
 
 
 class LateOperator(GangJobOperator):
@@ -35,7 +35,7 @@ with DAG("tries", schedule=None):
     def ask() -> list[str | bool | None]:
         import logging
 
-        from airflow_provider_gangjobs.hooks.task_state import is_running_try
+        from airflow_provider_gangjobs.airflow_api.task_state import is_running_try
 
         ti = get_current_context()["ti"]
         return [str(ti.id), is_running_try(ti, logging.getLogger(__name__))]

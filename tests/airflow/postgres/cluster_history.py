@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.guarantees.checkers import claim_is_linear, nothing_held, one_gang
 from tests.guarantees.history import CONFIGMAPS, ChangeType, History

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from tests.airflow.postgres.faults import NOT_STREAMED
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.schedulers.native.common import gang_policy
+from airflow_provider_gangjobs.gang.schedulers.native.podgroups import gang_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.gang.identity import owned_by_job
 from airflow_provider_gangjobs.gang.labels import ObjectPurpose
-from airflow_provider_gangjobs.gang.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, SchedulingGroup
-from airflow_provider_gangjobs.gang.schedulers.native.common import (
+from airflow_provider_gangjobs.gang.schedulers.native.podgroups import (
     API_GROUP,
     controller_ref,
     gang_policy,
@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.schedulers.native.common import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 
 @dataclass(frozen=True)

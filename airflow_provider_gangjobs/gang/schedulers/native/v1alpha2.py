@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, Schedu
 from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.kube.objects import Object
+    from airflow_provider_gangjobs.kube.views import Object
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,269 @@
+"""The state of a task as Airflow's API server reports it, and the rules for the task's gang in that state.
+
+The rules are pure. They know three answers: a state, no task instance, and unknown. The names of the states are
+compared as text, so a state that a later Airflow introduces permits nothing.
+
+Reads the state of a task in a triggerer. The rules for the answer are `hooks.task_state`.
+
+Which try of a task has waited for an event of a trigger.
+
+If a user clears a task while a worker completes the task, Airflow 3 starts the next try with the method and the event
+of the earlier try, instead of `execute`: `clear_task_instances` resets these values in all states but `running`. The
+next try has then neither submitted nor claimed what the event is about, and the user wants the task to begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from asgiref.sync import sync_to_async
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+
+__all__ = [
+    "AbsentState",
+    "TaskInstances",
+    "explain_missing_gang",
+    "explain_missing_gangs",
+    "is_final_failure",
+    "is_kill",
+    "is_of_earlier_try",
+    "is_running_try",
+    "is_success",
+    "read_instances",
+    "read_state",
+    "read_task_instances",
+    "read_task_state",
+    "task_name",
+    "with_task_instance",
+]
+
+
+class AbsentState(StrEnum):
+    """The answers of Airflow without a task state."""
+
+    CLEARED = "cleared"
+    """The task instance exists and has no state. A user has cleared it, and the scheduler has not scheduled it yet.
+
+    A scheduler that takes over from one that died also resets a queued task instance to no state. The gang of that task
+    has ended by then, since its trigger has written its event, unless the trigger could not follow the gang.
+    """
+    GONE = "gone"
+    """Airflow has no such task instance: its DAG run was deleted."""
+    UNKNOWN = "unknown"
+    """The state could not be read."""
+
+
+_ENDED_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+
+def is_kill(state: str, *, outlives_task: bool = False) -> bool:
+    """Return true if this state means that the task was killed, when Airflow cancels the trigger of the task.
+
+    Airflow gives the same reason to a trigger that it cancels because a user ended the task, because another triggerer
+    has taken the trigger over, and because another triggerer has written the trigger's event (apache/airflow#73454). Of
+    these only an end of the task, or a clear, is a kill. A task that is deferred, scheduled, queued, running, or up for
+    retry still wants its gang: this try goes on with the gang, or the next try adopts it. An unknown task may want it.
+
+    After a clear the state may already be that of the next try. Then this is no kill either: the next try adopts the
+    gang or replaces it, as `reattach` says.
+
+    :param outlives_task: The gang runs on after its task has succeeded, so a success ends nothing.
+    """
+    if outlives_task and is_success(state):
+        return False
+    return state in _ENDED_STATES or state in {AbsentState.CLEARED, AbsentState.GONE}
+
+
+def is_success(state: str) -> bool:
+    """Return whether Airflow has accepted that the task has succeeded."""
+    return state == "success"
+
+
+def is_final_failure(state: str) -> bool | None:
+    """Return whether the failure of a gang is that of its task, which submits no further gang.
+
+    A task that runs, waits for its next try, or was cleared may submit another gang. `None` if the task has succeeded:
+    then another of its gangs has succeeded, or a user has marked the task, and which of them is unknown.
+    """
+    return None if is_success(state) else state in _ENDED_STATES or state == AbsentState.GONE
+
+
+def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger) -> str:
+    """Return the state of a task instance, or a value of `AbsentState`. Never raises. Blocks.
+
+    :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
+    """
+    if task_instance is None:  # `dag.test()` runs a trigger without a task instance
+        return AbsentState.UNKNOWN
+    try:
+        states = ask(
+            dag_id=task_instance.dag_id,
+            task_ids=[task_instance.task_id],
+            run_ids=[task_instance.run_id],
+            map_index=-1 if task_instance.map_index is None else task_instance.map_index,
+        )
+    except Exception:
+        log.exception("Airflow could not be asked for the state of the task")
+        return AbsentState.UNKNOWN
+    # At most one: a task instance is identified by its DAG, run, task and map index.
+    for state in states.get(task_instance.run_id, {}).values():
+        return _state_text(state)
+    return AbsentState.GONE
+
+
+@dataclass(frozen=True)
+class TaskInstances:
+    """The instances of one task in one DAG run, as Airflow knows them."""
+
+    states: Mapping[int, str]
+    """The state by map index. A task that is not mapped, or not expanded yet, has the map index -1."""
+    run_exists: bool
+
+
+def read_instances(
+    task: TaskKey, ask: Callable[..., Mapping[str, Any]], count_runs: Callable[..., int], log: Logger
+) -> TaskInstances | None:
+    """Return the instances of the task in its DAG run. `None` if Airflow could not be asked. Never raises. Blocks.
+
+    :param task: The map index of the task does not count.
+    :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
+    :param count_runs: `get_dr_count` of Airflow's `RuntimeTaskInstance`.
+    """
+    try:
+        states = ask(dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id]).get(task.run_id, {})
+        run_exists = bool(states) or count_runs(dag_id=task.dag_id, run_ids=[task.run_id]) > 0
+    except Exception:
+        log.debug("Airflow could not be asked for task %s.%s", task.dag_id, task.task_id, exc_info=True)
+        return None
+    # Airflow names a mapped instance `<task id>_<map index>`, and the others `<task id>`.
+    by_index = {
+        int(name.removeprefix(f"{task.task_id}_")) if name != task.task_id else -1: _state_text(state)
+        for name, state in states.items()
+    }
+    return TaskInstances(by_index, run_exists)
+
+
+def _state_text(state: Any) -> str:
+    return AbsentState.CLEARED if state is None else str(getattr(state, "value", state))
+
+
+def explain_missing_gang(task: TaskKey, instances: TaskInstances) -> str | Problem:
+    """Return why a task has no gang: a note, which is empty if the gang is still to come, or a problem of the request.
+
+    A problem means that no gang can come: the DAG run exists without such a task instance.
+    """
+    name, states = f"{task.dag_id}.{task.task_id}", instances.states
+    if not states:
+        if not instances.run_exists:
+            return f"Airflow has no run {task.run_id} of DAG {task.dag_id}, and the sensor waits for it"
+        what = f"is {task.task_id!r}, and run {task.run_id} of DAG {task.dag_id} has no such task"
+        return Problem("external_task_id", what, "Give the id of a task of this DAG; in a task group it is group.task")
+    state = states.get(task.map_index, states.get(-1))
+    if state in _ENDED_STATES:
+        return f'Task {name} has ended ({state}), and has no gang. Set on_finish="keep" if its gang was deleted'
+    if state is not None:
+        return ""
+    found = f"task {name} is mapped, with the map indexes {min(states)} to {max(states)}"
+    what = f"is missing, and {found}" if task.map_index < 0 else f"is {task.map_index}, and {found}"
+    return Problem("external_map_index", what, "Give a map index of the task, or a list of them")
+
+
+def explain_missing_gangs(tasks: Iterable[TaskKey], instances: Mapping[str, TaskInstances | None]) -> list[str]:
+    """Return the notes of `explain_missing_gang` about these tasks, each once.
+
+    :param instances: The instances by the name that `task_name` returns. Nothing is said where they are unknown.
+
+    Raises:
+        InvalidGangSpec: no gang of a task can come.
+    """
+    known = ((task, instances[task_name(task)]) for task in tasks)
+    found = [explain_missing_gang(task, those) for task, those in known if those is not None]
+    if problems := [each for each in found if isinstance(each, Problem)]:
+        raise InvalidGangSpec(tuple(problems))
+    return list(dict.fromkeys(note for note in found if isinstance(note, str) and note))
+
+
+def task_name(task: TaskKey) -> str:
+    """Return a text that is the same for all instances of a mapped task in one DAG run."""
+    return f"{task.dag_id}.{task.task_id} in {task.run_id}"
+
+
+def is_running_try(task_instance: Any, log: Logger) -> bool | None:
+    """Return whether exactly this try runs. `None` if Airflow could not be asked. Never raises. Blocks.
+
+    The state alone is not enough, because it may be the state of the next try. Airflow gives each try a new id, and
+    forgets the id before, so the try runs if the task runs, and Airflow knows the id after that answer. Of the requests
+    of a task about its own id, this is the only one that changes nothing and fails for an id that is forgotten.
+
+    :param task_instance: The task instance of the context, in the process of a task.
+    """
+    state = read_state(task_instance, task_instance.get_task_states, log)
+    if state == AbsentState.UNKNOWN:
+        return None
+    if state != "running":
+        return False
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ValidateInletsAndOutlets
+
+    try:
+        task_runner.SUPERVISOR_COMMS.send(ValidateInletsAndOutlets(ti_id=task_instance.id))
+    except AirflowRuntimeError as error:
+        if (error.error.detail or {}).get("status_code") in _FORGOTTEN:
+            return False
+        log.warning("Airflow could not be asked whether this try runs: %s", error)
+        return None
+    except Exception:
+        log.exception("Airflow could not be asked whether this try runs")
+        return None
+    return True
+
+
+_FORGOTTEN: Final = frozenset({404, 410})
+"""The answers to a request about a task instance whose id Airflow does not know any more."""
+
+
+async def read_task_state(task_instance: Any, log: Logger) -> str:
+    """Return the state of a task instance, or a value of `AbsentState`. Never raises.
+
+    :param task_instance: Has `dag_id`, `run_id`, `task_id` and `map_index`. `None` is unknown.
+    """
+    return await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
+
+
+async def read_task_instances(task: TaskKey, log: Logger) -> TaskInstances | None:
+    """Return the instances of the task in its DAG run. `None` if Airflow could not be asked. Never raises."""
+    ask, count_runs = RuntimeTaskInstance.get_task_states, RuntimeTaskInstance.get_dr_count
+    return await sync_to_async(read_instances)(task, ask, count_runs, log)
+
+
+KEY: Final = "task_instance"
+
+
+def with_task_instance(payload: Mapping[str, Any], ti: Any) -> dict[str, Any]:
+    """Return the payload of an event with the id of the task instance that has waited for the event.
+
+    :param ti: The `task_instance` of the trigger; `None` in `dag.test()`, which has no further tries.
+    """
+    return dict(payload) if ti is None else {**payload, KEY: str(ti.id)}
+
+
+def is_of_earlier_try(payload: object, ti: Any) -> bool:
+    """Return whether another try than this one has waited for the event. Events of earlier releases do not say it.
+
+    :param ti: The task instance of the try that Airflow has resumed. Each try has an id of its own.
+    """
+    waited = payload.get(KEY) if isinstance(payload, Mapping) else None
+    return waited is not None and waited != str(ti.id)

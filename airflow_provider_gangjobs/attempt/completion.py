@@ -1,0 +1,307 @@
+"""Completes a task whose gang has ended: returns results or raises an error, marks the delivery, and cleans up.
+
+The order makes it safe for the worker to die at any point: until Airflow has noted the success of the task, the next
+try can find a gang that succeeded. A fault before that fails the try, and never runs the gang again.
+
+Reads the results of gangs that somebody else has submitted. Nothing in the cluster is changed, except that outcomes
+which are not recorded yet are recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
+
+from airflow_provider_gangjobs.airflow_api.masking import mask
+from airflow_provider_gangjobs.airflow_api.task_state import is_success, read_state
+from airflow_provider_gangjobs.attempt.errors import error_from_event
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIMEOUT
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
+from airflow_provider_gangjobs.exceptions.gang_end import GangEndError
+from airflow_provider_gangjobs.gang.outcome.diagnosis import Disruption, disruption_of
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table
+from airflow_provider_gangjobs.gang.outcome.task_result import partial_results, task_result
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, Results
+from airflow_provider_gangjobs.kube.text import keep_end
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.spec import LogOptions
+    from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
+    from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
+    from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
+
+__all__ = ["read_results"]
+
+
+LAST_LINES: Final = 10
+LAST_CHARACTERS: Final = 1000
+"""How much of the failed rank's log the error shows. The log of the task contains more."""
+TABLE_ROWS_MAX: Final = 100
+"""How many outcomes of an attempt the log shows. The ledger has all outcomes, as long as the Job exists."""
+
+
+@dataclass
+class Completion:
+    """Handles the end of one gang in the worker of its task. The caller calls `read` first."""
+
+    gangs: TaskGangs
+    event: GangEvent
+    on_finish: OnFinish
+    max_disruptions: int
+    log: Logger
+    result_folders: Sequence[str] = ()
+    """Where the ranks store large results. Addresses elsewhere are not followed."""
+    outcomes: Sequence[Outcome] = field(default=(), init=False)
+    copied_logs: Sequence[CopiedLog] = field(default=(), init=False)
+    evidence: CollectedOutcomes | None = field(default=None, init=False)
+    """The outcomes of a gang that succeeded, and the ranks whose outcome is missing."""
+    outcomes_error: LedgerUnavailable | None = field(default=None, init=False)
+    """Why the outcomes could not be read."""
+
+    def read(self, logs: LogOptions, storage: ObjectStorage | None = None) -> None:
+        """Read the outcomes and the logs of the ranks, as far as they exist, and copy the logs to the task's log.
+
+        :param logs: Which logs are copied, and how much of them.
+        :param storage: Where the whole logs of all ranks are written; `None` for nowhere.
+        """
+
+        async def read(service: GangService) -> None:
+            try:
+                if self.event.status is Status.SUCCEEDED:
+                    self.evidence = await service.collect_outcomes(self.event)
+                    self.outcomes = self.evidence.outcomes
+                else:
+                    self.outcomes = await service.outcomes(self.event.ref)
+            except LedgerUnavailable as error:
+                self.outcomes_error = error
+            ref = self.event.ref
+            addresses: dict[str, str] = {}
+            if storage is not None:
+                addresses = await service.store_logs(
+                    ref, storage, logs.containers, self._log_lines, outcomes=self.outcomes
+                )
+            self.copied_logs = await service.copy_logs(
+                ref,
+                logs,
+                self._log_lines,
+                mask=mask,
+                outcomes=self.outcomes,
+                positions=self.event.streamed,
+                addresses=addresses,
+                whole=self.event.whole_logs,
+            )
+
+        self.gangs.call(read)
+
+    def _log_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.log.info("%s", line)
+
+    @property
+    def disruption(self) -> Disruption | None:
+        """The disruption that ended the gang. `None` if the gang ended for another reason."""
+        return disruption_of(self.event, allowed=self.max_disruptions)
+
+    def log_failure(self) -> None:
+        """Log how an attempt ended that another attempt follows.
+
+        Once the next attempt has succeeded, the log is the only place where a user sees the failed one.
+        """
+        for note in self.event.notes:
+            self.log.warning("%s", note)
+        lost = self.disruption
+        self.log.warning("Gang %s failed: %s. Another attempt follows", self.event.ref, lost or self.event.message)
+        if self.outcomes:
+            self.log.info(
+                "Outcomes of its pods:\n%s", mask(format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
+            )
+
+    @property
+    def has_held_pods(self) -> bool:
+        """Whether pods are held because their outcome could not be recorded."""
+        return self._count_held_pods() > 0
+
+    def discard(self) -> None:
+        """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then."""
+        if self.on_finish is OnFinish.DELETE:
+            ref, claim, release_held = self.event.ref, self.gangs.claim, self._log_held_pods() > 0
+            self._call_or_warn("deleted", lambda service: service.discard(ref, claim, release_held=release_held))
+
+    def require_success(self) -> None:
+        """Return if the gang succeeded. Otherwise clean up and raise. A gang whose state is unknown is left as it is.
+
+        Raises:
+            GangJobError: the gang did not succeed, for the reason that the error gives.
+        """
+        for note in self.event.notes:
+            self.log.warning("%s", note)
+        if self.event.status is Status.SUCCEEDED:
+            return
+        if self.event.status is Status.TIMEOUT and self.event.reason == EXECUTION_TIMEOUT:
+            self.gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            self._release_held_pods()  # of a gang that the trigger has halted, and whose pods it could not wait for
+        if self.event.status in (Status.FAILED, Status.TIMEOUT):
+            self.discard()
+        if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
+            # If the gang were not marked, the next try would handle it again, as a failure that no try has reported.
+            self._mark_delivered()
+        error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
+        if isinstance(error, GangEndError):
+            error.partial_results = partial_results(self.outcomes, self.result_folders)
+        raise error
+
+    def results(self, wanted: Results, *, limit: int = RESULTS_LIMIT_BYTES) -> Any:
+        """Return the value of the task.
+
+        :param wanted: The ranks whose results the task returns.
+        :param limit: How many bytes the results of all ranks may have together.
+
+        Raises:
+            LedgerUnavailable: the outcomes could not be read. The next try finds the gang again.
+            OutcomesMissing: the outcome of a completed rank is lost. The Job stays as it is and is not delivered.
+            ResultTooLarge: a wanted result was cut off. The gang counts as delivered, because another run of the gang
+                would write the same result.
+            ResultsTooLarge: the results exceed the limit. The Job stays as it is and is not delivered, so a task that
+                is cleared after its limit was raised returns the results of this gang.
+        """
+        if wanted is Results.NONE:
+            self._warn_of_unknown_outcomes()
+            return None
+        if self.outcomes_error is not None:
+            raise self.outcomes_error
+        evidence = self.evidence
+        assert evidence is not None, "the caller has called `read`, and the gang has succeeded"
+        if evidence.completed is None or not evidence.is_complete:
+            if evidence.job_is_gone:
+                self._release_held_pods()  # no try finds this gang again to read the other outcomes
+            raise missing_outcomes(self.event, evidence)
+        try:
+            return task_result(
+                evidence.outcomes,
+                evidence.completed,
+                wanted,
+                self.event.ref,
+                limit=limit,
+                folders=self.result_folders,
+            )
+        except ResultTooLarge:
+            self.deliver()
+            raise
+
+    def _warn_of_unknown_outcomes(self) -> None:
+        """Log the outcomes that were not recorded. Without a wanted result, the task succeeds if the Job succeeded."""
+        unknown: GangJobError | None = self.outcomes_error
+        if self.evidence is not None and not self.evidence.is_complete:
+            unknown = missing_outcomes(self.event, self.evidence)
+        if unknown is not None:
+            self.log.warning('The task succeeds, because its Job succeeded and results is "none". %s', unknown)
+
+    def deliver_accepted(self, ti: Any) -> None:
+        """Deliver the gang if Airflow's API server has stored the success of the task.
+
+        Airflow also calls success callbacks if the API server has refused the report of the success, or could not be
+        reached: the task runner logs the fault and goes on (`task_runner.run` of the Task SDK).
+
+        :param ti: The task instance of the context.
+        """
+        state = read_state(ti, ti.get_task_states, self.log)
+        if is_success(state):
+            self.deliver()
+        else:
+            message = "Gang %s is kept for the next try, because the state of the task at Airflow's API server is %s"
+            self.log.warning(message, self.event.ref, state)
+
+    def deliver(self) -> None:
+        """Mark the gang as delivered and clean up, if this try still holds the claim.
+
+        A fault is logged. The task stays a success.
+        """
+        clean_up = self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED)
+        self._mark_delivered(release_held=self._log_held_pods() > 0, delete=clean_up)
+
+    def _mark_delivered(self, *, release_held: bool = False, delete: bool = False) -> None:
+        ref, claim = self.event.ref, self.gangs.claim
+        self._call_or_warn(
+            "delivered", lambda service: service.deliver(ref, claim, release_held=release_held, delete=delete)
+        )
+
+    def _release_held_pods(self) -> None:
+        """Release pods whose outcome could not be recorded, because no process will record the outcome later."""
+        if self._log_held_pods():
+            self._call_or_warn("released", lambda service: service.release_pods(self.event.ref))
+
+    def _log_held_pods(self) -> int:
+        """Log and return how many pods are held because their outcome could not be recorded."""
+        held = self._count_held_pods()
+        if held:
+            self.log.info("Gang %s: releasing %d pods whose outcome could not be recorded", self.event.ref, held)
+        return held
+
+    def _count_held_pods(self) -> int:
+        return self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
+
+    def _last_lines(self) -> str:
+        """Return the last lines of the log of the rank that failed first."""
+        failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
+        of_failed = (log.last_lines for log in self.copied_logs if log.source.pod == failed and log.source.is_main)
+        lines = next(of_failed, "").splitlines()
+        return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
+
+    def _call_or_warn(self, what: str, action: Callable[[GangService], Awaitable[object]]) -> None:
+        try:
+            self.gangs.call(action)
+        except (ClusterError, GangJobError) as error:
+            self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
+
+
+def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesMissing:
+    """Return the error that names the completed ranks of a gang whose outcome cannot be read."""
+    return OutcomesMissing(
+        ref=str(event.ref),
+        ranks=evidence.missing.ranks,
+        count=evidence.missing.count,
+        job_is_gone=evidence.job_is_gone,
+        held=0 if evidence.job_is_gone else evidence.held,
+        problem=evidence.problem,
+    )
+
+
+def read_results(hook: GangJobHook, config: ClusterConfig, events: Sequence[GangEvent], wanted: Results) -> list[Any]:
+    """Return the value of each gang: its reference and status, or the results of its ranks.
+
+    The value of a gang that has ended without success is `None` if results are wanted.
+
+    Raises:
+        LedgerUnavailable: the outcomes of a gang could not be read.
+        OutcomesMissing: the outcome of a completed rank is lost.
+        ResultTooLarge: a result was cut off.
+    """
+    if wanted is Results.NONE:
+        return [{**asdict(event.ref), "status": event.status.value} for event in events]
+
+    async def read(service: GangService) -> list[Any]:
+        return [await _result(service, event, wanted) for event in events]
+
+    return hook.call(read, config=config)
+
+
+async def _result(service: GangService, event: GangEvent, wanted: Results) -> Any:
+    if event.status is not Status.SUCCEEDED:
+        return None
+    collected = await service.collect_outcomes(event)
+    if collected.completed is None or not collected.is_complete:
+        raise missing_outcomes(event, collected)
+    return task_result(collected.outcomes, collected.completed, wanted, event.ref)

@@ -1,0 +1,72 @@
+"""Messages about a submission, for the log of the task and the UI tab."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.kube import SANDBOX_SERVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.submission.record import Submission
+
+_PLACEMENTS: Final = {
+    "gang": "gang scheduling by {}",
+    "basic": "plain pods without gang scheduling ({})",
+    "brought": "scheduling as the manifest specifies",
+    "off": "plain pods without gang scheduling, as the parameter gang requests",
+}
+"""Text by the first word of the decision in the Job's annotation."""
+_SCHEDULERS: Final = {
+    "native": "Job.spec.scheduling",
+    "kueue": "the topology of its Kueue queue",
+    "volcano": "Volcano",
+    "coscheduling": "the coscheduling plugin",
+    "yunikorn": "YuniKorn",
+}
+"""Text by the detail of the decision. Every other detail is a version of the Workload API."""
+SANDBOX_NOTE: Final = (
+    "This cluster is the sandbox: it pulls no image, runs each command as a program of this machine, and has no "
+    "PersistentVolumeClaims"
+)
+_STATES: Final = {
+    "suspended": ", suspended until another component starts it",
+    "succeeded": ", already succeeded",
+    "failed": ", already failed",
+}
+"""Text by `SubmissionState`. A gang that was started has no text."""
+
+
+def submission_messages(submission: Submission, *, server_software: str = "") -> Iterator[str]:
+    """Yield a line that describes the submission, and then a line for each guarantee that the gang does not have.
+
+    :param server_software: The software that the API server names in its responses.
+    """
+    verb = "Adopted" if submission.adopted else "Created"
+    workers = "1 worker" if submission.workers == 1 else f"{submission.workers} workers"
+    placement, state = describe_placement(submission.decision), _STATES.get(submission.state, "")
+    queue = _describe_queue(submission)
+    yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{queue}{state}"
+    yield from submission.notes
+    if server_software == SANDBOX_SERVER:
+        yield SANDBOX_NOTE
+
+
+def _describe_queue(submission: Submission) -> str:
+    if submission.queue is None:
+        return ""
+    source = " and ".join(submission.queue_defaults)
+    return f", Kueue queue {submission.queue}" + (f" ({source} of the connection)" if source else "")
+
+
+def describe_placement(decision: str) -> str:
+    """Return how the pods are placed, in words.
+
+    :param decision: The decision in the Job's annotation, such as `gang:v1beta1` or `basic:one pod`.
+    """
+    kind, _, detail = decision.partition(":")
+    if kind == "gang":
+        detail = _SCHEDULERS.get(detail, f"Workload API {detail}")
+    text = _PLACEMENTS.get(kind)
+    return decision if text is None else text.format(detail).removesuffix(" ()")

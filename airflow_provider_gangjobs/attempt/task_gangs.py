@@ -1,0 +1,213 @@
+"""The gangs that one try of a task is responsible for, and how the try ends them.
+
+They are found in the cluster, by the task's key and the try's claim, so that a kill works in any process and at any
+moment, also between a request and its answer. What a signal handler needs is kept here: the handler interrupts the main
+thread, which may be talking to Airflow, so the handler must not ask Airflow for anything.
+
+What a task does while pods of an earlier attempt still run: it waits, without a worker if possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from airflow_provider_gangjobs.exceptions import GangJobError
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.spec import OnFinish
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.service.session import GangSession
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.ending.end import LiveGang
+    from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+
+__all__ = ["WORKER_WAIT_S", "deadline_error", "ref_of"]
+
+
+WORKER_WAIT_S: Final = 10.0
+"""For how long a worker waits before it defers the task: about as long as a deferral and a resumption take."""
+
+
+def ref_of(previous: PreviousAttemptRunning) -> GangRef:
+    """Return the gang whose pods run."""
+    namespace, _, name = previous.ref.partition("/")
+    return GangRef(namespace, name, previous.uid)
+
+
+def deadline_error(event: Mapping[str, Any]) -> DeadlineExceeded:
+    """Return the error of a task whose time limit has passed while it waited for the pods of an earlier attempt."""
+    from airflow_provider_gangjobs.exceptions import DeadlineExceeded
+
+    limited_by, pods = str(event.get("reason", "")), event.get("pods")
+    left = "it is not known whether its pods have ended" if pods is None else f"{pods} of its pods had not ended"
+    return DeadlineExceeded(
+        ref=f"of the previous attempt ({event.get('gang')})",
+        phase="still ending",
+        seconds=None,
+        waiting_for=f"After {event.get('waited_s')} s, {left}",
+        advice=f"Shorten termination_grace, or raise {limited_by}",
+        limited_by=limited_by,
+    )
+
+
+T = TypeVar("T")
+
+KILL_TIMEOUT_S: Final = 3.5
+CANCEL_TIMEOUT_S: Final = 0.5
+"""Airflow kills the worker's process five seconds after it asked the worker to stop. Both together leave one second."""
+
+
+@dataclass(kw_only=True)
+class TaskGangs:
+    """The gangs of one try of one task, and the cluster that they are in."""
+
+    hook: GangJobHook
+    config: ClusterConfig = field(repr=False)
+    key: TaskKey
+    claim: str
+    namespace: str | None
+    """The namespace of the gangs. By default the connection's namespace."""
+    max_tries: int
+    """`max_tries` of the task instance, which Airflow changes only when a user clears the task."""
+    log: Logger = field(repr=False)
+    connect: Callable[[ClusterConfig], AbstractAsyncContextManager[GangService]] = field(
+        default=GangService.connect, repr=False
+    )
+    kill_timeout_s: float = KILL_TIMEOUT_S
+    """How long `kill` may take to delete the gangs, in seconds."""
+    wait_for_previous_s: float = WORKER_WAIT_S
+    """How long a submission waits in the worker for the pods of an earlier attempt, in seconds."""
+    server_ahead_s: float = 0.0
+    """How many seconds the API server's clock is ahead of the local clock, as the last call has shown."""
+    server_software: str = ""
+    """The software that the API server names in its responses."""
+    _is_killed: bool = field(default=False, init=False, repr=False)
+    _session: GangSession | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        conn_id: str,
+        key: TaskKey,
+        *,
+        claim: str,
+        max_tries: int,
+        namespace: str | None,
+        log: Logger,
+        retry_for_s: float = 0.0,
+    ) -> TaskGangs:
+        """Read the connection now, so that no later step has to. Retries for `retry_for_s` seconds."""
+        hook = GangJobHook(conn_id)
+        config = hook.config(retry_for_s=retry_for_s)
+        return cls(hook=hook, config=config, key=key, claim=claim, namespace=namespace, max_tries=max_tries, log=log)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Send all requests in the block over one client, which is closed with the block."""
+        with GangSession(self.config, connect=self.connect) as session:
+            self._session = session
+            try:
+                yield
+            finally:
+                self._session = None
+
+    def call(self, action: Callable[[GangService], Awaitable[T]]) -> T:
+        """Run coroutines of the service, and block until they are done: over the open session, or over a new client.
+
+        Raises:
+            asyncio.CancelledError: `kill` was called.
+        """
+
+        async def act(service: GangService) -> T:
+            try:
+                return await action(service)
+            finally:
+                self.server_ahead_s = service.client.server_clock.ahead_s or self.server_ahead_s
+                self.server_software = service.client.server_software or self.server_software
+
+        if self._is_killed:
+            raise asyncio.CancelledError("the task was killed")
+        return self._send(act)
+
+    def _send(self, action: Callable[[GangService], Awaitable[T]]) -> T:
+        if self._session is not None:
+            return self._session.call(action)
+        with GangSession(self.config, connect=self.connect) as session:
+            return session.call(action)
+
+    def kill(self, why: str) -> None:
+        """Delete the live gangs of this try. Takes at most `CANCEL_TIMEOUT_S` and `kill_timeout_s`. Never raises.
+
+        A signal handler calls this at any moment, also between a request and its answer. First the requests of this
+        try are cancelled, so that the try creates nothing after the kill. Then the gangs are deleted over a client of
+        its own, whatever state the session is in.
+        """
+        self._is_killed = True
+        session, self._session = self._session, None
+        if session is not None:
+            session.cancel(CANCEL_TIMEOUT_S)
+        self.end(OnFinish.DELETE, why=why, timeout_s=self.kill_timeout_s)
+
+    def is_live(self, ref: GangRef) -> bool | None:
+        """Return whether this worker finds that the gang still runs. `None` if the cluster could not be read."""
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+        try:
+            return self.call(lambda service: service.is_live(ref))
+        except ClusterError as error:
+            self.log.warning("This worker cannot find out whether gang %s runs: %s", ref, error)
+            return None
+
+    def live(self) -> list[LiveGang] | None:
+        """Return the gangs of this try that still run. `None` if the cluster could not be read."""
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+        try:
+            return self.call(lambda service: service.live_attempts(self.key, self.claim, namespace=self.namespace))
+        except ClusterError as error:
+            self.log.warning("This worker cannot find out which gangs of the task run: %s", error)
+            return None
+
+    def end(self, on_finish: OnFinish, *, why: str, timeout_s: float | None = None) -> None:
+        """End the live gangs of this try: delete them if `on_finish` is `delete`, otherwise halt them.
+
+        Gangs that have ended are kept. Never raises, because the caller is about to raise the error that matters.
+
+        :param why: The reason, for the log and for the annotation of a halted Job.
+        :param timeout_s: The limit of all requests, in seconds. `None` means no limit.
+        """
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+        delete = on_finish is OnFinish.DELETE
+        ended: list[GangRef] = []
+
+        def note(ref: GangRef) -> None:
+            ended.append(ref)
+            self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "halted", why)
+
+        async def act(service: GangService) -> None:
+            async with asyncio.timeout(timeout_s):
+                await service.end_live_gangs(
+                    self.key, self.claim, namespace=self.namespace, delete=delete, reason=why, on_ended=note
+                )
+
+        try:
+            self._send(act)
+        except (ClusterError, GangJobError, TimeoutError) as error:
+            what = (
+                f"Some pods of gang {ended[0]} may still be held by their finalizer"
+                if ended
+                else "The gang could not be ended and may still run"
+            )
+            self.log.warning("%s: %s", what, str(error) or type(error).__name__)

@@ -1,0 +1,119 @@
+"""Deletes the gang of a deferred task that a user killed, if the gang is live, and deletes no other gang.
+
+Airflow calls `on_kill` also when a trigger merely moved to another triggerer (airflow#73454), when another triggerer
+has written the event, and after the next try has adopted the gang. So the trigger reads the state of the task again
+(`is_kill`), and then the Job: whether the gang has ended, and which task instance holds its claim. If a read fails, the
+gang stays: the next try adopts the gang, while deleting a gang by mistake loses hours of work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.ending.end import KillResult
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.service import GangService
+
+KILL_TIMEOUT_S: Final = 120.0
+"""Airflow waits 30 s for `on_kill`, and a kill that has begun goes on after that. The first request for the state of a
+task makes a triggerer load the API of Airflow: on a busy machine this took half a minute, and a gang that nobody wanted
+was left behind. A kill that waits for its turn is not limited."""
+KILLS_AT_ONCE_MAX: Final = 16
+RELEASES_AT_ONCE_MAX: Final = 8
+"""Gangs whose pods are released at once. Releases do not delay deletions: a deleted gang ends by itself, and a sweep
+releases what is left."""
+
+_running_kills: Final[set[asyncio.Task[KillResult | None]]] = set()
+"""References to the running kills: the garbage collector may destroy a task that nothing refers to."""
+
+
+async def kill_shielded(args: TriggerArgs, task_instance: Any, log: Logger) -> None:
+    """Run `kill` in a task that goes on when the caller is cancelled.
+
+    Airflow 3.3 repeats the cancellation at every sync, about once a second, until the trigger has ended
+    (`to_cancel` of the triggerer's supervisor). Each cancellation would end `on_kill`.
+    """
+    task = asyncio.create_task(kill(args, task_instance, log), name=f"kill {args.ref}")
+    _running_kills.add(task)
+    task.add_done_callback(_running_kills.discard)
+    await asyncio.shield(task)
+
+
+async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult | None:
+    """Delete the gang if its task was killed, the gang is live, and the task instance still holds the claim.
+
+    A gang that has ended is kept with its ledger: the missing outcomes are recorded and the pods are released, as the
+    trigger would have done. The function is safe to repeat. It never raises, except when it is cancelled.
+
+    :return: What was done. `None` if the gang was left alone, or if the result is unknown.
+    """
+    if not args.delete_on_kill:
+        log.info("The task was killed. Gang %s is kept, because on_kill is 'keep'", args.ref)
+        return None
+    try:
+        # All kills hold the shared client while they wait for their turn, so it is opened once.
+        config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
+        async with shared_service(config) as gangs:
+            return await _kill(gangs, config, args, task_instance, log)
+    except Exception:
+        what = "It is not known whether gang %s was deleted. If its task has ended, a sweep ends the gang"
+        log.exception(what, args.ref)
+        return None
+
+
+async def _kill(
+    gangs: GangService, config: ClusterConfig, args: TriggerArgs, task_instance: Any, log: Logger
+) -> KillResult | None:
+    """Kill as `kill` does.
+
+    Raises:
+        Exception: it is not certain whether the gang is deleted.
+    """
+    limits = loop_local(_Limits)
+    async with limits.kills, asyncio.timeout(KILL_TIMEOUT_S):
+        state = await read_task_state(task_instance, log)
+        if not is_kill(state, outlives_task=args.outlives_task):
+            reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
+            log.info("The task was not killed (its state is %s): %s", state, reason)
+            return None
+        killed = await gangs.begin_kill(args.ref, args.claim)
+    log.info("The task was killed. Gang %s %s", args.ref, _RESULTS[killed.result])
+    try:
+        async with limits.releases, asyncio.timeout(KILL_TIMEOUT_S):
+            if killed.result is KillResult.ENDED:
+                await args.hook.afollow(args.ref, config=config)
+            else:
+                await gangs.finish_kill(killed)
+    except Exception:
+        log.exception("Some pods of gang %s may still be held. A sweep releases them", args.ref)
+    return killed.result
+
+
+class _Limits:
+    """Limits of one event loop, for when thousands of tasks are killed at once."""
+
+    def __init__(self) -> None:
+        self.kills = asyncio.Semaphore(KILLS_AT_ONCE_MAX)
+        self.releases = asyncio.Semaphore(RELEASES_AT_ONCE_MAX)
+
+
+_NOT_KILLED: Final = "gang %s stays, and its task is responsible for it"
+_NOT_KILLED_BY_STATE: Final = {
+    "deferred": "another triggerer waits for gang %s",
+    "success": "gang %s runs on after its task, because the task waited only for its start",
+    AbsentState.UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
+}
+_RESULTS: Final = {
+    KillResult.DELETED: "is deleted",
+    KillResult.ENDED: "has ended and is kept",
+    KillResult.LEFT_ALONE: "is already gone, or another task instance holds its claim",
+}

@@ -1,0 +1,348 @@
+"""Streams logs of ranks into the log of the task, beside the wait for the gang.
+
+The wait starts the streams when ranks begin to run, and stops them when it has the event. Nothing that happens to a
+stream reaches the wait, with one exception: a pod that is being deleted is released some seconds later, and the event
+is sent later, while the log of the pod is being read, because nobody can read the log afterwards.
+
+The channel over which a triggerer sends the lines of its triggers to its supervisor, which writes them to files.
+
+Airflow's supervisor (`airflow/jobs/triggerer_job_runner.py`, `TriggerRunnerSupervisor`) receives lines and events over
+two sockets, and reads at most 4 KiB of lines between two rounds of queries of its database. When it receives the event
+with which a trigger ends, it closes the log of this trigger. It writes lines that it reads later to its own output, and
+they are missing in the log of the task. When the channel is full, the next line blocks the event loop of all triggers.
+
+So a trigger waits with its event until its lines are read, and a stream waits with its lines while many are unread.
+
+Delays the event of a short wait until Airflow has noticed that the worker of the deferred task has ended.
+
+The supervisor of a worker may notice the end of the worker's process one heartbeat late. If the task runs again before
+this end has reached the scheduler, the scheduler takes the old end for the end of the new run, and fails the task
+(airflow#72716, #71580). Gangs that end within seconds, or that had ended before the deferral, would meet this often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import stat
+import sys
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from airflow_provider_gangjobs.airflow_api.configuration import conf
+from airflow_provider_gangjobs.airflow_api.masking import mask
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.gang.spec import Logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
+
+__all__ = ["LogChannel", "find_channel", "log_channel"]
+
+
+UNREAD_BYTES_MAX: Final = 32 * 1024
+"""A stream waits while more than this is unread. A channel has room for 208 KiB by default. The kernel counts at least
+1,280 bytes for each line, so this is what the supervisor reads in two rounds."""
+POLL_S: Final = 0.01
+DRAIN_S: Final = 5.0
+"""How long an event waits at most until the lines of its trigger are read."""
+_COUNT_BYTES: Final = 4
+
+
+def find_channel() -> int | None:
+    """Return the file descriptor of the socket to which this process logs; `None` if it logs to no socket.
+
+    Airflow gives the socket to structlog (`_configure_logs_over_json_channel` in `airflow/sdk`).
+    """
+    stream = getattr(structlog.get_config().get("logger_factory"), "io", None)
+    with suppress(AttributeError, OSError, ValueError):
+        descriptor: int = stream.fileno()  # type: ignore[union-attr]  # no stream has no `fileno`
+        return descriptor if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else None
+    return None
+
+
+class LogChannel:
+    """The channel of this process, shared by the triggers of an event loop.
+
+    :param find: Returns the file descriptor of the channel, or `None` if there is none.
+    """
+
+    def __init__(self, find: Callable[[], int | None] = find_channel) -> None:
+        self._find = find
+        self._streams = asyncio.Lock()
+        self._events = asyncio.Lock()
+        self._waiting_events = 0
+
+    def unread_bytes(self) -> int | None:
+        """Return how many bytes of memory the lines use that the supervisor has not read. `None` means unknown.
+
+        If the process logs to something else than a socket, lines are written at once, and the result is 0.
+        """
+        channel = self._find()
+        if channel is None:
+            return 0
+        try:
+            count = fcntl.ioctl(channel, termios.TIOCOUTQ, bytes(_COUNT_BYTES))
+        except OSError:  # only Linux counts the bytes of a local socket
+            return None
+        return int.from_bytes(count, sys.byteorder)
+
+    async def wait_until_free(self) -> None:
+        """Wait until further lines of a stream have room. Events go first."""
+        async with self._streams:
+            while self._waiting_events or (self.unread_bytes() or 0) > UNREAD_BYTES_MAX:  # noqa: ASYNC110 - no event tells that the supervisor reads
+                await asyncio.sleep(POLL_S)
+
+    async def drain(self, within_s: float = DRAIN_S) -> bool:
+        """Wait until all lines that were logged are read. Return false if this is unknown, or takes too long."""
+        self._waiting_events += 1
+        try:
+            async with asyncio.timeout(within_s), self._events:
+                while unread := self.unread_bytes():  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_S)
+                return unread == 0
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting_events -= 1
+
+
+def log_channel() -> LogChannel:
+    """Return the channel that the triggers of the running event loop share."""
+    return loop_local(LogChannel)
+
+
+HEARTBEAT_S: Final = 5.0
+"""The default of Airflow's `[workers] min_heartbeat_interval`."""
+MARGIN_S: Final = 1.5
+"""The time in which the scheduler reads the report of the executor. The loop of the scheduler takes a second."""
+
+
+def resume_delay_s() -> float:
+    """Return how long after its deferral a task may resume, in seconds."""
+    return conf.getfloat("workers", "min_heartbeat_interval", fallback=HEARTBEAT_S) + MARGIN_S
+
+
+async def sleep_until_resumable(deferred_at: float) -> None:
+    """Sleep until the task may resume, and until Airflow has read the last lines of the trigger; see `log_channel`.
+
+    :param deferred_at: Time of the deferral, by the clock of the running loop.
+    """
+    await asyncio.sleep(max(0.0, deferred_at + resume_delay_s() - asyncio.get_running_loop().time()))
+    await log_channel().drain()
+
+
+STOP_S: Final = 1.0
+SAVE_S: Final = 2.0
+"""A triggerer that stops waits for its triggers, and a user who kills a task waits for the deletion of the gang."""
+HOLD_S: Final = 10.0
+"""How long the release of a pod waits for its log, after the outcome of the pod is recorded."""
+FINISH_S: Final = 60.0
+"""How long an event waits until the logs of deleted pods are in the log of the task. Airflow reads some hundred lines a
+second from a triggerer, and lines that it reads after the event are missing."""
+LOAD_S: Final = 10.0
+"""How long an event waits for the positions that an earlier process has saved."""
+
+
+class LogStreaming:
+    """The streams of one wait, as one asyncio task. The harvest uses it as its `LogReader`."""
+
+    __slots__ = (
+        "_args",
+        "_deleted",
+        "_has_arrived",
+        "_has_streams",
+        "_holds",
+        "_log",
+        "_saves",
+        "_streams",
+        "_task",
+        "config",
+    )
+
+    def __init__(self, args: TriggerArgs, log: Logger) -> None:
+        self._args = args
+        self._log = log
+        self.config: ClusterConfig | None = None
+        """The cluster of the gang, once it is known."""
+        self._deleted: dict[str, PodView] = {}
+        """The pods that are being deleted, and whose logs are wanted, by uid."""
+        self._holds: dict[str, asyncio.Task[None]] = {}
+        """The waits for the logs of these pods, also those that are over."""
+        self._saves = False
+        self._has_arrived = True
+        self._has_streams: asyncio.Event | None = None
+        self._streams: GangStreams | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def positions(self) -> dict[str, str]:
+        """How far each log was streamed. Empty if lines may be missing, so that the logs are copied as a whole."""
+        return self._streams.positions if self._streams is not None and self._has_arrived else {}
+
+    @property
+    def whole_logs(self) -> tuple[str, ...]:
+        """The logs that were streamed to their end."""
+        return tuple(self._streams.whole_logs) if self._streams is not None and self._has_arrived else ()
+
+    def start(self) -> None:
+        """Start the streams, if they are wanted and have not started."""
+        if self._args.stream_ranks:
+            self._start()
+
+    def _start(self) -> None:
+        if self._task is None and self.config is not None:
+            self._has_streams = asyncio.Event()
+            self._task = asyncio.create_task(self._run(self.config), name=f"logs of {self._args.name}")
+
+    # -- pods that are deleted -------------------------------------------------------------------------------
+
+    def observe(self, pods: Sequence[PodView]) -> None:
+        """Read the logs of the pods that are being deleted, and whose logs the task wants."""
+        if all(pod.metadata.deletion_timestamp is None for pod in pods):
+            return
+        wanted = [pod for pod in pods if self._must_be_read_now(pod)]
+        self._deleted |= {pod.metadata.uid: pod for pod in wanted}
+        if wanted:
+            self._start()
+            if self._streams is not None:
+                self._streams.observe(wanted)
+
+    def _must_be_read_now(self, pod: PodView) -> bool:
+        from airflow_provider_gangjobs.tracking.logs.sources import must_be_read_now
+
+        return must_be_read_now(pod, self._args.stream_ranks, Logs(self._args.kept_logs))
+
+    def notify_when_read(self, pod: PodView, notify: Callable[[str], None]) -> bool:
+        """Return whether the log of a pod is being read. If so, call `notify` when it is, at most `HOLD_S` later."""
+        uid = pod.metadata.uid
+        if uid not in self._deleted or self._task is None:
+            return False
+        if uid not in self._holds:
+            self._holds[uid] = asyncio.create_task(self._wait_until_read(pod), name=f"log of {pod.metadata.name}")
+        hold = self._holds[uid]
+        if hold.done():
+            return False
+        hold.add_done_callback(lambda _: notify(uid))
+        return True
+
+    async def _wait_until_read(self, pod: PodView) -> None:
+        assert self._has_streams is not None, "the caller has checked that the streams have started"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._has_streams.wait()
+                if self._streams is not None:
+                    await self._streams.wait_until_read(pod)
+
+    async def finish(self, within_s: float) -> None:
+        """Wait until the logs of the pods that were deleted are in the log of the task, as far as the time allows."""
+        if self._streams is not None and self._deleted:
+            await self._streams.finish(within_s)
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    async def stop(self, *, save: bool, has_run: bool = False) -> None:
+        """Stop the streams. Takes at most `STOP_S`, and `SAVE_S` to save.
+
+        Without `save`, the method also waits until Airflow has read the lines of this trigger (see `log_channel`).
+
+        :param save: Whether to save the positions, for the process that continues the streams.
+        :param has_run: Whether ranks have run, so that an earlier process may have streamed their logs.
+        """
+        self._saves = save
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=STOP_S + SAVE_S * save)
+        for hold in self._holds.values():
+            hold.cancel()
+        if save:
+            return
+        if has_run and self._args.stream_ranks:
+            await self._load_positions()
+        self._has_arrived = await log_channel().drain()
+        if not self._has_arrived and self._streams is not None:
+            self._log.warning(
+                "Airflow may not have read all streamed lines of gang %s, so its logs are copied as a whole, "
+                "and lines appear a second time",
+                self._args.ref,
+            )
+
+    async def _load_positions(self) -> None:
+        """Read how far an earlier process has streamed, if the gang ended before this process began to stream."""
+        from airflow_provider_gangjobs.cluster.informer import informers
+
+        if self.config is not None and (self._streams is None or not self._streams.has_loaded):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOAD_S), informers().client(self.config) as client:
+                    streams = self._new_streams(client)
+                    await streams.load()
+                    self._streams = streams
+        if self._streams is not None:
+            self.write(self._streams.notes)
+
+    async def _run(self, config: ClusterConfig) -> None:
+        from airflow_provider_gangjobs.cluster.informer import informers
+
+        try:
+            async with informers().client(config) as client:
+                streams = self._new_streams(client)
+                streams.observe(list(self._deleted.values()))
+                self._streams = streams
+                if self._has_streams is not None:
+                    self._has_streams.set()
+                try:
+                    await streams.run()
+                finally:
+                    await self._save()
+        except Exception:  # a defect of a stream must not end the wait for the gang
+            self._log.exception("The logs of gang %s are not streamed any more", self._args.ref)
+
+    def _new_streams(self, client: Client) -> GangStreams:
+        from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
+        from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
+
+        args = self._args
+        # Each deferral of a try has a trigger of its own, whose log may replace the log of the one before.
+        store = PositionStore(client, args.ref, f"{args.claim}/{args.tracking_errors}")
+        return GangStreams(
+            client,
+            args.ref,
+            args.stream_ranks,
+            store,
+            output=self,
+            mask=mask,
+            bytes_max=args.stream_bytes_max,
+            kept=Logs(args.kept_logs),
+            kept_bytes_max=max(args.kept_bytes_max, args.stream_bytes_max),
+        )
+
+    async def _save(self) -> None:
+        if self._saves and self._streams is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_S):
+                    await self._streams.save()
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Write lines of a stream into the log of the task."""
+        for line in lines:
+            self._log.info("%s", line)
+
+    async def wait_until_free(self) -> None:
+        """Wait until the triggerer can write further lines without blocking its event loop."""
+        await log_channel().wait_until_free()
+
+    async def drain(self, within_s: float) -> bool:
+        """Wait at most this long until Airflow has read all lines of this process. Return false if it may not have."""
+        return await log_channel().drain(within_s)

@@ -1,0 +1,166 @@
+"""Metrics of a triggerer, through Airflow's own `Stats`: statsd, Datadog or OpenTelemetry, as `[metrics]` configures.
+
+The metrics come from the statistics that informers, clients and harvesters keep anyway. They are collected at intervals
+and not per event, and sent from a thread, so that a slow or broken metrics server delays no gang. `docs/operations.md`
+lists the metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import Counter
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from airflow_provider_gangjobs.cluster.informer import InformerStatistics
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 15.0
+"""Most metrics servers read their data at this interval."""
+PREFIX: Final = "gangjobs."
+INFORMER_COUNTERS: Final = (
+    "lists",
+    "watches_opened",
+    "events",
+    "bookmarks",
+    "back_offs",
+    "decode_errors",
+    "index_errors",
+)
+HARVEST_COUNTERS: Final = ("recorded", "released", "failures")
+
+
+class StatsSink(Protocol):
+    """The part of Airflow's `Stats` that this module uses."""
+
+    def incr(self, stat: str, count: int, /) -> None:
+        """Add `count` to a counter."""
+
+    def gauge(self, stat: str, value: float, /) -> None:
+        """Set a gauge."""
+
+
+def report_metrics() -> AbstractContextManager[None]:
+    """Return a context manager that counts one waiting trigger and reports the metrics of the running loop."""
+    return loop_local(_PeriodicReporter)
+
+
+class Sample(Struct, frozen=True):
+    """The statistics of one moment: gauges rise and fall, counters only rise."""
+
+    gauges: Mapping[str, float]
+    counters: Mapping[tuple[str, str], float]
+    """Value by (source, name). The source is the informer or client that counts."""
+
+
+class DeltaReporter:
+    """Sends the gauges of a sample, and how much each counter has risen since the sample before."""
+
+    def __init__(self) -> None:
+        self._last_counters: Mapping[tuple[str, str], float] = {}
+
+    def send(self, sample: Sample, sink: StatsSink) -> None:
+        """Send a sample. A counter that is lower than before belongs to a new source, so its whole value is added."""
+        for name, value in sample.gauges.items():
+            sink.gauge(PREFIX + name, value)
+        added: Counter[str] = Counter()
+        for (source, name), value in sample.counters.items():
+            before = self._last_counters.get((source, name), 0)
+            added[name] += int(value) - int(before if value >= before else 0)
+        self._last_counters = sample.counters
+        for name, count in added.items():
+            if count:
+                sink.incr(PREFIX + name, count)
+
+
+class _PeriodicReporter(AbstractContextManager[None]):
+    """Reports the metrics of one event loop while triggers wait on the loop, and once more when the last one ends."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._reporter = DeltaReporter()
+        self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        self._waiting += 1
+        self._idle.clear()
+        if self._task is None or self._task.done():
+            # The task gets an empty context: a triggerer routes log lines by a context variable of the trigger, and
+            # the task outlives the trigger that starts it.
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name="metrics of gangs", context=contextvars.Context()
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self._idle.set()
+
+    async def _run(self) -> None:
+        warned = False
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), INTERVAL_S)
+            sample = collect_sample(self._waiting)
+            try:
+                await asyncio.to_thread(_send, self._reporter, sample)
+            except Exception as error:  # a metrics library may raise anything, and the triggers must go on
+                log.log(logging.DEBUG if warned else logging.WARNING, "The metrics of gangs were not sent: %r", error)
+                warned = True
+            if self._idle.is_set():
+                return
+
+
+def _send(reporter: DeltaReporter, sample: Sample) -> None:
+    try:
+        from airflow.observability.stats import Stats
+    except ImportError:  # Airflow before 3.2
+        from airflow.stats import Stats  # type: ignore[assignment]
+    reporter.send(sample, Stats)
+
+
+def collect_sample(waiting: int) -> Sample:
+    """Return the statistics of the running loop.
+
+    :param waiting: The number of triggers that wait on the loop.
+    """
+    from airflow_provider_gangjobs.cluster.informer import informers
+    from airflow_provider_gangjobs.sweeping.sweeper import sweep_totals
+    from airflow_provider_gangjobs.tracking.harvest.harvester import harvest_totals
+
+    statistics = informers().statistics()
+    harvest = harvest_totals().statistics()
+    counters: dict[tuple[str, str], float] = {
+        (source, name): getattr(informer, name) for source, informer in statistics.items() for name in INFORMER_COUNTERS
+    }
+    counters |= {(source, "back_off_ms"): informer.back_off_s * 1000 for source, informer in statistics.items()}
+    for source, client in informers().client_statistics().items():
+        counters[source, "request_retries"] = client.retries
+        counters[source, "credential_renewals"] = client.renewals
+        counters |= {(source, f"requests.{verb}"): count for verb, count in client.requests.items()}
+    counters |= {("", f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
+    counters |= {("", f"sweep.{name}"): count for name, count in sweep_totals().statistics().items()}
+    gauges = {"triggers": waiting, "harvest.backlog": harvest.backlog, **_informer_gauges(statistics.values())}
+    return Sample(gauges, counters)
+
+
+def _informer_gauges(informers: Collection[InformerStatistics]) -> dict[str, float]:
+    return {
+        "informers": len(informers),
+        "informers_in_trouble": sum(one.problem is not None or not one.synced for one in informers),
+        "informers_polling": sum(one.polling for one in informers),
+        "watches_open": sum(one.watches_open for one in informers),
+        "objects": sum(one.objects for one in informers),
+        "staleness_s": round(max((one.staleness_s for one in informers if one.synced), default=0.0), 1),
+    }

@@ -1,0 +1,160 @@
+"""Waits in the triggerer until the pods of an earlier attempt have ended, before another attempt is submitted.
+
+Airflow runs the submission again after the event, and the submission looks for itself. So the event only says why the
+wait is over, and a fault of this process does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow_provider_gangjobs.airflow_api.error_log import log_failure
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
+    CLOCK_WITHIN_S,
+    CONNECTION_MAX_AGE_S,
+    CONNECTION_READ_FOR_S,
+    shared_service,
+)
+from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.cluster.clock import ServerClock
+
+PAUSE_BASE_S: Final = 2.0
+PAUSE_CAP_S: Final = 30.0
+"""Two requests for each look. Most grace periods are half a minute long."""
+REPEAT_LOG_S: Final = 600.0
+
+
+class WaitEnd(StrEnum):
+    """Why the wait is over. The values are part of events."""
+
+    GONE = "gone"
+    """No pod of the earlier attempt runs."""
+    TIMEOUT = "timeout"
+    """A time limit of the task has passed."""
+    ERROR = "error"
+    """This process cannot look for the pods."""
+
+
+async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, Any]:
+    """Wait until no pod of the gang runs, and return the payload of an event.
+
+    The wait ends at the deadline of the task, or after the `assemble_timeout` of the new attempt. The function raises
+    only when it is cancelled.
+
+    :param args: The earlier attempt, and the time limits of the task.
+    """
+    began = _monotonic()
+    wait = _PreviousWait(args, log)
+    end, reason = WaitEnd.GONE, ""
+    try:
+        async with asyncio.timeout(wait.remaining().seconds) as timeout:
+            wait.timeout = timeout
+            await wait.run()
+    except Exception as error:  # a secrets backend may raise anything, also a TimeoutError
+        if isinstance(error, TimeoutError) and timeout.expired():
+            end, reason = WaitEnd.TIMEOUT, wait.remaining().limited_by
+        else:
+            log_failure(log, error, f"The pods of gang {args.ref} cannot be looked for in this process")
+            end, reason = WaitEnd.ERROR, type(error).__name__
+    waited_s = round(_monotonic() - began, 1)
+    return {
+        "v": 1,
+        "status": str(end),
+        "reason": reason,
+        "gang": str(args.ref),
+        "pods": wait.pods,
+        "waited_s": waited_s,
+    }
+
+
+def _monotonic() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class _Remaining(NamedTuple):
+    """The time limit that passes first."""
+
+    seconds: float | None
+    """How long it takes until the limit has passed; `None` if there is no limit."""
+    limited_by: str
+    """Name of the parameter that sets the limit."""
+
+
+class _PreviousWait:
+    def __init__(self, args: TriggerArgs, log: Logger) -> None:
+        self._args = args
+        self._log = log
+        self._logged: tuple[int, float] = (0, 0.0)
+        self._began = _monotonic()
+        self._clock: ServerClock | None = None
+        self.timeout: asyncio.Timeout | None = None
+        self.pods: int | None = None
+        """How many pods of the gang had not ended when they were last counted; `None` if they were never counted."""
+
+    def remaining(self) -> _Remaining:
+        """Return the time limit that passes first.
+
+        The deadline of the task is a time of the API server. Until that is known, the local clock counts, which may be
+        ahead, so the wait then lasts at least `CLOCK_WITHIN_S`.
+        """
+        limits = []
+        if self._args.deadline is not None:
+            now_s = self._clock.now().timestamp() if self._clock else time.time()
+            at_least_s = 0.0 if self._clock else CLOCK_WITHIN_S
+            limits.append(_Remaining(max(self._args.deadline - now_s, at_least_s), "execution_timeout"))
+        if self._args.assemble_timeout_s is not None:
+            left_s = self._args.assemble_timeout_s - (_monotonic() - self._began)
+            limits.append(_Remaining(max(left_s, 0.0), "assemble_timeout"))
+        return min(limits, default=_Remaining(None, ""))
+
+    async def run(self) -> None:
+        """Count the pods until none is left.
+
+        Raises:
+            Exception: the pods cannot be counted.
+        """
+        backoff = Backoff(Clock(), base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        while (pods := await self._count()) > 0:
+            self._report(pods)
+            await asyncio.sleep(backoff.next())
+        self.pods = 0
+        self._log.info("The pods of gang %s, the previous attempt, have ended", self._args.ref)
+
+    async def _count(self) -> int:
+        from airflow_provider_gangjobs.tracking.retry_until_answered import retry_until_answered
+
+        config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
+        async with shared_service(config) as gangs:
+            pods = await retry_until_answered(
+                lambda: gangs.release_and_count_running(self._args.ref), clock=gangs.client.clock
+            )
+            self._apply_server_clock(gangs.client.server_clock)
+        return pods
+
+    def _apply_server_clock(self, clock: ServerClock) -> None:
+        """Move the timeout to the deadline by the clock of the API server, when that clock becomes known."""
+        if self._clock is not None or not clock.is_known:
+            return
+        self._clock = clock
+        seconds = self.remaining().seconds
+        if seconds is not None and self.timeout is not None and not self.timeout.expired():
+            self.timeout.reschedule(_monotonic() + seconds)
+
+    def _report(self, pods: int) -> None:
+        now = _monotonic()
+        self.pods = pods
+        if pods != self._logged[0] or now - self._logged[1] >= REPEAT_LOG_S:
+            self._logged = (pods, now)
+            message = "The next attempt waits for the pods of gang %s, the previous attempt: %d have not ended"
+            self._log.info(message, self._args.ref, pods)
+
+
+__all__ = ["WaitEnd", "wait_for_previous_pods"]

@@ -1,0 +1,163 @@
+"""Delete a submission by its id. A gang that runs is halted first, and the deletion waits for its pods.
+
+The steps for each Job have a fixed order, so that after a crash at any point the next deletion finds what is left:
+
+1. Halt the gang, if it has not ended.
+2. Remove the provider's finalizer from the pods, until no pod has it and the pods of a halted gang have ended.
+3. Delete the objects of the submission: groups, Service, files, ledger. Or delete the Job, which owns these objects.
+4. Label a Job that is kept as dropped. From then on the id is free.
+
+The Jobs of a submission.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource
+from airflow_provider_gangjobs.ending.conditional_deletion import remove_if, remove_job_if
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.exceptions.submission import DELETION
+from airflow_provider_gangjobs.gang.identity import (
+    OperationKey,
+    gang_selector,
+    is_owned_by,
+    parse_default_trigger_id,
+    submission_selector,
+)
+from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
+from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.jobs.role_jobs import end_roles
+from airflow_provider_gangjobs.kube.views import PodView, view
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.jobs.retrying_requests import Objects
+    from airflow_provider_gangjobs.kube.views import Object
+
+
+def selector_of(trigger_id: str) -> str:
+    """Return the label selector of all Jobs of an id, which a client chose or which is the default id of a task."""
+    digest, attempt = parse_default_trigger_id(trigger_id) or (OperationKey(trigger_id).digest, None)
+    return submission_selector(digest, attempt)
+
+
+async def jobs_of(requests: RetryingRequests, trigger_id: str) -> Objects:
+    """Return all Jobs of an id, the newest attempt first. Sends one request."""
+    jobs = await requests.list(JOBS, selector_of(trigger_id))
+    return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
+
+
+async def delete_submission(
+    client: ClientProtocol,
+    trigger_id: str,
+    *,
+    namespace: str,
+    release: Callable[[GangRef], Awaitable[object]],
+    job: bool = False,
+    timeout_s: float,
+    clock: Clock | None = None,
+) -> tuple[GangRef, ...]:
+    """Delete a submission. Returns the Jobs that the submission had. Safe to repeat, also after a failure.
+
+    :param release: Removes the provider's finalizer from the pods of a gang.
+    :param job: Also delete the Jobs.
+    :param timeout_s: How many seconds to wait for the pods of a gang.
+
+    Raises:
+        SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
+    """
+    requests = RetryingRequests(client, namespace, clock=clock)
+    try:
+        jobs = [await requests.read_gang(found) for found in await jobs_of(requests, trigger_id)]
+        for stored in jobs:
+            await _halt_and_release(requests, stored, release, timeout_s)
+            await (_delete_ended_job(requests, stored.ref) if job else _delete_owned_objects(requests, stored))
+    except ClusterError as error:
+        where = f"{namespace}/{trigger_id}"
+        step = "delete the objects of the submission"
+        raise SubmissionFailed(where, step, str(error), error.transient, operation=DELETION) from error
+    return tuple(stored.ref for stored in jobs)
+
+
+async def _halt_and_release(
+    requests: RetryingRequests, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float
+) -> None:
+    """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
+    ref, state = job.ref, job_state(job)
+    is_unfinished = state in {JobState.LIVE, JobState.HALTED}
+    if state is JobState.LIVE:
+        await requests.jobs(ref).halt(job, DELETION_HALT_REASON)
+    if is_unfinished and job.has_roles:
+        await end_roles(requests, ref)
+    deadline = requests.clock.monotonic() + timeout_s
+    backoff = requests.backoff()
+    while True:
+        await release(ref)
+        pods = [view(PodView, pod) for pod in await requests.list(PODS, gang_selector(ref.name))]
+        if not any(is_held(pod) or (is_unfinished and not is_terminal(pod)) for pod in pods):
+            return
+        if requests.clock.monotonic() >= deadline:
+            cause = f"Some pods still ran, or could not be released, after {timeout_s:g} s"
+            advice = (
+                "Check the nodes of the pods, then delete the submission again: the deletion continues where it stopped"
+            )
+            step = "wait for its pods to be gone"
+            raise SubmissionFailed(str(ref), step, cause, advice=advice, operation=DELETION)
+        await requests.clock.sleep(backoff.next())
+
+
+async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
+    """Delete the Job, unless the Job is live again in the version that the server would delete."""
+    removal = await remove_job_if(requests, ref, lambda job: job_state(job) is not JobState.LIVE)
+    if removal.kept is not None:
+        cause = "The Job was started again in the meantime"
+        advice = "Delete the submission again"
+        raise SubmissionFailed(str(ref), "delete its Job", cause, advice=advice, operation=DELETION)
+
+
+async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:
+    """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
+    for resource in groups_of(job):
+        await _delete_owned(requests, resource, job)
+    await _delete_owned(requests, SERVICES, job)
+    for config_map in await requests.list(CONFIGMAPS, gang_selector(job.ref.name)):
+        await _delete_if_owned(requests, CONFIGMAPS, config_map, job)
+    await requests.jobs(job.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+
+
+def groups_of(job: Job) -> tuple[Resource, ...]:
+    """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
+    decision = PlacementDecision.parse(job.decision or "off")
+    scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
+    return tuple(Resource(*kind) for kind in reversed(scheduler.objects)) if scheduler else ()
+
+
+async def _delete_owned(requests: RetryingRequests, resource: Resource, job: Job) -> None:
+    stored = await requests.find(resource, job.ref.name)
+    if stored is not None:
+        await _delete_if_owned(requests, resource, stored, job)
+
+
+async def _delete_if_owned(requests: RetryingRequests, resource: Resource, stored: Object, job: Job) -> None:
+    metadata = stored["metadata"]
+    await remove_if(
+        requests,
+        resource,
+        metadata["name"],
+        metadata["uid"],
+        lambda version: is_owned_by(version["metadata"], job.ref.uid),
+        seen=stored,
+    )

@@ -1,0 +1,177 @@
+"""Half-submitted gangs: complete or remove the gangs whose submission stopped half-way and was not continued.
+
+A suspended Job has no deadline and no time to live, so without the cleanup it would stay forever. The cleanup may run
+anywhere, at any time, and twice at once. Each of its actions begins with a patch that the server applies only if the
+Job has not changed since the cleanup read it. So a submitter that continues in the meantime wins, and the cleanup
+changes no gang that runs.
+
+The rule is `decide_cleanup`. A half-submitted gang of a task is removed, because nobody waits for it: the next try of
+the task submits a complete gang. A half-submitted gang of a chosen id is started if all its objects exist and its roles
+are not the Jobs of a JobSet, because its client may still ask for the id. Otherwise the gang is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.preconditions import patch_unchanged
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
+from airflow_provider_gangjobs.ending.conditional_deletion import remove_job_if
+from airflow_provider_gangjobs.ending.delete_submission import groups_of
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS, is_owned_by
+from airflow_provider_gangjobs.gang.queues import queue_of_job
+from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
+from airflow_provider_gangjobs.gang.roles import role_job_name
+from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch, is_halted_by_cleanup
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.jobs.role_jobs import end_roles, start_role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime, timedelta
+
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.kube.views import Object
+
+log = logging.getLogger(__name__)
+
+
+class CleanupAction(StrEnum):
+    """What the cleanup does with a Job."""
+
+    LEAVE = "leave"
+    COMPLETE = "complete"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True)
+class CleanupReport:
+    """The result of a cleanup."""
+
+    looked_at: int = 0
+    gangs: dict[GangRef, CleanupAction] = field(default_factory=dict)
+    """The action for each half-submitted gang. After a dry run, the planned action."""
+    failures: dict[GangRef, str] = field(default_factory=dict)
+    """The gangs that could not be cleaned up, and why. The next cleanup tries again."""
+
+
+def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool:
+    """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
+    if job.is_started_by_others or not job.is_unstarted:
+        return False
+    if job_state(job) is JobState.HALTED:
+        return is_halted_by_cleanup(job)
+    assert job.created_at is not None, "a stored Job has a creation time"
+    return job_state(job) is JobState.LIVE and now - job.created_at >= older_than
+
+
+def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
+    """Return what to do with a half-submitted gang.
+
+    :param missing: Whether an object that the Job needs does not exist.
+    """
+    is_being_removed = job_state(job) is JobState.HALTED
+    is_of_task = job.task is not None
+    return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
+
+
+def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
+    """Return the objects that must exist before a Job may run, as resource and name.
+
+    :param pod: The spec of the Job's pods.
+    """
+    name = job.ref.name
+    for role in job.roles[1:]:
+        yield JOBS, role_job_name(name, role.name)
+    for resource in groups_of(job):
+        yield resource, name
+    if pod.get("subdomain") == name:
+        yield SERVICES, name
+    for volume in pod.get("volumes") or ():
+        if volume["name"] == FILES_VOLUME:
+            for source in [volume, *((volume.get("projected") or {}).get("sources") or ())]:
+                if "configMap" in source:
+                    yield CONFIGMAPS, source["configMap"]["name"]
+
+
+async def clean_up_half_submitted(
+    client: ClientProtocol,
+    *,
+    namespace: str | None,
+    older_than: timedelta,
+    now: Callable[[], datetime],
+    dry_run: bool = False,
+    clock: Clock | None = None,
+) -> CleanupReport:
+    """Complete or remove the half-submitted gangs of a namespace. Safe to repeat.
+
+    :param namespace: The namespace. None means the whole cluster.
+    :param older_than: Gangs whose Job was created more recently than this are left alone.
+    :param now: The time of the API server, which writes the creation times. It is read after the list.
+    :param dry_run: Only report what would be done.
+
+    Raises:
+        ClusterError: the Jobs could not be listed.
+    """
+    jobs = await client.list(JOBS, namespace, label_selector=ALL_GANGS)
+    at = now()
+    report = CleanupReport(looked_at=len(jobs))
+    for stored in jobs:
+        job = read_job(stored)
+        if not is_half_submitted(job, now=at, older_than=older_than):
+            continue
+        ref = job.ref
+        requests = RetryingRequests(client, ref.namespace, clock=clock)
+        try:
+            action = decide_cleanup(job, missing=await _is_incomplete(requests, job, stored))
+            done = dry_run or await _HANDLERS[action](requests, stored)
+        except ClusterError as error:
+            report.failures[ref] = str(error)
+        else:
+            report.gangs[ref] = action if done else CleanupAction.LEAVE
+            log.info("Cleanup of half-submitted gang %s: %s", ref, report.gangs[ref])
+    return report
+
+
+async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -> bool:
+    if job.has_job_set:  # the UIDs of the Jobs of the JobSet are noted by the last step
+        return True
+    for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
+        one = await requests.find(resource, name)
+        is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)
+        if one is None or not (is_shared or is_owned_by(one["metadata"], job.ref.uid)):
+            return True
+    return False
+
+
+async def _complete(requests: RetryingRequests, stored: Object) -> bool:
+    job = read_job(stored)
+    if job.has_roles:
+        for one in (await requests.read_gang(stored)).jobs[1:]:
+            await start_role(requests, one.metadata.name, one.metadata.uid, one.metadata.generation)
+    return await patch_unchanged(requests.client, JOBS, stored["metadata"], queue_of_job(job).start_patch(job))
+
+
+async def _remove(requests: RetryingRequests, stored: Object) -> bool:
+    job = read_job(stored)
+    # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
+    # has changed the Job, and then this patch does not apply.
+    marked = job_state(job) is JobState.HALTED or await patch_unchanged(
+        requests.client, JOBS, stored["metadata"], halt_patch(CLEANUP_HALT_REASON, job)
+    )
+    if marked and job.has_roles:
+        # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
+        await end_roles(requests, job.ref)
+        return (await remove_job_if(requests, job.ref, lambda _: True)).deleted
+    return marked and await requests.remove(JOBS, job.ref.name, job.ref.uid)
+
+
+_HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

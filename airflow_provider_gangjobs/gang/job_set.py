@@ -1,0 +1,130 @@
+"""The state of a JobSet, read as one Job, so that the rules about the end of a Job hold for it. Pure.
+
+The controller of JobSets writes one condition at the end (`api/jobset/v1alpha2` of kubernetes-sigs/jobset):
+
+    condition of the JobSet   condition of the Job
+    -----------------------   --------------------
+    Completed                 Complete
+    Failed                    Failed
+
+Why a JobSet failed, from its Jobs and their pods. Pure.
+
+When a Job of a JobSet fails, the controller of JobSets deletes the Jobs that still run. The Jobs that have failed and
+their pods stay until the JobSet is deleted.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
+from airflow_provider_gangjobs.gang.outcome.summary import failures_first
+from airflow_provider_gangjobs.gang.state.job import Job
+from airflow_provider_gangjobs.gang.state.pods import has_ended
+from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.views import JobMeta, JobSpec, JobStatus, JobView, find_true_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import JobSetView, PodView, ReplicatedJob
+
+__all__ = ["describe_failure", "describe_progress", "jobs_of", "read_job_set"]
+
+
+_CONDITIONS: Final = {"Completed": "Complete", "Failed": "Failed"}
+
+
+def read_job_set(seen: JobSetView) -> Job:
+    """Return a JobSet as one Job, with the conditions that say how it has ended."""
+    metadata = JobMeta(
+        name=seen.metadata.name,
+        namespace=seen.metadata.namespace,
+        uid=seen.metadata.uid,
+        generation=seen.metadata.generation,
+        creation_timestamp=seen.metadata.creation_timestamp,
+        deletion_timestamp=seen.metadata.deletion_timestamp,
+        deletion_grace_period_seconds=seen.metadata.deletion_grace_period_seconds,
+    )
+    ends = (replace(item, type=_CONDITIONS[item.type]) for item in seen.status.conditions if item.type in _CONDITIONS)
+    status = JobStatus(conditions=tuple(ends))
+    return Job(JobView(metadata=metadata, spec=JobSpec(suspend=seen.spec.suspend), status=status))
+
+
+def describe_progress(seen: JobSetView | None, name: str) -> str:
+    """Return a line for people about a JobSet that has not ended, or does not exist yet.
+
+    :param name: Namespace and name of the JobSet.
+    """
+    if seen is None:
+        return f"JobSet {name} does not exist yet"
+    restarts = seen.status.restarts
+    again = f", after {pluralize(restarts, 'restart')}" if restarts else ""
+    if seen.spec.suspend:
+        return f"JobSet {name} is suspended{again}"
+    parts = ", ".join(_describe_role(seen, role) for role in seen.spec.replicated_jobs)
+    return f"JobSet {name} is under way{again}: {parts}"
+
+
+def _describe_role(seen: JobSetView, role: ReplicatedJob) -> str:
+    found = next((item for item in seen.status.replicated_jobs_status if item.name == role.name), None)
+    ready, succeeded = (found.ready, found.succeeded) if found else (0, 0)
+    done = f", {succeeded} complete" if succeeded else ""
+    return f"{role.name} {ready + succeeded} of {pluralize(role.replicas, 'Job')} ready{done}"
+
+
+PODS_SHOWN_MAX: Final = 3
+
+
+def jobs_of(uid: str, jobs: Iterable[JobView]) -> list[JobView]:
+    """Return the Jobs that a JobSet controls, of the Jobs with its name in their label.
+
+    :param uid: UID of the JobSet.
+    """
+    return [job for job in jobs if job.metadata.is_owned_by(uid)]
+
+
+def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[str, str]:
+    """Return which Job failed first and how its pods ended, and what to do about it. Both are empty if no Job failed.
+
+    :param jobs: The Jobs of the JobSet.
+    :param pods: The pods of these Jobs. Other pods are ignored.
+    """
+    failed = sorted((job for job in jobs if find_true_condition(job.status.conditions, "Failed")), key=_failed_at)
+    if not failed:
+        return "", ""
+    first = failed[0]
+    found = find_true_condition(first.status.conditions, "Failed")
+    assert found is not None, "the Job was selected by this condition"
+    also = f" {len(failed) - 1} more failed after it." if len(failed) > 1 else ""
+    why = ": ".join(filter(None, (found.reason, found.message)))
+    outcomes = _failures(pod for pod in pods if pod.metadata.is_owned_by(first.metadata.uid))
+    diagnoses = [diagnose_outcome(outcome) for outcome in outcomes[:PODS_SHOWN_MAX]]
+    more = len(outcomes) - len(diagnoses)
+    ends = "; ".join((*(each.summary for each in diagnoses), *((f"{more} more pods failed",) if more else ())))
+    text = f"Job {first.metadata.name} failed first ({why}).{also} {_capitalized(ends)}".rstrip()
+    return text, diagnoses[0].remedy.replace("this rank", "this pod") if diagnoses else ""
+
+
+def _failures(pods: Iterable[PodView]) -> list[Outcome]:
+    """Return how pods ended that have not succeeded, in the order of their ends.
+
+    Several Jobs have pods with the same completion index, so messages name the pods.
+    """
+    outcomes = [replace(outcome_of(pod), rank=None) for pod in pods if has_ended(pod)]
+    failures = [outcome for outcome in outcomes if outcome.outcome is not OutcomeKind.SUCCEEDED]
+    return failures_first(failures, len(failures))
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _failed_at(job: JobView) -> datetime:
+    found = find_true_condition(job.status.conditions, "Failed")
+    return (found.last_transition_time if found else None) or datetime.max.replace(tzinfo=UTC)

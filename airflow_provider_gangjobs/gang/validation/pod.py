@@ -1,0 +1,240 @@
+"""Resources: quantities are valid, limits are not below requests, and devices are whole numbers.
+
+Volumes, mounts and files: each mount has a volume, each path has one mount, and files fit into a ConfigMap.
+
+Environment variables: every value is text, every name is unique, and no variable of the gang is set.
+
+Kubernetes accepts text only. YAML 1.1 reads some unquoted texts as booleans, octal numbers or sexagesimal numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.labels import (
+    ENV_ATTEMPT,
+    ENV_FILES,
+    ENV_INSTALLATION,
+    ENV_RANK_OFFSET,
+    ENV_RESULT_PATH,
+    ENV_ROLE,
+    ENV_ROLE_RANK,
+    ENV_ROLE_SIZE,
+    ENV_SIZE,
+    FILES_PATH,
+)
+from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
+from airflow_provider_gangjobs.gang.render.rendezvous import RENDEZVOUS_ENV
+from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
+from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
+from airflow_provider_gangjobs.kube import names, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
+
+
+_STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_HUGEPAGES: Final = "hugepages-"
+_NATIVE_DOMAIN: Final = "kubernetes.io/"
+_REMEDIES: Final = {"gpu": "Name the device, e.g. nvidia.com/gpu", "mem": "Write memory"}
+
+Amounts = dict[str, Decimal]
+
+
+def check_resources(parsed: ParsedSpec) -> Iterator[Problem]:
+    """Check the requests and limits of every container."""
+    for path, container in parsed.containers():
+        resources = container.get("resources", {})
+        named = path.endswith(".containers[0]") and parsed.spec.resources is not None
+        yield from _container("resources" if named else f"{path}.resources", resources)
+
+
+def _container(path: str, resources: Mapping[str, Any]) -> Iterator[Problem]:
+    amounts: dict[str, Amounts] = {"requests": {}, "limits": {}}
+    found: dict[str, Problem] = {}
+    for part, read in amounts.items():
+        for name, value in resources.get(part, {}).items():
+            problem = _problem(path, part, name, value)
+            if problem is None:
+                read[name] = quantity.parse(value)
+            else:
+                found.setdefault(name, problem)
+    yield from found.values()
+    yield from _between(path, amounts["requests"], amounts["limits"])
+
+
+def _problem(path: str, part: str, name: str, value: Any) -> Problem | None:
+    at = f"{path}.{part}.{name}"
+    if not _is_known(name):
+        wrong = names.problem_with_qualified_name(name) if "/" in name else f"{name!r} is not a resource"
+        return Problem(at, wrong or "", _REMEDIES.get(name, "Use cpu, memory, ephemeral-storage or <domain>/<name>"))
+    try:
+        amount = quantity.parse(value)
+    except (ValueError, TypeError):
+        return Problem(at, f"{value!r} is not a quantity", "Write a number such as 2, 500m or 4Gi")
+    if amount < 0:
+        return Problem(at, f"{value!r} is negative", "Give 0 or more")
+    if is_extended(name) and amount != amount.to_integral_value():
+        return Problem(at, f"{value!r} is not whole, and a device cannot be divided", "Give a whole number")
+    return None
+
+
+def _between(path: str, requests: Amounts, limits: Amounts) -> Iterator[Problem]:
+    for name, requested in requests.items():
+        limit = limits.get(name)
+        if limit is None and is_extended(name):
+            yield Problem(f"{path}.limits.{name}", "is missing, and a device needs it", f"Set it to {requested}")
+        elif limit is not None and is_extended(name) and requested != limit:
+            yield Problem(f"{path}.requests.{name}", f"{requested} is not the limit {limit}", "Make them equal")
+        elif limit is not None and requested > limit:
+            yield Problem(f"{path}.requests.{name}", f"{requested} is above the limit {limit}", "Raise the limit")
+
+
+def is_extended(name: str) -> bool:
+    """Return whether a resource is an extended resource, such as a device, which is never divided or overcommitted."""
+    return "/" in name and not name.startswith(_NATIVE_DOMAIN)
+
+
+def _is_known(name: str) -> bool:
+    if "/" in name:
+        return names.problem_with_qualified_name(name) is None
+    return name in _STANDARD or name.startswith(_HUGEPAGES)
+
+
+def check_volumes(parsed: ParsedSpec) -> Iterator[Problem]:
+    """Check that every mounted volume exists once, and that each path is mounted once."""
+    volumes = [volume.get("name") for volume in parsed.pod.get("volumes", [])]
+    for name, count in Counter(map(str, volumes)).items():
+        if count > 1:
+            yield Problem(f"{TEMPLATE}.spec.volumes", f"has {name!r} {count} times", "Keep one")
+    if parsed.spec.mounts_files and FILES_VOLUME in volumes:
+        yield Problem(f"{TEMPLATE}.spec.volumes", f"has {FILES_VOLUME!r}, which holds the files", "Rename it")
+    for path, container in parsed.containers():
+        for mount in container.get("volumeMounts", []):
+            yield from _mount(parsed, f"{path}.volumeMounts", mount, volumes)
+        paths = Counter(str(mount.get("mountPath")).rstrip("/") for mount in container.get("volumeMounts", []))
+        for mounted, count in paths.items():
+            if count > 1:
+                yield Problem(f"{path}.volumeMounts", f"has {mounted} {count} times", "Mount each path once")
+
+
+def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[Any]) -> Iterator[Problem]:
+    name, mounted = mount.get("name"), mount.get("mountPath")
+    if not isinstance(mounted, str) or not mounted:
+        yield Problem(path, f"has no mountPath for {name!r}", "Give a mountPath")
+    elif parsed.spec.mounts_files and mounted.rstrip("/") == FILES_PATH:
+        yield Problem(path, f"mounts {name!r} at {FILES_PATH}, where the files are", "Mount it elsewhere")
+    if name not in volumes:
+        yield Problem(path, f"mounts {name!r}, and no volume has this name", "Add it to volumes, or correct the name")
+
+
+def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
+    """Check that files fit into a ConfigMap, and that uploads are unique content ids."""
+    yield from problems_with_files(parsed.spec.files)
+    for index, content_id in enumerate(parsed.spec.uploads):
+        if not is_content_id(content_id):
+            yield Problem(
+                f"uploads[{index}]", f"is {content_id!r:.80}, which is not a content id", "Give what `upload` returned"
+            )
+    if len(parsed.spec.uploads) > UPLOADS_MAX:
+        yield Problem("uploads", f"are {len(parsed.spec.uploads)}, {UPLOADS_MAX} are allowed", "Upload files together")
+    elif len(set(parsed.spec.uploads)) < len(parsed.spec.uploads):
+        yield Problem("uploads", "name the same content twice", "Keep one")
+
+
+def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of files: names that are not keys of a ConfigMap, contents of a wrong type, and too much
+    data."""
+    size = 0
+    for name, content in files.items():
+        path = f"files.{name}"
+        if wrong := names.problem_with_config_map_key(name):
+            yield Problem(path, wrong, f"{FILES_PATH} has no subdirectories")
+        if not isinstance(content, (str, bytes)):
+            yield Problem(path, f"is {type(content).__name__}, not text or bytes", "Give its content")
+        else:
+            encoded = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+            size += len(name.encode()) + len(encoded)
+    if size > FILES_BYTES_MAX:
+        yield Problem("files", f"have {size} bytes in all, {FILES_BYTES_MAX} are allowed", "Put them into a volume")
+
+
+_SET_BY_THE_PROVIDER: Final = frozenset(
+    {
+        *(ENV_RESULT_PATH, ENV_FILES, ENV_ATTEMPT, ENV_SIZE, ENV_INSTALLATION),
+        *(ENV_ROLE, ENV_ROLE_RANK, ENV_ROLE_SIZE, ENV_RANK_OFFSET),
+    }
+)
+_FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})
+
+
+def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
+    """Check the `env` parameter, and env, command and args of every container that the user wrote."""
+    env = parsed.spec.env
+    if isinstance(env, Mapping):
+        for name, value in env.items():
+            yield from _name(parsed, f"env.{name}", name)
+            yield from _value_of_mapping(parsed, f"env.{name}", value)
+    elif env is not None:
+        yield from _list(parsed, "env", env)
+    for path, container in parsed.user_containers():
+        yield from _list(parsed, f"{path}.env", container.get("env") or ())
+    for path, container in parsed.user_containers():
+        for field in ("command", "args"):
+            for index, item in enumerate(container.get(field) or ()):
+                if not isinstance(item, str):
+                    yield parsed.user_manifest.not_text_problem(f"{path}.{field}[{index}]", item)
+
+
+def _value_of_mapping(parsed: ParsedSpec, path: str, value: Any) -> Iterator[Problem]:
+    if isinstance(value, Mapping):
+        if set(value) != {"valueFrom"} or not isinstance(value["valueFrom"], Mapping):
+            yield Problem(path, f"is a dict of {', '.join(map(str, value)) or 'nothing'}", _VALUE_REMEDY)
+    elif value is None:
+        yield Problem(path, "is None", 'Leave it out, or write "" for an empty text')
+    elif not isinstance(value, str):
+        yield parsed.user_manifest.not_text_problem(path, value)
+
+
+_VALUE_REMEDY: Final = 'Give text, or {"valueFrom": {"secretKeyRef": ...}} or another source'
+
+
+def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    seen: set[Any] = set()
+    for index, item in enumerate(env):
+        at = f"{path}[{index}]"
+        name = item.get("name")
+        if name is None:
+            yield Problem(f"{at}.name", "is missing", "Name the variable")
+            continue
+        if not isinstance(name, str):
+            yield parsed.user_manifest.not_text_problem(f"{at}.name", name)
+            continue
+        if name in seen:
+            yield Problem(at, f"defines {name} a second time", "Keep one of the two")
+        seen.add(name)
+        yield from _name(parsed, at, name)
+        value = item.get("value")
+        if value is not None and not isinstance(value, str):
+            yield parsed.user_manifest.not_text_problem(f"{at}.value", value)
+        if value is not None and "valueFrom" in item:
+            yield Problem(at, f"gives {name} both a value and a source", "Keep value or valueFrom")
+        if unknown := sorted(set(item) - _FIELDS):
+            yield Problem(
+                at, f"has {', '.join(unknown)}, which is not a field of an environment variable", _VALUE_REMEDY
+            )
+
+
+def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
+    if wrong := names.problem_with_env_name(name):
+        yield Problem(path, wrong, "Rename the variable")
+    elif name in _SET_BY_THE_PROVIDER:
+        yield Problem(path, f"{name} is set by the provider for every rank", "Remove it")
+    elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
+        yield Problem(path, f"{name} is set by the rendezvous", "Remove it, or set rendezvous=False")

@@ -1,0 +1,183 @@
+"""The claim: the annotation that names the task instance that is responsible for a gang.
+
+A kill reads the claim first, so a kill by a former owner does nothing. A task instance that adopts a gang takes the
+claim with a patch that carries the resourceVersion of the Job that it has read. So of two task instances that adopt
+the same gang, the second has read what the first has written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_DELIVERED,
+    ANNOTATION_MAX_TRIES,
+    ANNOTATION_WAIT_UNTIL,
+    LABEL_INSTALLATION,
+)
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.jobs.read import get_main_job
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.kube.names import annotation_pointer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.render.time_limit import TimeLimit
+    from airflow_provider_gangjobs.gang.spec import Policies
+    from airflow_provider_gangjobs.kube.views import Object
+
+
+async def take_claim(
+    requests: RetryingRequests,
+    stored: Object,
+    claim_id: str,
+    *,
+    installation: str,
+    policies: Policies | None,
+    limit: TimeLimit | None,
+    max_tries: int | None = None,
+) -> Object:
+    """Make `claim_id` responsible for the gang of a Job that was just read. Return the Job as the server stored it.
+
+    The gang also gets the policies and the time limit of its new owner.
+
+    Raises:
+        RestartSubmission: the Job has changed, or it is unknown whether the claim was taken.
+        ClusterError: the server refused the request.
+    """
+    # A process that resumes a task does not take claims, and would pay for the imports.
+    from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption
+    from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
+    from airflow_provider_gangjobs.jobs.role_jobs import extend_time_limits
+
+    if read_job(stored).holds_claim(claim_id):
+        return stored
+    name = stored["metadata"]["name"]
+    try:
+        patch = claim_patch(stored, claim_id, installation=installation, policies=policies, max_tries=max_tries)
+        gang = await requests.read_gang(stored)
+        limit_patch = limit_patch_on_adoption(gang, limit)
+        if limit_patch:
+            patch["metadata"]["annotations"] |= limit_patch["metadata"]["annotations"]
+            if not gang.has_job_set:
+                patch["spec"] = limit_patch["spec"]
+        claimed = await requests.patch_job(name, patch)
+        limit_s = limit_patch["spec"]["activeDeadlineSeconds"] if limit_patch else gang.active_deadline_s
+        if gang.has_roles and (limit_patch or gang.time_limit is not None):
+            await extend_time_limits(requests, gang, limit_s)
+        return claimed
+    except ClusterError as error:
+        if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
+            raise RestartSubmission(f"Job {name} changed while it was adopted: {error}") from error
+        raise
+
+
+def claim_patch(
+    job: Object,
+    claim_id: str,
+    *,
+    installation: str = "",
+    policies: Policies | None = None,
+    max_tries: int | None = None,
+) -> Object:
+    """Return the merge patch that gives the Job to `claim_id`, if the Job has not changed since it was read.
+
+    :param installation: Id of the Airflow installation of the new owner.
+    :param policies: Policies of the new owner. By default those of the Job stay.
+    :param max_tries: `max_tries` of the new owner. By default that of the Job stays.
+    """
+    # A process that resumes a task does not claim, and would pay for the import.
+    from airflow_provider_gangjobs.gang.render.job import policy_annotations
+
+    metadata = job["metadata"]
+    annotations: Object = {ANNOTATION_CLAIM: claim_id}
+    if policies:
+        annotations |= {ANNOTATION_WAIT_UNTIL: None, **policy_annotations(policies)}
+    if max_tries is not None:
+        annotations[ANNOTATION_MAX_TRIES] = str(max_tries)
+    if read_job(job).is_delivered:  # the gang was handed over, and has an owner again
+        annotations[ANNOTATION_DELIVERED] = None
+    patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}
+    return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
+
+
+async def holds_claim(client: ClientProtocol, ref: GangRef, claim_id: str) -> bool:
+    """Return whether `claim_id` is responsible for the gang. Returns false if the Job is gone.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    job = await get_main_job(client, ref)
+    return job is not None and job.holds_claim(claim_id)
+
+
+async def is_gone(client: ClientProtocol, ref: GangRef) -> bool:
+    """Return whether no Job of this uid exists.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    return await get_main_job(client, ref) is None
+
+
+async def mark_delivered(client: ClientProtocol, ref: GangRef, *, at: datetime) -> bool:
+    """Mark the outcome as delivered, so that the next submission is a new attempt. Returns false if the Job is gone."""
+    mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
+    return await RetryingRequests(client, ref.namespace).jobs(ref).patch(mark)
+
+
+async def mark_delivered_by(
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
+) -> Object | None:
+    """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
+    mark = {annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
+    return await patch_claimed(client, ref, claim_id, mark, clock=clock)
+
+
+async def hand_over(client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime) -> bool:
+    """Give up the claim of a gang that runs on after its task has succeeded, if `claim_id` holds the claim.
+
+    Nothing that happens to the task instance ends the gang after that. If the gang has ended, the next submission of
+    the task is a new attempt. Returns false if the Job is gone, or another task instance is responsible.
+
+    Raises:
+        ClusterError: it is unknown whether the claim was given up.
+    """
+    values = {
+        annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds"),
+        annotation_pointer(ANNOTATION_CLAIM): "",
+    }
+    return await patch_claimed(client, ref, claim_id, values) is not None
+
+
+async def patch_claimed(
+    client: ClientProtocol, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
+) -> Object | None:
+    """Set values of the Job if `claim_id` is responsible for the gang when the server applies the patch.
+
+    Safe to repeat. Returns the Job as the server stored it, or None if the Job is gone or another task instance is
+    responsible.
+
+    :param values: The new values by JSON pointer.
+
+    Raises:
+        ClusterError: it is unknown whether the values are set.
+    """
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    expected = {"/metadata/uid": ref.uid, annotation_pointer(ANNOTATION_CLAIM): claim_id}
+    try:
+        return await requests.retry(lambda: requests.patch_job_if(ref.name, expected, values))
+    except NotFound:
+        return None
+    except Invalid:
+        # The server sends the same answer for a failed comparison and for a patch that is invalid for another reason.
+        if await holds_claim(client, ref, claim_id):
+            raise
+        return None

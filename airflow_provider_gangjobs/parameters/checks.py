@@ -1,0 +1,376 @@
+"""Additions to the parameters of a `GangSpec`. A value that is known only when the task runs stays as it is.
+
+Checks and reads the operator's parameters, before and after their templates are rendered.
+
+This module never talks to a cluster. A templated parameter is checked after it is rendered, by the submission.
+
+Parameters of Airflow's Kubernetes operators that have another name here, for DAGs that are being moved.
+
+The parameters `log_storage` and `result_storage`: a URL, or an `ObjectStoragePath`; and the folders in them. Pure.
+
+The folder of a task is `<url>/<dag id>/<run id>/<task id>`, and the map index of a mapped task. In this folder, each
+installation of Airflow has a folder, because two installations may run equal DAGs and share a storage. The folder of
+the installation comes last, so that the variable that names the folder of the task to the ranks is the same in all
+releases: the variable belongs to the hash by which a retry finds the gang of the try before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil
+from airflow_provider_gangjobs.gang.validation.choices import validate_choices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+
+__all__ = [
+    "OWN_NAMES",
+    "add_env",
+    "append_item",
+    "installation_folder",
+    "renamed_parameters",
+    "result_folders",
+    "storage_problems",
+    "task_folder",
+    "to_url",
+]
+
+
+def append_item(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
+    """Add an item to a parameter that is a list."""
+    items = spec.get(parameter) or ()
+    if isinstance(items, (list, tuple)):  # otherwise known only when the task runs
+        spec[parameter] = [*items, item]
+
+
+def add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
+    """Add variables to `env` in its own form. A variable that the user gives stays."""
+    env = spec.get("env") or {}
+    if isinstance(env, Mapping):
+        spec["env"] = {**variables, **env}
+    if not isinstance(env, (list, tuple)):  # a mapping, or known only when the task runs
+        return
+    given = {item.get("name") for item in env}
+    added = [
+        {"name": name, **(value if isinstance(value, Mapping) else {"value": value})}
+        for name, value in variables.items()
+        if name not in given
+    ]
+    spec["env"] = [*env, *added]
+
+
+TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
+MANIFEST_SUFFIXES: Final = (".yaml", ".yml", ".json")
+DISRUPTIONS_MAX: Final = 100
+"""The name of the Job has three digits for the attempt, and retries add attempts, too."""
+JOB_TEMPLATES: Final = frozenset({"manifest", "pod_overrides"})
+"""Parameters that may supply what the other parameters lack: while one is a template, no parameter is checked."""
+
+
+def is_templated(value: Any) -> bool:
+    """Return whether the value is known only when the task runs: Jinja, an XComArg, a param or a callable."""
+    if isinstance(value, str):
+        return any(mark in value for mark in TEMPLATE_MARKS)
+    if isinstance(value, Mapping):
+        return any(map(is_templated, value.values()))
+    if isinstance(value, (list, tuple, set)):
+        return any(map(is_templated, value))
+    return callable(value) or (hasattr(value, "resolve") and not isinstance(value, os.PathLike))
+
+
+def is_manifest_file(manifest: Any) -> bool:
+    """Return whether the manifest is the path of a file. YAML text has several lines."""
+    return isinstance(manifest, str) and "\n" not in manifest.strip() and manifest.endswith(MANIFEST_SUFFIXES)
+
+
+def find_problems(
+    spec: Mapping[str, Any] | None, *, choices: Mapping[str, Any], durations: Mapping[str, Any], max_disruptions: Any
+) -> tuple[Problem, ...]:
+    """Return the problems of an operator's parameters that rendering their templates cannot resolve.
+
+    :param spec: The parameters that are fields of `GangSpec`. `None` in the process of a task, where the submission
+        checks them.
+    :param choices: The parameters that are enumerations, such as `results` and `on_kill`.
+    :param durations: The timeouts, in seconds.
+    :param max_disruptions: The parameter of the same name.
+    """
+    wrong_durations = duration_problems(**durations)
+    reported = {f"{problem.path}_s" for problem in wrong_durations}
+    return (
+        *validate_choices(**choices),
+        *wrong_durations,
+        *disruption_problems(max_disruptions),
+        *(() if spec is None else spec_problems({name: value for name, value in spec.items() if name not in reported})),
+    )
+
+
+def spec_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return the problems of parameters of `GangSpec` that rendering their templates cannot resolve.
+
+    If any parameter is a template, only the other parameters are checked, and no parameter is reported as missing.
+    """
+    # Importing this module must be cheap, so the rules are imported with the first operator of a DAG file.
+    from airflow_provider_gangjobs.gang.validation.validate import validate
+
+    templated = {name for name, value in parameters.items() if is_templated(value)}
+    if is_manifest_file(parameters.get("manifest")):
+        templated.add("manifest")
+    if templated & JOB_TEMPLATES:
+        return ()
+    known = {name: value for name, value in parameters.items() if name not in templated and value is not None}
+    if isinstance(known.get("files"), Mapping):
+        # The files that paths name are read when the task runs.
+        known["files"] = {name: "" if is_file_path(value) else value for name, value in known["files"].items()}
+    problems = validate(GangSpec(**known))
+    return problems if not templated else tuple(p for p in problems if _root(p.path) in known)
+
+
+def _root(path: str) -> str:
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def to_seconds(value: Any) -> Any:
+    """Return a timedelta in seconds, and any other value unchanged."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def to_whole_seconds(value: Any) -> Any:
+    """Return a timedelta in whole seconds, which is the unit of Kubernetes, and any other value unchanged."""
+    return int(value.total_seconds()) if isinstance(value, timedelta) else value
+
+
+def duration_problems(**durations: Any) -> list[Problem]:
+    """Return a problem for each duration that is neither `None` (no limit) nor a positive number of seconds."""
+    return [
+        Problem(name, f"is {value!r}, not a positive duration", "Give a timedelta, seconds, or None for no limit")
+        for name, value in durations.items()
+        if value is not None and not _is_positive_number(value)
+    ]
+
+
+def _is_positive_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def disruption_problems(max_disruptions: Any) -> list[Problem]:
+    """Return a problem if the value is not a number of attempts."""
+    is_number = isinstance(max_disruptions, int) and not isinstance(max_disruptions, bool)
+    if is_number and 0 <= max_disruptions <= DISRUPTIONS_MAX:
+        return []
+    what = f"is {max_disruptions!r}, not a whole number from 0 to {DISRUPTIONS_MAX}"
+    remedy = "Give how often in a row a gang that was lost to a disruption is submitted again"
+    return [Problem("max_disruptions", what, remedy)]
+
+
+def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSpec:
+    """Return the spec that the rendered parameters describe. A parameter that is `None` was not given.
+
+    :param read: Returns the content of the file at a path.
+
+    Raises:
+        InvalidGangSpec: a file could not be read. The submission checks everything else.
+    """
+    fields = {name: value for name, value in given.items() if value is not None}
+    fields |= {name: parse_whole_number(fields[name]) for name in ("workers", "min_workers") if name in fields}
+    if isinstance(fields.get("roles"), Mapping):
+        fields["roles"] = {name: _with_whole_workers(role) for name, role in fields["roles"].items()}
+    if "files" in fields:
+        fields["files"], problems = read_files(fields["files"], read)
+        if problems:
+            raise InvalidGangSpec(tuple(problems))
+    return GangSpec(**fields)
+
+
+def _with_whole_workers(role: Any) -> Any:
+    if not isinstance(role, Mapping) or "workers" not in role:
+        return role
+    return {**role, "workers": parse_whole_number(role["workers"])}
+
+
+def parse_whole_number(value: Any) -> Any:
+    """Return the number that a template has rendered as text, and any other value unchanged."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value) else value
+
+
+def is_file_path(value: Any) -> bool:
+    """Return whether an entry of `files` is a path. Text has a line end."""
+    return isinstance(value, os.PathLike) or (isinstance(value, str) and "\n" not in value)
+
+
+def read_files(files: Mapping[str, Any], read: Callable[[str], bytes]) -> tuple[dict[str, str | bytes], list[Problem]]:
+    """Return the content of each entry of `files`, and a problem for each file that cannot be read.
+
+    :param files: The parameter of the operator: name -> path, text, or bytes.
+    :param read: Returns the content of the file at a path.
+    """
+    contents: dict[str, str | bytes] = {}
+    problems: list[Problem] = []
+    for name, value in files.items():
+        if not is_file_path(value):
+            contents[name] = value  # the validation of the spec refuses values that are neither text nor bytes
+            continue
+        path = os.fspath(value)
+        try:
+            contents[name] = _decode_if_text(read(path))
+        except OSError as error:
+            remedy = "Give a path relative to the folder of the DAG, or the text itself with a line end"
+            problems.append(Problem(f"files.{name}", f"{path!r} cannot be read: {error.strerror}", remedy))
+    return contents, problems
+
+
+def _decode_if_text(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
+def search_folders(dag_folder: str | None, template_searchpath: str | Iterable[str] | None) -> Iterator[str]:
+    """Yield the folders in which paths are looked up: the folder of the DAG, then the DAG's `template_searchpath`."""
+    if dag_folder:
+        yield dag_folder
+    yield from [template_searchpath] if isinstance(template_searchpath, str) else template_searchpath or ()
+
+
+def read_file(path: str, folders: Iterable[str]) -> bytes:
+    """Return the content of the file in the first folder that contains the path. An absolute path needs no folder.
+
+    Raises:
+        OSError: no folder contains the file, or the file cannot be read.
+    """
+    for full in [path] if os.path.isabs(path) else [os.path.join(folder, path) for folder in folders]:
+        if os.path.exists(full):
+            with open(full, "rb") as file:
+                return file.read()
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+class _Limits(Protocol):
+    """The limits among the parameters of a task, in seconds."""
+
+    max_disruptions: int
+    queue_timeout_s: Any
+    assemble_timeout_s: Any
+    run_timeout_s: Any
+
+
+def limit_problems(task: _Limits, wait_until: WaitUntil | str) -> tuple[Problem, ...]:
+    """Return the problems of limits that nobody enforces after the task has ended.
+
+    The API server enforces the sum of `assemble_timeout` and `run_timeout` (`gang.render.time_limit`).
+    """
+    if wait_until not in (WaitUntil.SUBMITTED, WaitUntil.RUNNING):
+        return ()
+    what = f'is not enforced after the end of the task with wait_until="{WaitUntil(wait_until)}"'
+    both = "Give both assemble_timeout and run_timeout, which the API server enforces together"
+    is_submitted = wait_until == WaitUntil.SUBMITTED
+    has_assemble, has_run = task.assemble_timeout_s is not None, task.run_timeout_s is not None
+    checks = (
+        ("max_disruptions", task.max_disruptions, "Let a task that waits for the end submit further attempts"),
+        ("queue_timeout", is_submitted and task.queue_timeout_s is not None, 'Use wait_until="running"'),
+        ("assemble_timeout", is_submitted and has_assemble and not has_run, both),
+        ("run_timeout", has_run and not has_assemble, both),
+    )
+    return tuple(Problem(name, what, remedy) for name, is_wrong, remedy in checks if is_wrong)
+
+
+OWN_NAMES: Final = {
+    "cmds": "command",
+    "arguments": "args",
+    "env_vars": "env",
+    "container_resources": "resources",
+    "parallelism": "workers",
+    "completions": "workers",
+    "ttl_seconds_after_finished": "ttl_after_finished",
+    "suspend": "keep_suspended",
+    "full_job_spec": "manifest",
+    "job_template_file": "manifest",
+    "full_pod_spec": "manifest",
+    "pod_template_dict": "manifest",
+    "service_account_name": "service_account",
+    "priority_class_name": "priority_class",
+    "schedulername": "scheduler_name",
+    "schedule_timeout_seconds": "assemble_timeout",
+    "startup_timeout_seconds": "assemble_timeout",
+    "active_deadline_seconds": "run_timeout",
+    "on_finish_action": "on_finish",
+    "is_delete_operator_pod": "on_finish",
+    "on_kill_action": "on_kill",
+    "termination_grace_period": "termination_grace",
+    "reattach_on_restart": "reattach",
+    "get_logs": "stream_logs",
+    "container_logs": "log_containers",
+}
+"""The name in `KubernetesPodOperator` or `KubernetesJobOperator` -> the name in `GangJobOperator`."""
+
+
+def renamed_parameters(given: Iterable[str]) -> Iterator[Problem]:
+    """Return a problem for each parameter that has another name in `GangJobOperator`."""
+    what = "is a parameter of Airflow's Kubernetes operators"
+    for name in given:
+        own = OWN_NAMES.get(name)
+        if own is not None:
+            yield Problem(name, what, f"Give {own}; docs/migrating.md lists the differences")
+
+
+_UNSAFE: Final = re.compile(r"[^\w.~:+=,-]")
+"""Every other character is quoted. The ids that Airflow allows by default have none of them."""
+
+
+def to_url(given: Any) -> Any:
+    """Return the URL of an `ObjectStoragePath` or a path of `pathlib`, and any other value unchanged.
+
+    The operator keeps the URL, because Airflow renders templates of texts only, and stores them with the DAG.
+    """
+    if isinstance(given, os.PathLike):
+        return os.fspath(given)
+    # An object storage path is no `os.PathLike`. The import of its class is too expensive for a DAG file.
+    return str(given) if hasattr(given, "protocol") and hasattr(given, "conn_id") else given
+
+
+def storage_problems(parameter: str, url: Any) -> Iterator[Problem]:
+    """Yield the problem of a storage that rendering its template cannot resolve. A worker checks the storage itself."""
+    if url is None or is_templated(url):
+        return
+    remedy = f"Give an ObjectStoragePath or its URL, such as s3://aws_default@bucket/{parameter.partition('_')[0]}s"
+    if not isinstance(url, str) or not url:
+        yield Problem(parameter, f"is {url!r:.80}, not the URL of a folder", remedy)
+    elif "://" not in url and not os.path.isabs(url):
+        yield Problem(parameter, f"is {url!r:.80}, a relative path, which means another folder in each process", remedy)
+
+
+def task_folder(url: str, key: TaskKey) -> str:
+    """Return the URL of the folder of a task, in which each installation has a folder."""
+    parts = [key.dag_id, key.run_id, key.task_id, *([str(key.map_index)] if key.map_index >= 0 else [])]
+    return "/".join([url.rstrip("/"), *map(_path_component, parts)])
+
+
+def installation_folder(url: str, key: TaskKey) -> str:
+    """Return the URL of the folder of a task of one installation: that of the task if the installation has no id."""
+    folder = task_folder(url, key)
+    return f"{folder}/installation-{key.installation}" if key.installation else folder
+
+
+def result_folders(url: str, key: TaskKey) -> tuple[str, ...]:
+    """Return the URLs of the folders in which the ranks of a task may store results.
+
+    The last one is that of a gang which a release without folders of installations has submitted. It can be removed
+    when no such gang runs any more, in version 0.3.
+    """
+    return tuple(dict.fromkeys((installation_folder(url, key), task_folder(url, key))))
+
+
+def _path_component(text: str) -> str:
+    """Return the text as one component of a path, which is different for different texts and leaves no folder."""
+    quoted = _UNSAFE.sub(lambda match: quote(match[0], safe=""), text)
+    return quoted.replace(".", "%2E") if quoted in {".", ".."} else quoted

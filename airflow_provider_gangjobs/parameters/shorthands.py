@@ -1,0 +1,246 @@
+"""Shorthands of the operator: parameters that stand for other parameters, such as `configmaps` for `env_from`. Pure.
+
+Checks of the parameters of a task that cannot be used together with `roles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil
+from airflow_provider_gangjobs.parameters import mpi
+from airflow_provider_gangjobs.parameters.checks import add_env, append_item, is_templated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "LAUNCHES",
+    "choice_problems",
+    "expand",
+    "manifest_of_pod",
+    "reattach_of",
+    "result_problems",
+    "role_problems",
+    "template_problems",
+    "to_exit_codes",
+]
+
+
+def role_problems(roles: Any, wait_until: WaitUntil | str, launch: str) -> tuple[Problem, ...]:
+    """Return the problems of the parameters of a task whose gang has roles; empty without roles.
+
+    :param roles: The parameter of the same name.
+    """
+    return () if roles is None else tuple(_problems(wait_until, launch))
+
+
+def _problems(wait_until: WaitUntil | str, launch: str) -> Iterator[Problem]:
+    if wait_until in (WaitUntil.SUBMITTED, WaitUntil.RUNNING):
+        # The API server fails one Job only, and somebody who follows the gang ends the others.
+        what = f'is "{WaitUntil(wait_until)}" and roles are given: nobody would end the gang when one role fails'
+        yield Problem("wait_until", what, 'Leave wait_until out, which means "ended"')
+    if launch != "plain":
+        yield Problem("launch", f"is {launch!r} and roles are given", "Start the program by the command of each role")
+
+
+LAUNCHES: Final = ("mpi", "plain", "shards", "torchrun")
+PYTHONS: Final = ("python", "python3")
+ENV_SHARD_INDEX: Final = "SHARD_INDEX"
+ENV_SHARD_COUNT: Final = "SHARD_COUNT"
+ENV_PROCESSES: Final = "PET_NPROC_PER_NODE"
+"""The variable by which torchrun reads its option `--nproc-per-node`."""
+
+
+def result_problems(results_limit: Any) -> tuple[Problem, ...]:
+    """Return the problems of `results_limit`."""
+    if isinstance(results_limit, bool) or not isinstance(results_limit, int) or results_limit < 1:
+        what = f"is {results_limit!r}, not a number of bytes"
+        return (Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}"),)
+    return ()
+
+
+def template_problems(pod_template_file: Any, manifest: Any) -> tuple[Problem, ...]:
+    """Return the problems of `pod_template_file` that reading the file cannot resolve."""
+    if pod_template_file is None:
+        return ()
+    if not isinstance(pod_template_file, str) and not is_templated(pod_template_file):
+        what = f"is {describe_value(pod_template_file)}, not the path of a file"
+        return (Problem("pod_template_file", what, "Give a path, or the text of the file"),)
+    if manifest is not None:
+        return (Problem("pod_template_file", "is given with manifest", "Give one of them"),)
+    return ()
+
+
+def choice_problems(launch: Any, skip_on_exit_code: Any) -> tuple[Problem, ...]:
+    """Return the problems of `launch` and `skip_on_exit_code`."""
+    problems = []
+    if launch not in LAUNCHES:
+        problems.append(Problem("launch", f"is {launch!r}", f"Choose one of {', '.join(LAUNCHES)}"))
+    if any(isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255 for code in skip_on_exit_code):
+        what = f"is {list(skip_on_exit_code)!r}, which are not all numbers from 1 to 255"
+        problems.append(Problem("skip_on_exit_code", what, "Give exit codes of a program that fails"))
+    return tuple(problems)
+
+
+def to_exit_codes(given: Any) -> tuple[Any, ...]:
+    """Return the exit codes of one code, several codes, or none."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, (list, tuple, set, frozenset, range)) else (given,)
+
+
+def reattach_of(durable: bool, reattach: Reattach | str) -> Reattach | str:
+    """Return which gang of an earlier try a retry adopts: none if the task is not durable.
+
+    :param durable: Airflow's standard parameter of operators whose work survives a lost worker (apache/airflow#68623).
+
+    Raises:
+        InvalidGangSpec: the parameters contradict each other.
+    """
+    if durable or reattach == Reattach.NEVER:
+        return reattach
+    if reattach != Reattach.RUNNING_OR_SUCCEEDED:
+        what = f'is False with reattach="{reattach}"'
+        raise InvalidGangSpec((Problem("durable", what, "Give one of them: durable=False means reattach=never"),))
+    return Reattach.NEVER
+
+
+def expand(
+    spec: Mapping[str, Any],
+    *,
+    configmaps: Sequence[str] | None,
+    secrets: Sequence[Any] | None,
+    pod_template: str | None,
+    launch: str,
+    ssh_secret: Any = None,
+    slots_per_worker: Any = None,
+) -> dict[str, Any]:
+    """Return the parameters of a `GangSpec` that the parameters with their shorthands stand for.
+
+    :param spec: The parameters of the `GangSpec` that were given.
+    :param configmaps: Names of ConfigMaps whose items become environment variables.
+    :param secrets: Names of Secrets whose items become environment variables, or `Secret` objects of the
+        cncf.kubernetes provider.
+    :param pod_template: The YAML text of a Pod or PodTemplate.
+    :param launch: One of `LAUNCHES`.
+    :param ssh_secret: Name of the Secret with the SSH key, for `launch="mpi"`.
+    :param slots_per_worker: Number of MPI processes of a rank, for `launch="mpi"`.
+
+    Raises:
+        InvalidGangSpec: shorthands contradict other parameters, or the template cannot be read.
+    """
+    expanded = dict(spec)
+    if pod_template is not None:
+        # A template is read when the task runs.
+        expanded["manifest"] = pod_template if is_templated(pod_template) else manifest_of_pod(pod_template)
+    for name in _names("configmaps", configmaps):
+        if not isinstance(name, str):
+            what = f"has {describe_value(name)}"
+            raise InvalidGangSpec((Problem("configmaps", what, "Give names of ConfigMaps, or env_from"),))
+        append_item(expanded, "env_from", {"configMapRef": {"name": name}})
+    for secret in _names("secrets", secrets):
+        _add_secret(expanded, secret)
+    if launch == "shards":
+        _launch_shards(expanded)
+    if launch == "torchrun":
+        _launch_torchrun(expanded)
+    if launch == "mpi":
+        mpi.launch_mpi(expanded, ssh_secret=ssh_secret, slots_per_worker=slots_per_worker)
+    return expanded
+
+
+def _names(parameter: str, given: Any) -> Sequence[Any]:
+    """Return one name, or several, as a list. A value that is known only when the task runs has no names yet.
+
+    Raises:
+        InvalidGangSpec: the value is neither.
+    """
+    if isinstance(given, str):
+        return [given]
+    if given is None or isinstance(given, (list, tuple)):
+        return given or ()
+    if is_templated(given):
+        return ()
+    raise InvalidGangSpec((Problem(parameter, f"is {describe_value(given)}, not a list", "Give a list of names"),))
+
+
+def manifest_of_pod(text: str) -> dict[str, Any]:
+    """Return a Job of one Indexed pod by the YAML text of a Pod or PodTemplate.
+
+    Raises:
+        InvalidGangSpec: the text is no Pod and no PodTemplate.
+    """
+    import yaml
+
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidGangSpec((Problem("pod_template_file", f"is not YAML: {error}", "Correct the file"),)) from None
+    kind = given.get("kind", "Pod") if isinstance(given, dict) else None
+    if kind not in ("Pod", "PodTemplate"):
+        what = f"has the kind {kind}" if kind else "is not a mapping"
+        raise InvalidGangSpec((Problem("pod_template_file", what, "Give a Pod, or use manifest for a Job"),))
+    pod = given.get("template", {}) if kind == "PodTemplate" else given
+    return job_of_pod(pod)
+
+
+def _launch_shards(spec: dict[str, Any]) -> None:
+    """Each rank works on its share alone, so the ranks need no Service and no common address."""
+    if spec.get("rendezvous") is None:
+        spec["rendezvous"] = False
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
+    add_env(spec, {ENV_SHARD_INDEX: {"valueFrom": index}, ENV_SHARD_COUNT: str(spec.get("workers") or 1)})
+
+
+def _launch_torchrun(spec: dict[str, Any]) -> None:
+    """Run torchrun on every rank. It reads the number of nodes, its own number and the address of rank 0 from PET_...
+
+    The provider sets these variables with the rendezvous. The number of processes is the number of GPUs of a rank.
+    """
+    given = [spec.get("command") or (), spec.get("args") or ()]
+    if not all(isinstance(words, (list, tuple)) for words in given):
+        return  # known only when the task runs, or refused by the validation
+    words = [word for words in given for word in words]
+    if spec.get("rendezvous") is False or not words:
+        name, what = ("rendezvous", "is False") if words else ("command", "is missing")
+        remedy = "torchrun needs a program and, with several ranks, the rendezvous"
+        raise InvalidGangSpec((Problem(name, f'{what} with launch="torchrun"', remedy),))
+    if words[0] in PYTHONS:
+        del words[0]
+    is_python = words[:1] == ["-m"] or (bool(words) and str(words[0]).endswith(".py"))
+    spec["command"] = ["torchrun", *([] if is_python else ["--no-python"]), *words]
+    spec["args"] = None
+    add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources")) or 1)})
+
+
+def _gpus(resources: Any) -> int:
+    """Return the number of GPUs of a rank; 0 if it has none."""
+    given = resources if isinstance(resources, Mapping) else {}
+    limits = given.get("limits", given.get("requests", given))
+    counts = (count for name, count in limits.items() if str(name).endswith("/gpu"))
+    return sum(int(count) for count in counts if str(count).isdecimal())
+
+
+def _add_secret(spec: dict[str, Any], secret: Any) -> None:
+    """Add the variables of a Secret by its name, or what a `Secret` object of the cncf.kubernetes provider says."""
+    if isinstance(secret, str):
+        append_item(spec, "env_from", {"secretRef": {"name": secret}})
+        return
+    try:
+        kind, target, name, key = secret.deploy_type, secret.deploy_target, secret.secret, secret.key
+    except AttributeError:
+        remedy = "Give names, or Secret objects of the cncf.kubernetes provider"
+        raise InvalidGangSpec((Problem("secrets", f"has {describe_value(secret)}", remedy),)) from None
+    if kind == "volume":
+        volume = f"secret-{name}"
+        append_item(spec, "volumes", {"name": volume, "secret": {"secretName": name}})
+        append_item(spec, "volume_mounts", {"name": volume, "mountPath": target, "readOnly": True})
+    elif target is None:
+        append_item(spec, "env_from", {"secretRef": {"name": name}})
+    else:
+        add_env(spec, {target: {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}})

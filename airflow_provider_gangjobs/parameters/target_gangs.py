@@ -1,0 +1,228 @@
+"""Which gangs a task waits for or deletes: the parameters that say so, which templates and XComs may have given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.airflow_api.error_log import ShortErrors
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.client_models import describe_value
+from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
+from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
+from airflow_provider_gangjobs.parameters.checks import is_templated
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+
+
+NATIVE: Final = (
+    "Give the XCom itself, which is the .output of a task or .output['gang'], or set "
+    "render_template_as_native_obj=True for the DAG"
+)
+"""What to do where a template has made text of a value."""
+
+
+class GangTargets(ShortErrors):
+    """The base class of `GangJobSensor` and `GangJobDeleteOperator`, which document the parameters."""
+
+    template_fields: Sequence[str] = (
+        "gangs",
+        "submission_ids",
+        "external_task_id",
+        "external_dag_id",
+        "external_run_id",
+        "external_map_index",
+        "namespace",
+        "kubernetes_conn_id",
+    )
+    ui_color = "#d7e6f4"
+
+    def __init__(
+        self,
+        *,
+        gangs: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
+        submission_ids: str | Iterable[str] | None = None,
+        external_task_id: str | None = None,
+        external_dag_id: str | None = None,
+        external_run_id: str | None = None,
+        external_map_index: int | str | Iterable[int] | None = None,
+        namespace: str | None = None,
+        kubernetes_conn_id: str = "kubernetes_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.gangs = gangs
+        self.submission_ids = submission_ids
+        self.external_task_id = external_task_id
+        self.external_dag_id = external_dag_id
+        self.external_run_id = external_run_id
+        self.external_map_index = external_map_index
+        self.namespace = namespace
+        self.kubernetes_conn_id = kubernetes_conn_id
+
+
+def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None, **more: Any) -> GangSelection:
+    """Return the selection that the rendered parameters describe.
+
+    :param ti: The task instance of the task that selects.
+    :param default_namespace: The namespace of the connection.
+    :param more: Further fields of the selection.
+
+    Raises:
+        InvalidGangSpec: a parameter is invalid.
+    """
+    from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+    from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
+
+    namespace = task.namespace or default_namespace or DEFAULT_NAMESPACE
+    if wrong := problem_with_dns_label(namespace):
+        raise InvalidGangSpec((Problem("namespace", wrong, "Give the name of a namespace"),))
+    require_value(task, more.get("selector"))
+    if task.gangs is not None:
+        namespace, names = read_gangs(task.gangs, namespace)
+        return GangSelection(namespace=namespace, names=names, **more)
+    if task.submission_ids is not None:
+        digests = tuple(OperationKey(each).digests for each in read_submission_ids(task.submission_ids))
+        return GangSelection(namespace=namespace, digests=digests, **more)
+    if task.external_task_id is not None:
+        digests = tuple(key.digests for key in external_tasks(task, ti, installation_id()))
+        return GangSelection(namespace=namespace, digests=digests, **more)
+    return GangSelection(namespace=namespace, **more)
+
+
+def require_one_kind(**given: Any) -> None:
+    """Check that exactly one of the parameters that select gangs is given.
+
+    Raises:
+        InvalidGangSpec: none of them is given, or several.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        what = f"are given together: {', '.join(names)}" if names else "are all missing"
+        remedy = f"Give exactly one of {', '.join(given)}"
+        raise InvalidGangSpec((Problem(names[0] if names else next(iter(given)), what, remedy),))
+
+
+def require_value(task: GangTargets, selector: str | None) -> None:
+    """Check that the parameter that selects gangs still has a value after its template was rendered.
+
+    Raises:
+        InvalidGangSpec: the template, or the XCom, has no value.
+    """
+    values = {"gangs": task.gangs, "submission_ids": task.submission_ids, "external_task_id": task.external_task_id}
+    if selector is None and all(value is None for value in values.values()):
+        remedy = "Check that the task that gives the value runs before this task, and has pushed the XCom"
+        raise InvalidGangSpec((Problem("gangs", "has the value None in this run, and so have the others", remedy),))
+    if task.external_task_id is not None and (made_of := _made_of(task.external_task_id)):
+        what = f"is {describe_value(task.external_task_id)}, the text of {made_of}"
+        raise InvalidGangSpec((Problem("external_task_id", what, "Give the id of a task"),))
+
+
+def require_readable(task: GangTargets) -> None:
+    """Check the parameters that are no templates when the DAG file is parsed.
+
+    Raises:
+        InvalidGangSpec: a parameter is invalid.
+    """
+    if task.gangs is not None and not is_templated(task.gangs):
+        read_gangs(task.gangs, task.namespace or "")
+    if task.submission_ids is not None and not is_templated(task.submission_ids):
+        read_submission_ids(task.submission_ids)
+    if not is_templated(task.external_map_index):
+        _map_indexes(task)
+
+
+def is_one(value: Any) -> bool:
+    """Return whether the value is that of one gang, and not a list."""
+    return isinstance(value, (str, int, Mapping)) or not isinstance(value, Iterable)
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list of the items of an iterable, or of the value of one gang."""
+    return [value] if is_one(value) else list(value)
+
+
+def read_submission_ids(given: Any) -> list[str]:
+    """Return the ids of submissions.
+
+    Raises:
+        InvalidGangSpec: an item is no id.
+    """
+    for number, each in enumerate(as_list(given)):
+        path = f"submission_ids[{number}]"
+        if not isinstance(each, str) or not each:
+            raise InvalidGangSpec((Problem(path, f"is {each!r:.80}", "Give the id of a submission"),))
+        if made_of := _made_of(each):
+            raise InvalidGangSpec((Problem(path, f"is {describe_value(each)}, the text of {made_of}", NATIVE),))
+    return as_list(given)
+
+
+def _made_of(text: str) -> str:
+    """Return of which kind of value a template has made this text. Empty if the text is a value of its own."""
+    if text.strip() == "None":
+        return "None"
+    if re.fullmatch(r"\s*\{.*\}\s*", text, re.DOTALL):
+        return "a dict"
+    return "a list" if re.fullmatch(r"\s*[\[(].*[\])]\s*", text, re.DOTALL) else ""
+
+
+def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
+    """Return the namespace of the gangs, and the uid of each Job by its name; the uid is empty if it is not known.
+
+    :param gangs: A name, a reference (`namespace`, `name` and `uid`, as in the XCom `gang`), or a list of them.
+    :param namespace: The namespace of gangs that are given by name only.
+
+    Raises:
+        InvalidGangSpec: an item is neither, or the gangs are in several namespaces.
+    """
+    found: dict[str, str] = {}
+    namespaces = set()
+    for number, gang in enumerate(as_list(gangs)):
+        reference = {"name": gang} if isinstance(gang, str) else gang
+        name = reference.get("name") if isinstance(reference, Mapping) else None
+        if not isinstance(name, str) or not name:
+            remedy = "Give the name of a Job, or a mapping with namespace, name and uid, such as the XCom `gang`"
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", f"is {describe_value(gang)}", remedy),))
+        if made_of := _made_of(name):
+            what = f"is {describe_value(name)}, the text of {made_of}"
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", what, NATIVE),))
+        if wrong := problem_with_dns_subdomain(name):
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", wrong, "Give the name of a Job"),))
+        found[name] = str(reference.get("uid") or "")
+        namespaces.add(reference.get("namespace") or namespace)
+    if len(namespaces) != 1:
+        what = f"are in the namespaces {', '.join(sorted(namespaces))}" if namespaces else "is empty"
+        raise InvalidGangSpec((Problem("gangs", what, "Give gangs of one namespace"),))
+    return namespaces.pop(), found
+
+
+def external_tasks(task: GangTargets, ti: Any, installation: str) -> list[TaskKey]:
+    """Return the task instances that `external_task_id` and the related parameters describe, one for each map index.
+
+    :param ti: The task instance of the task that selects.
+    :param installation: Id of the Airflow installation.
+
+    Raises:
+        InvalidGangSpec: a map index is not a number.
+    """
+    numbers = _map_indexes(task)
+    dag_id, run_id = task.external_dag_id or ti.dag_id, task.external_run_id or ti.run_id
+    return [TaskKey(dag_id, run_id, str(task.external_task_id), number, installation) for number in numbers]
+
+
+def _map_indexes(task: GangTargets) -> list[int]:
+    indexes = [-1] if task.external_map_index is None else as_list(task.external_map_index)
+    try:
+        return [int(index) for index in indexes]
+    except (TypeError, ValueError):
+        what = f"is {task.external_map_index!r:.80}"
+        remedy = (
+            "Give a number or a list of numbers. A template gives text; for a list, set render_template_as_native_obj"
+        )
+        problem = Problem("external_map_index", what, remedy)
+        raise InvalidGangSpec((problem,)) from None

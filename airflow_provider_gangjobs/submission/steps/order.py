@@ -1,0 +1,146 @@
+"""The dry run: the checks before anything is created, so that a refusal leaves no object behind.
+
+The order of the steps of a submission. `submit` explains why the order works on every release.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.queues import requested_queue
+from airflow_provider_gangjobs.gang.render.job import render_files, render_job, render_role, render_service
+from airflow_provider_gangjobs.gang.roles import roles_of
+from airflow_provider_gangjobs.submission.steps.job import CreateJob, CreateOwned, StartJob, StartRole, create_role
+from airflow_provider_gangjobs.submission.steps.job_set import (
+    GiveJobSetToQueue,
+    check_job_sets_step,
+    create_job_set,
+    find_jobs_step,
+)
+from airflow_provider_gangjobs.submission.steps.placement import (
+    check_gang_link,
+    check_gang_link_step,
+    group_steps,
+    wait_for_workload_step,
+)
+from airflow_provider_gangjobs.submission.steps.queue_check import check_queue_step, check_unnamed_queue_step
+from airflow_provider_gangjobs.submission.steps.step import RepeatableStep, fallback_event_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.cluster.errors import ApiError
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.submission.steps.step import Progress, Step
+
+
+def require_uploads_step() -> RepeatableStep:
+    """Return the step that calls `require_uploads` for a new Job that refers to uploads."""
+    return RepeatableStep(
+        "check the uploaded files", lambda progress: bool(progress.spec.uploads) and not progress.job, require_uploads
+    )
+
+
+def dry_run_step() -> RepeatableStep:
+    """Return the step that calls `validate_by_dry_run` for a new Job if a dry run is requested."""
+    return RepeatableStep(
+        "validate the Job by a dry run", lambda progress: progress.dry_run and not progress.job, validate_by_dry_run
+    )
+
+
+async def require_uploads(progress: Progress) -> None:
+    """Check that the uploads exist that the pods mount. A pod whose upload is missing would never start.
+
+    Raises:
+        InvalidGangSpec: an upload does not exist.
+    """
+    missing = [name for name in progress.spec.uploads if await progress.requests.find(CONFIGMAPS, name) is None]
+    if missing:
+        where = f"does not exist in namespace {progress.attempt.namespace}"
+        raise InvalidGangSpec(
+            tuple(Problem(f"uploads.{name}", where, "Upload the files to this namespace first") for name in missing)
+        )
+
+
+async def validate_by_dry_run(progress: Progress) -> None:
+    """POST the Job as a dry run. The server validates the Job, checks quota and permissions, and stores nothing.
+
+    Raises:
+        InvalidGangSpec: the server refuses the Job. Each cause in the answer becomes a problem.
+        GangUnsupported: the server would drop the pods' link to their group, and a gang is required.
+    """
+    body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
+    try:
+        stored = await progress.requests.dry_run_create(JOBS, body)
+    except AlreadyExists:
+        return  # created by a concurrent submitter, or a conflict: the next step shows which
+    except (Invalid, BadRequest) as error:
+        raise InvalidGangSpec(_problems(error)) from error
+    check_gang_link(progress, stored)
+    for role in roles_of(progress.spec)[1:]:
+        await _validate_role(progress, role)
+
+
+async def _validate_role(progress: Progress, role: RoleRanks) -> None:
+    scheduler = progress.gang_scheduler
+    body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, main_job_uid="")
+    del body["metadata"]["ownerReferences"]  # the owner does not exist yet
+    try:
+        await progress.requests.dry_run_create(JOBS, body)
+    except AlreadyExists:
+        return
+    except (Invalid, BadRequest) as error:
+        problems = _problems(error)
+        raise InvalidGangSpec(
+            tuple(Problem(f"roles.{role.name}: {each.path}", each.what, each.remedy) for each in problems)
+        ) from error
+
+
+def _problems(error: ApiError) -> tuple[Problem, ...]:
+    causes = [cause for cause in error.details.get("causes") or () if isinstance(cause, dict)]
+    problems = tuple(Problem(str(cause.get("field") or "Job"), str(cause.get("message") or "")) for cause in causes)
+    return problems or (Problem("Job", error.message, "Correct the fields that the server names"),)
+
+
+def steps_of(progress: Progress) -> Sequence[Step]:
+    """Return all steps in order. A step that has nothing to do is skipped."""
+    service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
+    files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid))
+    start = StartJob(requested_queue(progress.shape.kueue_queue))
+    if progress.has_job_set:
+        return (
+            check_queue_step(),
+            check_job_sets_step(),
+            check_unnamed_queue_step(),
+            require_uploads_step(),
+            dry_run_step(),
+            CreateJob(),
+            create_job_set(),
+            service,
+            files,
+            find_jobs_step(),
+            GiveJobSetToQueue(),
+            start,
+            fallback_event_step(),
+        )
+    group = group_steps(progress.scheduler) if progress.scheduler else ()
+    other_roles = roles_of(progress.spec)[1:]
+    return (
+        check_queue_step(),
+        check_unnamed_queue_step(),
+        require_uploads_step(),
+        dry_run_step(),
+        CreateJob(),
+        check_gang_link_step(),
+        *map(create_role, other_roles),
+        service,
+        files,
+        *group,
+        wait_for_workload_step(),
+        *(StartRole(role.name) for role in other_roles),
+        start,
+        fallback_event_step(),
+    )

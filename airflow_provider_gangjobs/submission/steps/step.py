@@ -1,0 +1,363 @@
+"""The progress of a submission, which its steps share, and the exception that restarts the submission.
+
+The run of the steps of a submission.
+
+Each step has three parts: a write that may be repeated, a read of the object, and a check whether the object is the
+wanted one. Only `run_step` decides whether to continue, to read the object, to retry, or to fail. So a lost answer, a
+crash, and a second submitter are handled in the same way: read the object and check it.
+
+Report a lost guarantee as an event on the Job, where users look for it. A failure never fails the submission.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    is_webhook_unavailable,
+)
+from airflow_provider_gangjobs.cluster.resources import EVENTS
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.render.job import group_of
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
+    from airflow_provider_gangjobs.gang.render.shape import Shape
+    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+    from airflow_provider_gangjobs.kube.views import Object
+
+__all__ = ["WEBHOOK_WAIT_S", "RepeatableStep", "Step", "permission_advice", "run_step"]
+
+
+@dataclass
+class Progress:
+    """The progress of one attempt. Only the steps of the submission change it."""
+
+    requests: RetryingRequests
+    spec: GangSpec
+    """The manifest of the spec, if any, is parsed."""
+    shape: Shape
+    attempt: Attempt
+    decision: PlacementDecision
+    scheduler: GangScheduler | None
+    job: Object = field(default_factory=dict)
+    """The Job as it was last read. Empty before the Job exists. A step replaces the object and never changes it."""
+    role_jobs: dict[str, Object] = field(default_factory=dict)
+    """The Jobs of the roles after the first one, by role, as they were last read."""
+    job_set: Object = field(default_factory=dict)
+    """The JobSet of the roles of a gang in a queue, as it was last read."""
+    role_uids: dict[str, str] = field(default_factory=dict)
+    """The UIDs of the Jobs of the JobSet, by role."""
+    workload_uid: str = ""
+    confirm: ConfirmTry | None = None
+    """Confirms, before each write after which pods may run, that the task still wants the gang."""
+    adopted: bool = False
+    dry_run: bool = False
+    """Whether the server validates the Job in a dry run before anything is created."""
+    notes: list[str] = field(default_factory=list)
+    """Guarantees that the submission has lost, for the log and for an event on the Job."""
+    _read: tuple[Object, Job] | None = field(default=None, repr=False)
+    """The last value of `job` that was parsed, and the parsed Job."""
+
+    @property
+    def ref(self) -> GangRef:
+        """The reference to the Job. The Job must exist."""
+        return self.stored.ref
+
+    @property
+    def stored(self) -> Job:
+        """The parsed Job, as it was last read. The Job must exist."""
+        if self._read is None or self._read[0] is not self.job:
+            self._read = (self.job, read_job(self.job))
+        return self._read[1]
+
+    @property
+    def has_job_set(self) -> bool:
+        """Whether the roles of the gang are one JobSet."""
+        if self.job:
+            return self.stored.has_job_set
+        return self.spec.roles is not None and self.shape.kueue_queue is not None
+
+    @property
+    def where(self) -> str:
+        """The namespace and name of the Job, for messages."""
+        return f"{self.attempt.namespace}/{self.attempt.name}"
+
+    @property
+    def group(self) -> SchedulingGroup:
+        """The scheduling group of the Job's pods."""
+        return group_of(self.job, self.shape)
+
+    @property
+    def gang_scheduler(self) -> GangScheduler | None:
+        """The gang scheduler, if the pods are placed as a gang. None after a fallback."""
+        return self.scheduler if self.decision.placement is Placement.GANG else None
+
+    def fall_back(self, reason: str) -> None:
+        """Continue without gang scheduling, and note the reason."""
+        self.decision = PlacementDecision(Placement.BASIC, reason)
+        self.notes.append(f"Not a gang: {reason}")
+
+    def failed(self, step: str, cause: str, *, transient: bool, advice: str = "") -> SubmissionFailed:
+        """Return the error for a step that failed."""
+        return SubmissionFailed(self.where, step, cause, transient, advice)
+
+
+class ConfirmTry(Protocol):
+    """Confirms that the try that submits the gang is the one that Airflow runs.
+
+    A process that was stopped may wake up after its task has ended, and would start a gang that nobody wants.
+    """
+
+    async def __call__(self, *, always: bool = False) -> None:
+        """Return if the try runs.
+
+        :param always: Ask Airflow in any case, and not only if much time has passed since Airflow last said so.
+
+        Raises:
+            UnconfirmedTry: the try has ended, or Airflow does not say whether the try runs.
+        """
+
+
+class UnconfirmedTry(Exception):  # noqa: N818 - the caller of the submission knows the task, and raises the error
+    """The try does not run any more, or that is unknown. Nothing was written after that."""
+
+    def __init__(self, *, has_ended: bool) -> None:
+        super().__init__()
+        self.has_ended = has_ended
+        """Whether Airflow has said that the try has ended. Otherwise Airflow has said nothing."""
+
+
+log = logging.getLogger(__name__)
+
+
+class Step(Protocol):
+    """One write of a submission."""
+
+    @property
+    def name(self) -> str:
+        """What the step does, for messages, such as `create PodGroup`."""
+
+    @property
+    def conflict_errors(self) -> tuple[type[ClusterError], ...]:
+        """The answers that show that the object exists already, or has changed since it was read."""
+
+    @property
+    def lets_pods_run(self) -> bool:
+        """Whether pods may run after the write, so that the try of the task is confirmed directly before the write."""
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Return whether the step has anything to do."""
+
+    async def apply(self, progress: Progress) -> Object:
+        """Send the write once. Returns the object as the server stored it."""
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return the stored object, or None."""
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Note the stored object in `progress`. Returns false if the write must be repeated.
+
+        Raises:
+            GangJobError, RestartSubmission: the stored object prevents the submission.
+        """
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        """Return the error after the answer 404 (Not Found) to the write. None if the answer has no special meaning."""
+
+
+class RepeatableStep(Struct, frozen=True):
+    """A step that is one function. It stores nothing that has to be read and checked, so it is repeated as a whole."""
+
+    name: str
+    is_needed: Callable[[Progress], bool]
+    function: Callable[[Progress], Awaitable[None]]
+    """What the step does. A `GangJobError` or a `RestartSubmission` ends the submission."""
+    lets_pods_run: ClassVar[bool] = False
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+
+    async def apply(self, progress: Progress) -> Object:
+        """Call the function. Returns the Job as it was last read."""
+        await self.function(progress)
+        return progress.job
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return None, so that the step is repeated."""
+        return None
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Return true: the function has returned, so the step is done."""
+        return True
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        """Return None: the answer is a failure of the step."""
+        return None
+
+
+async def run_step(step: Step, progress: Progress) -> None:
+    """Run a step until it is done, by this submitter or by another one.
+
+    Raises:
+        SubmissionFailed: the server refused the write, or could not be reached for too long.
+        GangJobError, RestartSubmission: the stored object prevents the submission.
+        UnconfirmedTry: the task may not want the gang any more, and the write lets pods run.
+    """
+    if not step.is_needed(progress):
+        return
+    backoff = progress.requests.backoff()
+    last: ClusterError | None = None
+    webhook_wait = _WebhookWait(step, progress)
+    tries = 0
+    while tries < TRIES_MAX:
+        if step.lets_pods_run and progress.confirm is not None:
+            await progress.confirm()
+        try:
+            stored: Object | None = await step.apply(progress)
+        except ClusterError as error:
+            last = error
+            if is_webhook_unavailable(error) and await webhook_wait.pause(error):
+                continue
+            _raise_if_refused(step, progress, error)
+            if not (error.may_have_applied or isinstance(error, step.conflict_errors)):
+                tries += 1
+                if not await progress.requests.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
+                    break
+                continue
+            stored = await _find_stored(step, progress)
+        tries += 1
+        if stored is not None and step.accept(progress, stored):
+            return
+        if not await progress.requests.sleep_before_retry(backoff.next()):
+            break
+    raise progress.failed(step.name, str(last or "The write was undone by others"), transient=True) from last
+
+
+WEBHOOK_WAIT_S: Final = 90.0
+"""How long a write is repeated while the server cannot call an admission webhook. The manager of Kueue is away for less
+than this when it is updated. The deadline of the submission applies, too."""
+
+
+class _WebhookWait:
+    """The pauses of one step while the server cannot call a webhook."""
+
+    def __init__(self, step: Step, progress: Progress) -> None:
+        self._step = step
+        self._progress = progress
+        self._backoff = progress.requests.backoff()
+        self._until: float | None = None
+
+    async def pause(self, error: ClusterError) -> bool:
+        """Wait before the next try. Return false if it has lasted too long."""
+        now = self._progress.requests.clock.monotonic()
+        if self._until is None:
+            self._until = now + WEBHOOK_WAIT_S
+            log.warning(
+                "The submission of %s waits, because the API server cannot call a webhook (%s): %s",
+                self._progress.where,
+                self._step.name,
+                error,
+            )
+        return now < self._until and await self._progress.requests.sleep_before_retry(self._backoff.next())
+
+
+async def _find_stored(step: Step, progress: Progress) -> Object | None:
+    try:
+        return await step.find(progress)
+    except ClusterError as error:
+        raise progress.failed(step.name, str(error), transient=error.transient) from error
+
+
+# Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
+_NOT_READY: Final = ("not yet ready to handle request", "not found")
+_MISSING_PERMISSION: Final = re.compile(r'User ".*" cannot ')
+"""Part of the message of a request without the permission. A RoleBinding whose Role does not exist adds "not found".
+Admission plugins and webhooks also answer 403, for example if a PriorityClass does not exist."""
+
+
+def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> None:
+    if error.transient or error.may_have_applied or isinstance(error, step.conflict_errors):
+        return
+    if isinstance(error, Forbidden) and _is_not_ready(error.message):
+        return
+    if isinstance(error, NotFound) and (meaning := step.not_found(progress, error)) is not None:
+        raise meaning from error
+    advice = permission_advice(error)
+    raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
+
+
+def permission_advice(error: ClusterError) -> str:
+    """Return what to do if the service account lacks a permission; empty if the request failed for another reason."""
+    if isinstance(error, Forbidden) and _MISSING_PERMISSION.search(error.message):
+        return "Give the service account this permission; see the documented Role"
+    return ""
+
+
+def _is_not_ready(message: str) -> bool:
+    return any(text in message for text in _NOT_READY) and not _MISSING_PERMISSION.search(message)
+
+
+def _is_quota_exceeded(error: ClusterError) -> bool:
+    """Return whether a quota is exceeded. A retry may find free quota, but it does not find a missing permission."""
+    return isinstance(error, Forbidden) and "exceeded quota" in error.message
+
+
+REASON = "NotAGang"
+MESSAGE_CHARACTERS_MAX = 1000
+
+
+def fallback_event_step() -> RepeatableStep:
+    """Return the step that creates the event if the submission has lost a guarantee."""
+    return RepeatableStep("create the fallback event", lambda progress: bool(progress.notes), create_fallback_event)
+
+
+async def create_fallback_event(progress: Progress) -> None:
+    """POST an event on the Job that says why the pods are placed without gang scheduling. Raises no `ClusterError`.
+
+    The name of the event is fixed, so a repeated step creates no second event.
+    """
+    try:
+        await progress.requests.create(EVENTS, event_of(progress, datetime.now(UTC)))
+    except ClusterError as error:
+        log.debug("The event for %s could not be created: %s", progress.where, error)
+
+
+def event_of(progress: Progress, at: datetime) -> Object:
+    """Return an event of type Warning on the Job."""
+    ref, moment = progress.ref, at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{ref.name}.not-a-gang", "namespace": ref.namespace},
+        "involvedObject": {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "namespace": ref.namespace,
+            "name": ref.name,
+            "uid": ref.uid,
+        },
+        "type": "Warning",
+        "reason": REASON,
+        "message": "; ".join(progress.notes)[:MESSAGE_CHARACTERS_MAX],
+        "source": {"component": "gangjobs"},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }

@@ -1,0 +1,700 @@
+"""Where the lines of streamed logs go.
+
+Streams the log of one rank into the log of the task while the gang runs.
+
+The stream runs in a task of its own. It never delays a deadline, may be stopped at any moment, and knows the position
+that it has reached. The log is copied from there after the end of the gang. A log that grows faster than the rate limit
+is not cut but written later: the stream reads no faster than it writes.
+
+The log of a pod that is being deleted cannot be copied later, because the kubelet removes the log with the containers.
+So after `read_ahead` the stream reads to the end of the log at once, into memory, and writes what it has read as fast
+as the log of the task takes it. If the memory does not suffice, the stream leaves out the oldest lines that it has not
+written, and writes a note with their number.
+
+Streams the logs of chosen ranks of one gang, in an asyncio task of its own for each rank.
+
+When pods are deleted, which the Job controller does with the other pods of a rank that fails, the logs that the task
+wants are read to their end at once, also of ranks that are not streamed. See `rank_stream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
+from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.http.log_reader import LogCursor, LogParser, LogPosition
+from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.identity import gang_selector
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.state.pods import has_container_ended, has_started, pods_of, rank_of
+from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.tracking.logs.copy import Omission
+from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX
+from airflow_provider_gangjobs.tracking.logs.limits import (
+    AHEAD_BYTES_MAX,
+    AHEAD_BYTES_TOTAL_MAX,
+    BURST,
+    BYTES_PER_UNIT,
+    END_BYTES,
+    RATE,
+    SAVE_EVERY_MIN_S,
+    RateLimit,
+    StreamLimits,
+    wait_for_turn,
+)
+from airflow_provider_gangjobs.tracking.logs.sources import must_be_read_now, sources_of
+from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, format_note, pod_exists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.http.log_reader import LogPart
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
+    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+
+__all__ = ["LineOutput"]
+
+
+class LineOutput(Protocol):
+    """The log of a task, while a triggerer writes it."""
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Write lines. The call must take no longer than some milliseconds."""
+
+    async def wait_until_free(self) -> None:
+        """Wait until the output has room for further lines."""
+
+    async def drain(self, within_s: float) -> bool:
+        """Wait at most this long until written lines no longer depend on this process. Return false if they may."""
+
+
+log = logging.getLogger(__name__)
+
+PARTS_PER_TURN: Final = 20
+"""How many lines are written at once. With `BYTES_PER_TURN`, they block the event loop for some milliseconds."""
+BYTES_PER_TURN: Final = 2**16
+IDLE_TIMEOUT_S: Final = 300.0
+"""A program that writes nothing for this long is asked about again, because the connection may be dead."""
+BACKOFF_BASE_S: Final = 1.0
+BACKOFF_CAP_S: Final = 10.0
+"""While a kubelet restarts, each of at most `STREAMS_MAX` logs is requested once in this time."""
+AHEAD_BACKOFF_BASE_S: Final = 0.1
+"""The same for the log of a pod that is being deleted, whose log may be removed in a second."""
+AHEAD_BACKOFF_CAP_S: Final = 1.0
+LATE_S: Final = 2.0
+LATE_NOTE_EVERY_S: Final = 300.0
+
+
+class _Turn(NamedTuple):
+    """Lines that were read, and are written at once."""
+
+    parts: Sequence[LogPart]
+    size: int
+    position: LogPosition | None
+    """The position after these lines."""
+    ends_chunk: bool
+
+
+class LogStream:
+    """Streams one log.
+
+    :param output: Where the lines go.
+    :param bytes_max: How many bytes of the log are streamed while the pod is not being deleted. The rest is copied
+        after the end of the gang.
+    :param ahead_bytes_max: Returns how many bytes may be in memory that are read and not written.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        source: LogSource,
+        position: LogPosition | None,
+        *,
+        output: LineOutput,
+        mask: Callable[[str], str],
+        limits: StreamLimits,
+        bytes_max: int,
+        ahead_bytes_max: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._cursor = LogCursor(position)
+        self._output = output
+        self._lines = LineWriter(source.label, output.write, mask)
+        self._limits = limits
+        self._bytes_left = bytes_max - (position.total if position else 0)
+        self._ahead_bytes_max = ahead_bytes_max
+        self._position = position
+        self._turns: deque[_Turn | str] = deque()
+        """What was read and is not written: lines, and notes between them."""
+        self._turns_bytes = 0
+        self._omitted_lines = self._omitted_bytes = 0
+        """How much was left out before the first turn."""
+        self._has_changed = asyncio.Event()
+        self._must_read_ahead = False
+        self._has_container_ended = False
+        self._slot_wait: asyncio.Timeout | None = None
+        self._rate = RateLimit(RATE, BURST)
+        self._lateness = _Lateness()
+        self._late_note_at = -LATE_NOTE_EVERY_S
+        self.has_read = asyncio.Event()
+        """The stream reads nothing more."""
+        self.has_written = asyncio.Event()
+        """The stream writes nothing more."""
+        self.is_at_end = False
+        """The stream has read the log to its end."""
+
+    @property
+    def position(self) -> LogPosition | None:
+        """The position after the last line that was written."""
+        self._lines.flush()
+        return self._position
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log was read to its end, and all that was read is written. What was left out has a note."""
+        return self.is_at_end and not self._turns
+
+    def note(self, note: str) -> None:
+        """Write a line of the provider."""
+        self._lines.note(note)
+
+    def read_ahead(self, pod: PodView) -> None:
+        """Read to the end of the log, because the pod is being deleted. Safe to repeat.
+
+        :param pod: The pod as it is now.
+        """
+        self._must_read_ahead = True
+        self._has_container_ended |= has_container_ended(pod, self._source.container)
+        if self._slot_wait is not None:
+            self._slot_wait.reschedule(asyncio.get_running_loop().time())
+        self._has_changed.set()
+
+    def give_up(self, *, bytes_max: int) -> None:
+        """Read nothing more, and leave out all but the last bytes of what is not written."""
+        self.has_read.set()
+        self._leave_out(bytes_max)
+        self._has_changed.set()
+
+    async def run(self) -> None:
+        """Stream the log until the task is cancelled, the log is gone, or `bytes_max` is reached."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._read())
+                tasks.create_task(self._write())
+                await self.has_read.wait()
+                reading.cancel()
+        finally:
+            self.has_read.set()
+            self.has_written.set()
+            self._limits.ahead_bytes -= self._turns_bytes
+            self._turns_bytes = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            await self._read_responses()
+            if not self._must_read_ahead and not self.has_read.is_set():
+                self._turns.append(
+                    "the stream ends here, because it has half of log_limit; the rest follows after the end of the gang"
+                )
+        finally:
+            self.has_read.set()
+            self._has_changed.set()
+
+    async def _read_responses(self) -> None:
+        """Read until the log is gone, `bytes_max` is reached, or the end is reached in the log of a deleted pod."""
+        clock = self._client.clock
+        backoff = Backoff(clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+        ahead = Backoff(clock, base_s=AHEAD_BACKOFF_BASE_S, cap_s=AHEAD_BACKOFF_CAP_S)
+        is_at_end = False
+        while self._must_read_ahead or self._bytes_left > 0:
+            before, had_ended = self._cursor.position, self._has_container_ended
+            try:
+                is_at_end = await self._read_in_slot()
+                if is_at_end and had_ended and self._must_read_ahead:
+                    return self._finish()
+            except (NotFound, Forbidden, BadRequest) as error:
+                if is_at_end and self._has_container_ended and self._must_read_ahead:
+                    return self._finish()  # the log was read to its end before the kubelet removed it
+                if note := await self._note_on_end(error):
+                    self.has_read.set()
+                    self._turns.append(note)
+                    return None
+            except ClusterError as error:  # also while the container is being restarted
+                is_at_end = False
+                log.debug("%s", error)
+            if self._cursor.position != before:
+                backoff.reset()
+                ahead.reset()
+            await self._pause(ahead.next() if self._must_read_ahead else backoff.next())
+        return None
+
+    def _finish(self) -> None:
+        self.is_at_end = True
+        self._turns.append("end of the log, which was read before the pod was removed")
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep before the next request. `read_ahead` ends the pause of the other requests."""
+        is_ahead, until = self._must_read_ahead, self._client.clock.monotonic() + seconds
+        while (left_s := until - self._client.clock.monotonic()) > 0 and is_ahead == self._must_read_ahead:
+            self._has_changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._has_changed.wait()
+
+    async def _note_on_end(self, error: ClusterError) -> str:
+        """Return a note if the log cannot be read any more; an empty text if another request may read it."""
+        if isinstance(error, Forbidden):
+            return f"the log is not streamed any more: {error}"
+        if isinstance(error, BadRequest):
+            is_removed = self._must_read_ahead and self._has_container_ended
+            return f"the log is not streamed any more: {error}" if is_removed else ""
+        async with self._limits.requests_of(self._client):
+            exists = await pod_exists(self._client, self._source)
+        return "" if exists else "the log is not streamed any more: the pod was deleted"
+
+    async def _read_in_slot(self) -> bool:
+        """Read one response. Return whether the server has ended it, which it does at the end of the container."""
+        if self._must_read_ahead:
+            async with self._limits.ahead:
+                return await self._read_response()
+        try:
+            async with asyncio.timeout(None) as self._slot_wait:  # `read_ahead` ends the wait for a slot
+                async with self._limits.slots.slot():
+                    self._slot_wait = None
+                    return await self._read_response()
+        except TimeoutError:
+            log.debug("the log of pod %s is read at once", self._source.pod)
+        finally:
+            self._slot_wait = None
+        return False
+
+    async def _read_response(self) -> bool:
+        """Read what one response has. It ends with the container, and may also end before."""
+        query = LogQuery(self._source.container, follow=True, since_s=self._cursor.begin(), timestamps=True)
+        parser = LogParser(timestamps=True)
+        has_noted = False
+        async with self._client.open_log(
+            self._source.pod, self._source.namespace, query, idle_timeout_s=IDLE_TIMEOUT_S
+        ) as chunks:
+            async for chunk in chunks:
+                parts = self._cursor.new_parts(parser.feed(chunk))
+                if self._cursor.is_other_file and not has_noted:
+                    has_noted = True
+                    self._turns.append(
+                        "the log begins again: the container was restarted, or the kubelet has rotated the log"
+                    )
+                await self._enqueue(parts)
+                if not self._must_read_ahead and self._bytes_left <= 0:
+                    return False
+        if self._must_read_ahead:
+            await self._enqueue(self._cursor.new_parts(parser.end()))
+        return True
+
+    async def _enqueue(self, parts: Sequence[LogPart]) -> None:
+        """Have parts written. Without `read_ahead`, wait until the parts before them are written."""
+        at = 0
+        while at < len(parts) and (self._must_read_ahead or self._bytes_left > 0):
+            while self._turns and not self._must_read_ahead:
+                self._has_changed.clear()
+                await self._has_changed.wait()
+            turn = _first_turn(parts, at)
+            at += len(turn)
+            for part in turn:
+                self._cursor.delivered(part)
+            size = sum(len(part.text) + part.ends for part in turn)
+            self._turns.append(_Turn(turn, size, self._cursor.position, ends_chunk=at == len(parts)))
+            self._count(size)
+            self._bytes_left -= size
+            if self._must_read_ahead:
+                others = self._limits.ahead_bytes - self._turns_bytes
+                self._leave_out(max(min(self._ahead_bytes_max(), AHEAD_BYTES_TOTAL_MAX - others), END_BYTES))
+            self._has_changed.set()
+            await loop_local(TimeSlice).yield_if_due()
+
+    def _count(self, size: int) -> None:
+        self._turns_bytes += size
+        self._limits.ahead_bytes += size
+
+    def _leave_out(self, bytes_max: int) -> None:
+        """Leave out the oldest lines that are not written, until at most so many bytes are left."""
+        while self._turns_bytes > bytes_max and len(self._turns) > 1:
+            turn = self._turns.popleft()
+            if isinstance(turn, _Turn):
+                self._count(-turn.size)
+                self._omitted_bytes += turn.size
+                self._omitted_lines += sum(part.ends for part in turn.parts)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Write what is read, in turns with the other tasks of the event loop, as fast as the limits allow."""
+        while self._turns or not self.has_read.is_set():
+            if not self._may_write():
+                self._has_changed.clear()
+                await self._has_changed.wait()
+                continue
+            late_s = await self._wait_for_turn()
+            if not self._may_write():
+                continue
+            turn = self._turns.popleft()  # not the one before the wait, if that one was left out
+            if isinstance(turn, str):
+                self.note(turn)
+            else:
+                self._write_turn(turn, late_s)
+            self._has_changed.set()
+        self._lines.flush()
+
+    def _may_write(self) -> bool:
+        """Return whether there is something to write. Lines are left out until the log is read, and get one note."""
+        return bool(self._turns) and (not self._omitted_bytes or self.has_read.is_set())
+
+    def _write_turn(self, turn: _Turn, late_s: float) -> None:
+        if self._omitted_bytes:
+            omission = Omission(self._omitted_lines, self._omitted_bytes, in_line=not turn.parts[0].begins)
+            self.note(f"left out here: {omission}, because the pod was deleted before they were written")
+            self._omitted_lines = self._omitted_bytes = 0
+        units = len(turn.parts) + turn.size / BYTES_PER_UNIT
+        if not self._must_read_ahead:
+            self._note_lateness(turn, late_s, units)
+        self._lines.write(turn.parts)
+        self._position = turn.position
+        self._count(-turn.size)
+        for limit in (self._rate, self._limits.total):
+            limit.take(units)
+        if turn.ends_chunk:
+            self._lines.flush()
+
+    async def _wait_for_turn(self) -> float:
+        """Wait until the limits and the output allow the next lines. Return how long this took, in seconds.
+
+        The rate limit that all logs share is not part of this time. The wait for the output is.
+        """
+        clock = self._client.clock
+        own = None if self._must_read_ahead else self._rate
+        late_s = await wait_for_turn(own, self._limits.total, clock)
+        before = clock.monotonic()
+        await self._output.wait_until_free()
+        return late_s + clock.monotonic() - before
+
+    def _note_lateness(self, turn: _Turn, late_s: float, units: float) -> None:
+        """Write a note if the lines appear later than the rank has written them."""
+        self._lateness.add(turn.parts[0].stamp, late_s, units)
+        now = self._client.clock.monotonic()
+        if self._lateness.seconds > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
+            self._late_note_at = now
+            at_most = f"at most {RATE:.0f} lines or KiB a second"
+            why = f"the triggerer began later than this rank or was interrupted, and streams {at_most}"
+            if self._lateness.rank_is_fast:
+                why = f"this rank writes faster than the triggerer streams, {at_most}"
+            self.note(f"{why}: the lines appear here later, and the rest after the end of the gang")
+
+
+class _Lateness:
+    """How long the limits have delayed the lines since they last did not, and how fast the rank has written these."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with the next turn that is delayed."""
+        self.seconds = 0.0
+        self._units = 0.0
+        self._last_units = 0.0
+        self._first: datetime | None = None
+        self._last: datetime | None = None
+
+    def add(self, stamp: str, late_s: float, units: float) -> None:
+        """Count a turn.
+
+        :param stamp: The time of the first line, as the kubelet writes it.
+        :param late_s: How long the limits have delayed the turn, in seconds.
+        """
+        if not late_s:
+            self.reset()
+            return
+        self.seconds += late_s
+        self._units += self._last_units
+        self._last_units = units
+        with suppress(ValueError):
+            self._last = datetime.fromisoformat(stamp)
+            self._first = self._first or self._last
+
+    @property
+    def rank_is_fast(self) -> bool:
+        """Whether the rank has written these lines faster than a stream may write them."""
+        if self._first is None or self._last is None:
+            return False
+        return self._units > RATE * (self._last - self._first).total_seconds()
+
+
+def _first_turn(parts: Sequence[LogPart], at: int) -> Sequence[LogPart]:
+    end, size = at, 0
+    while end < len(parts) and end - at < PARTS_PER_TURN and size < BYTES_PER_TURN:
+        size += len(parts[end].text)
+        end += 1
+    return parts[at:end]
+
+
+LOOK_BASE_S: Final = 1.0
+LOOK_CAP_S: Final = 30.0
+DRAIN_S: Final = 5.0
+"""How long a stream waits until its lines are read, before it saves its position."""
+END_WITHIN_S: Final = 5.0
+"""How long the end of a log may take whose other lines were left out."""
+DRAIN_AT_END_S: Final = 0.5
+"""How long a process that ends waits until its lines are read. Airflow reads them also while the process ends."""
+
+
+class GangStreams:
+    """The streams of one gang. `run` ends only when it is cancelled.
+
+    :param output: The log of the task.
+    :param mask: Returns a text with its secrets replaced.
+    :param bytes_max: How many bytes of each log are streamed.
+    :param kept: The policy that selects the further logs that are read when their pods are deleted.
+    :param kept_bytes_max: How many bytes of all logs are read when pods are deleted.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ref: GangRef,
+        ranks: Sequence[int],
+        store: PositionStore,
+        *,
+        output: LineOutput,
+        mask: Callable[[str], str],
+        bytes_max: int,
+        kept: Logs = Logs.NONE,
+        kept_bytes_max: int = AHEAD_BYTES_MAX,
+    ) -> None:
+        self._client = client
+        self._ref = ref
+        self._ranks = ranks
+        self._kept = kept
+        self._kept_bytes_max = min(kept_bytes_max, AHEAD_BYTES_MAX)
+        self._deleted: dict[str, PodView] = {}
+        """The last views of the pods that are being deleted, and whose logs are wanted, by uid."""
+        self._last_streams: dict[str, LogStream] = {}
+        """The streams that read the logs of these pods, by uid."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._has_tasks = asyncio.Event()
+        self._store = store
+        self._output = output
+        self._mask = mask
+        self._bytes_max = bytes_max
+        self._limits = loop_local(StreamLimits)
+        self._requests = self._limits.requests_of(client)
+        self._positions: dict[str, str] = {}
+        self.has_loaded = False
+        """The positions of an earlier process are known."""
+        self._streams: dict[str, LogStream] = {}
+
+    @property
+    def positions(self) -> dict[str, str]:
+        """How far each log was streamed, by `LogSource.key`, in the form of `GangEvent.streamed`."""
+        reached = {key: str(stream.position) for key, stream in self._streams.items() if stream.position is not None}
+        unread = dict.fromkeys(self._streams, "")
+        return unread | self._positions | reached
+
+    @property
+    def whole_logs(self) -> list[str]:
+        """The logs that were read to their end, and written, by `LogSource.key`."""
+        return [key for key, stream in self._streams.items() if stream.is_whole]
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on logs that another process has streamed, and that no stream of this process continues."""
+        if not self._store.repeated_s:
+            return []
+        labels = [key for key in self._positions if key not in self._streams]
+        if not self._positions and not self._streams:  # the process before was killed before it saved a position
+            labels = [self._ref.name]
+        return [format_note(label, self._repetition) for label in labels]
+
+    @property
+    def _repetition(self) -> str:
+        return (
+            "another triggerer streamed this log, and was killed: the lines that follow, of about "
+            f"{self._store.repeated_s:.0f} seconds, may appear a second time"
+        )
+
+    async def run(self) -> None:
+        """Stream the logs, and save their positions from time to time."""
+        limits, clock = self._limits, self._client.clock
+        await self.load()
+        limits.gangs += 1
+        try:
+            # From here on, the positions of the process before are not the last ones. If there are none, a process that
+            # comes later learns of this stream, unless so many gangs may begin at once that the patches are spread.
+            if self._positions or limits.save_every_s <= SAVE_EVERY_MIN_S:
+                await self._save(limits.save_every_s)
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._has_tasks.set()
+                for pod in self._deleted.values():
+                    self._read_ahead(pod)
+                for rank in self._ranks:
+                    tasks.create_task(self._stream(rank))
+                # Gangs that began at the same time save their positions at different times.
+                save_in_s = clock.random_between(0.0, limits.save_every_s)
+                while True:
+                    await clock.sleep(save_in_s)
+                    save_in_s = limits.save_every_s
+                    await self._save(save_in_s)
+        finally:
+            limits.gangs -= 1
+
+    async def save(self) -> None:
+        """Save the positions of the streams, which have ended.
+
+        The process may be about to end, so this does not wait for the requests of other gangs.
+        """
+        positions = self.positions
+        await self._output.drain(DRAIN_AT_END_S)
+        await self._store.save(positions, every_s=0.0)
+
+    async def _save(self, every_s: float) -> None:
+        """Save positions of lines that are in the log of the task also if this process is killed."""
+        positions = self.positions
+        if await self._output.drain(DRAIN_S):
+            async with self._requests:
+                await self._store.save(positions, every_s=every_s)
+
+    async def load(self) -> None:
+        """Read the positions that another process has reached, unless that was done before."""
+        if not self.has_loaded:
+            self._positions = await self._load()
+            self.has_loaded = True
+
+    async def _load(self) -> dict[str, str]:
+        backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
+        while True:
+            try:
+                async with self._requests:
+                    return await self._store.load()
+            except (NotFound, Forbidden):
+                return {}
+            except ClusterError:
+                await self._client.clock.sleep(backoff.next())
+
+    async def _stream(self, rank: int) -> None:
+        source = await self._find(rank)
+        if source.key not in self._streams:  # else its pod is being deleted
+            await self._new_stream(source, self._bytes_max).run()
+
+    def _new_stream(self, source: LogSource, bytes_max: int) -> LogStream:
+        """Return a stream that continues after what was streamed, with a note on where it begins."""
+        before = self._streams.get(source.key)
+        position = before.position if before else LogPosition.parse(self._positions.get(source.key, ""))
+        stream = LogStream(
+            self._client,
+            source,
+            position,
+            output=self._output,
+            mask=self._mask,
+            limits=self._limits,
+            bytes_max=bytes_max,
+            ahead_bytes_max=self._ahead_bytes_max,
+        )
+        self._streams[source.key] = stream
+        what = f"log of pod {source.pod}, container {source.container}"
+        if before is not None:
+            stream.note(f"{what}, continued, because the pod is being deleted")
+        elif self._store.repeated_s:
+            stream.note(f"{what}, continued by another triggerer: {self._repetition}")
+        elif position is None:
+            stream.note(f"{what}, {'while it runs' if bytes_max else 'because the pod is being deleted'}")
+        else:
+            stream.note(f"{what}, continued by another triggerer")
+        return stream
+
+    # -- pods that are deleted -------------------------------------------------------------------------------
+
+    def observe(self, pods: Sequence[PodView]) -> None:
+        """Read the logs of the pods that are being deleted."""
+        for pod in pods:
+            if not must_be_read_now(pod, self._ranks, self._kept):
+                continue
+            if pod.metadata.uid in self._deleted or len(self._deleted) < RANKS_MAX:
+                self._deleted[pod.metadata.uid] = pod
+                if self._tasks is not None:
+                    self._read_ahead(pod)
+
+    def _read_ahead(self, pod: PodView) -> None:
+        assert self._tasks is not None, "the caller has checked that the streams run"
+        uid, source = pod.metadata.uid, next(source for source in sources_of(pod) if source.is_main)
+        stream = self._last_streams.get(uid)
+        if stream is None:
+            stream = self._streams.get(source.key)
+            if stream is None or stream.has_read.is_set():
+                stream = self._new_stream(source, bytes_max=0)
+                self._tasks.create_task(stream.run())
+            self._last_streams[uid] = stream
+        stream.read_ahead(pod)
+
+    def _ahead_bytes_max(self) -> int:
+        return self._kept_bytes_max // max(len(self._last_streams), 1)
+
+    async def wait_until_read(self, pod: PodView) -> None:
+        """Wait until the log of a pod that is being deleted is read."""
+        if pod.metadata.uid in self._deleted:
+            await self._has_tasks.wait()
+            await self._last_streams[pod.metadata.uid].has_read.wait()
+
+    async def finish(self, within_s: float) -> None:
+        """Wait until the logs of deleted pods are written, and leave out what takes longer. Does not raise."""
+        for give_up, seconds in ((False, within_s), (True, END_WITHIN_S)):
+            if give_up:
+                for stream in self._last_streams.values():
+                    stream.give_up(bytes_max=END_BYTES)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    for uid in list(self._deleted):
+                        await self.wait_until_read(self._deleted[uid])
+                        await self._last_streams[uid].has_written.wait()
+                    return
+
+    # -- where the logs are ----------------------------------------------------------------------------------
+
+    async def _find(self, rank: int) -> LogSource:
+        """Wait until the program of a rank has started, and return its log."""
+        backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
+        while True:
+            pods: list[PodView] = []
+            with suppress(ClusterError):
+                pods = await self._list_pods_of(rank)
+            for pod in filter(has_started, pods):
+                return next(source for source in sources_of(pod))
+            await self._client.clock.sleep(backoff.next())
+
+    async def _list_pods_of(self, rank: int) -> list[PodView]:
+        """Return the pods of a rank. Only a rank that has no pod, or is in a role, costs a list of all pods.
+
+        The index of a pod is its rank, except in a gang with roles, where each role counts from 0.
+        """
+        all_pods = gang_selector(self._ref.name)
+        for selector in (f"{all_pods},{ANNOTATION_COMPLETION_INDEX}={rank}", all_pods):
+            found = pods_of(self._ref, await self._list(selector))
+            if of_rank := [pod for pod in found if rank_of(pod) == rank]:
+                return of_rank
+        return []
+
+    async def _list(self, selector: str) -> list[PodView]:
+        async with self._requests:
+            views = self._client.list_views(PodView, PODS, self._ref.namespace, label_selector=selector)
+            return [pod async for page in views for pod in page]

@@ -1,0 +1,192 @@
+"""The form of a rank's log lines in the log of the task.
+
+Reads a log from its beginning, or from a position, to its end, in chunks and over broken connections.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.cluster.clock import Backoff
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, LogCursor, LogParser, LogPart
+from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.kube.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+
+
+HELD_PARTS: Final = 64
+"""How many parts wait for the parts after them. A secret of more lines is found only if it arrives at once."""
+
+NOTES_MAX: Final = 20
+"""How many ranks have a note of their own for the same reason."""
+
+
+def text_of(parts: Sequence[LogPart]) -> str:
+    """Return the text of parts. Bytes that are no UTF-8 are replaced."""
+    return b"".join(part.text + b"\n" if part.ends else part.text for part in parts).decode(errors="replace")
+
+
+def format_note(label: str, note: str) -> str:
+    """Return a line that the provider adds to the log of a rank."""
+    return f"[{label}] ({note})"
+
+
+def limit_notes(ref: GangRef, notes: Sequence[str]) -> list[str]:
+    """Return the first notes, and a note with the number of the others, which have the same reason."""
+    others = len(notes) - NOTES_MAX
+    more = [format_note(ref.name, f"the same holds for {pluralize(others, 'more rank')}")] if others > 0 else []
+    return [*notes[:NOTES_MAX], *more]
+
+
+class LineWriter:
+    """Writes the parts of one log as lines, each with the label of the log. Secrets are masked.
+
+    A secret may have several lines, and a long line is written in pieces. So some parts are held and masked together
+    with the parts after them. Call `flush` at the end, and before a note.
+
+    :param mask: Returns a text with its secrets replaced.
+    """
+
+    def __init__(self, label: str, write: Callable[[Sequence[str]], None], mask: Callable[[str], str] = str) -> None:
+        self._label = label
+        self._write_lines = write
+        self._mask = mask
+        self._held: list[LogPart] = []
+
+    def write(self, parts: Sequence[LogPart]) -> None:
+        """Write parts, and hold the last ones."""
+        self._held += parts
+        if len(self._held) > HELD_PARTS:
+            self._emit(HELD_PARTS)
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if self._held:
+            self._emit(0)
+
+    def note(self, note: str) -> None:
+        """Write a line of the provider."""
+        self.flush()
+        self._write_lines([format_note(self._label, self._mask(note))])
+
+    def _emit(self, hold: int) -> None:
+        text = text_of(self._held)
+        masked = self._mask(text)
+        if masked == text:
+            ready = len(self._held) - hold
+            lines = [self._line(part.text.decode(errors="replace"), part.begins) for part in self._held[:ready]]
+            del self._held[:ready]
+        else:
+            lines = self._lines_of(masked, self._held[0].begins)
+            self._held.clear()
+        self._write_lines(lines)
+
+    def _lines_of(self, text: str, begins: bool) -> list[str]:
+        return [
+            self._line(line[at : at + PART_BYTES_MAX], (begins or number > 0) and at == 0)
+            for number, line in enumerate(text.removesuffix("\n").split("\n"))
+            for at in range(0, max(len(line), 1), PART_BYTES_MAX)
+        ]
+
+    def _line(self, text: str, begins: bool) -> str:
+        return f"[{self._label}{'' if begins else ', continued'}] {text.rstrip(chr(13))}"
+
+
+FAILURES_MAX: Final = 5
+"""How many requests in a row may fail before the rest of a log is given up."""
+BACKOFF_BASE_S: Final = 0.5
+BACKOFF_CAP_S: Final = 10.0
+
+
+LOG_SHORTENED: Final = "the kubelet has rotated the log while it was read"
+"""What `LogShortened` means, for people."""
+
+
+class LogShortened(Exception):  # noqa: N818 - a state of the log
+    """The log is shorter than it was, because the kubelet has rotated its file."""
+
+
+async def read_log_chunks(client: Client, source: LogSource, query: LogQuery) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a log. After a broken connection the log is requested again, and what was read is skipped.
+
+    The log of a container that has ended does not change. The log of a container that runs may only grow.
+
+    Raises:
+        ClusterError: the log cannot be read.
+        LogShortened: the log became shorter while it was read.
+    """
+    query = replace(query, container=source.container)
+    backoff = Backoff(client.clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+    read = failures = 0
+    while True:
+        to_skip = read
+        try:
+            async with client.open_log(source.pod, source.namespace, query) as chunks:
+                async for chunk in chunks:
+                    skipped = min(to_skip, len(chunk))
+                    to_skip -= skipped
+                    if skipped < len(chunk):
+                        read += len(chunk) - skipped
+                        failures = 0
+                        yield chunk[skipped:]
+        except ClusterError as error:
+            failures += 1
+            may_succeed = error.transient or (isinstance(error, NotFound) and await pod_exists(client, source))
+            if failures >= FAILURES_MAX or not may_succeed:
+                raise
+            await client.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
+        else:
+            if to_skip:
+                raise LogShortened
+            return
+
+
+async def pod_exists(client: Client, source: LogSource) -> bool:
+    """Return whether the pod of a log exists, or may exist.
+
+    A kubelet that has just started does not know its pods, and answers that the pod of a log does not exist.
+    """
+    try:
+        await client.get(PODS, source.pod, source.namespace)
+    except NotFound:
+        return False
+    except ClusterError:
+        return True
+    return True
+
+
+async def read_rest(
+    client: Client, source: LogSource, position: LogPosition, on_other_file: Callable[[], None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a log after a position.
+
+    :param on_other_file: Called if the log is not the one of the position. Then all of it since that time follows.
+
+    Raises:
+        ClusterError, LogShortened: as for `read_log_chunks`.
+    """
+    cursor = LogCursor(position)
+    parser = LogParser(timestamps=True)
+    query = LogQuery(since_s=cursor.begin(), timestamps=True)
+    was_other_file = False
+    chunks = read_log_chunks(client, source, query)
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            parts = cursor.new_parts(parser.feed(chunk))
+            if cursor.is_other_file and not was_other_file:
+                was_other_file = True
+                on_other_file()
+            yield b"".join(part.text + b"\n" if part.ends else part.text for part in parts)
+    yield b"".join(part.text for part in cursor.new_parts(parser.end()))

@@ -1,0 +1,252 @@
+"""Gang watch: what the shared informers know of one gang, and one event that wakes its follower.
+
+Three informers serve all gangs of a cluster and namespace: Jobs, pods, and PodGroups where the cluster serves them.
+PodGroups only help to explain why a gang waits. A gang is followed also where PodGroups cannot be read.
+
+The first gang that waits in a queue of Kueue starts a fourth informer, of Kueue's Workloads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.informer import (
+    Informer,
+    InformerClosedError,
+    Notification,
+    Subscription,
+    informers,
+)
+from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions, watched_workloads
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
+from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
+
+V = TypeVar("V", JobView, PodView, PodGroupView)
+
+
+def gang_of(seen: JobView | PodView | PodGroupView) -> str | None:
+    """Return the name of the gang that an object belongs to. The informers index objects by it."""
+    return seen.metadata.labels.gang
+
+
+def job_of(workload: KueueWorkloadView) -> str | None:
+    """Return the uid of the Job of Kueue's Workload. The informer indexes Workloads by it."""
+    return workload.metadata.labels.job_uid
+
+
+class GangWatch:
+    """What the informers know of one gang. `close` must be called at the end."""
+
+    __slots__ = (
+        "_gone",
+        "_groups",
+        "_informers",
+        "_jobs",
+        "_notification",
+        "_pods",
+        "_position",
+        "_queue",
+        "_queue_informer",
+        "_ref",
+    )
+
+    def __init__(self, client: Client, ref: GangRef) -> None:
+        self._ref = ref
+        self._notification = Notification()
+        jobs, pods = _informer(client, JOBS, ref, JobView), _informer(client, PODS, ref, PodView)
+        self._informers: list[Informer[Any]] = [jobs, pods]
+        self._jobs = jobs.subscribe(ref.name, self._notification)
+        self._pods = pods.subscribe(ref.name, self._notification)
+        self._groups: Subscription[PodGroupView] | None = None
+        self._queue: Subscription[KueueWorkloadView] | None = None
+        self._queue_informer: Informer[KueueWorkloadView] | None = None
+        self._position: Position | None = None
+        self._gone: Mapping[str, JobView] = {}
+        """The last views of deleted Jobs."""
+
+    async def subscribe_to_podgroups(self, client: Client) -> None:
+        """Watch the PodGroup too, if the cluster serves PodGroups."""
+        resource = await podgroups_served(client)
+        if resource is not None:
+            self._watch_groups(client, resource)
+
+    def subscribe_to_podgroup_of(self, client: Client, job: Job | None) -> None:
+        """Watch the PodGroup of another gang scheduler, if such a scheduler places the gang of this Job."""
+        resource = group_resource(job)
+        if resource is not None:
+            self._watch_groups(client, resource)
+
+    def _watch_groups(self, client: Client, resource: Resource) -> None:
+        groups = _informer(client, resource, self._ref, PodGroupView)
+        self._informers.append(groups)
+        self._groups = groups.subscribe(self._ref.name, self._notification)
+
+    async def subscribe_to_queue(self, client: Client, uid: str) -> None:
+        """Watch Kueue's Workload of the gang too, if the cluster serves Kueue's API. Safe to repeat.
+
+        :param uid: UID of the object that Kueue admits.
+        """
+        if self._queue is not None:
+            return
+        resource = await watched_workloads(client)
+        if resource is not None:
+            self._queue_informer = informers().acquire(
+                client, resource, self._ref.namespace, LABEL_KUEUE_JOB_UID, decode=KueueWorkloadView, index=job_of
+            )
+            self._informers.append(self._queue_informer)
+            self._queue = self._queue_informer.subscribe(uid, self._notification)
+
+    def subscribe_to_position(self, client: Client, queue: str | None, uid: str) -> None:
+        """Learn the position of the gang in this LocalQueue from now on, or stop if there is none. Safe to repeat.
+
+        :param uid: UID of the object that Kueue admits.
+        """
+        if queue is None:
+            self._close_position()
+        elif self._position is None:
+            self._position = pending_positions().acquire(
+                client.config, self._ref.namespace, queue, uid, self._notification
+            )
+
+    def _close_position(self) -> None:
+        if self._position is not None:
+            self._position.close()
+            self._position = None
+
+    def close(self) -> None:
+        """End the subscriptions. Safe to repeat."""
+        self._close_position()
+        for informer in self._informers:
+            informer.release()
+
+    @property
+    def informers(self) -> list[Informer[Any]]:
+        """The informers of Jobs and pods. Both must be synced before an absent object is known not to exist."""
+        return self._informers[:2]
+
+    @property
+    def job(self) -> Job | None:
+        """The gang's Job; another Job of the same name if the gang's Job does not exist; or `None`."""
+        seen = self._jobs.peek()
+        others = (job for job in seen.values() if job.metadata.name == self._ref.name)
+        found = seen.get(self._ref.uid) or next(others, None)
+        return read_gang(found, seen.values()) if found else None
+
+    @property
+    def gone_job(self) -> Job | None:
+        """The last view of the gang's Job, if the Job does not exist any more.
+
+        The other Jobs of a gang with roles are deleted with it, so their last views count, too.
+        """
+        if deleted := self._jobs.take_deleted():
+            self._gone = {**self._gone, **deleted}
+        found = self._gone.get(self._ref.uid)
+        return read_gang(found, {**self._jobs.peek(), **self._gone}.values()) if found else None
+
+    @property
+    def pod_count(self) -> int:
+        """Number of pods of the gang."""
+        return len(self._pods.peek())
+
+    @property
+    def pods(self) -> list[PodView]:
+        """The pods of the gang, in a new list."""
+        return list(self._pods.peek().values())
+
+    @property
+    def pods_by_uid(self) -> Mapping[str, PodView]:
+        """The same without a copy. The mapping changes with the watch, so it must not be iterated across an await."""
+        return self._pods.peek()
+
+    @property
+    def is_complete_snapshot(self) -> bool:
+        """At some moment the gang had the pods of `pods` and no others."""
+        return self._informers[1].is_complete_snapshot
+
+    @property
+    def podgroup(self) -> PodGroupView | None:
+        """The PodGroup of the gang; `None` if the gang has none, or if PodGroups are not watched."""
+        return next(iter(self._groups.peek().values()), None) if self._groups else None
+
+    @property
+    def queue_workload(self) -> KueueWorkloadView | None:
+        """Kueue's Workload of the Job, if it exists and can be read."""
+        return next(iter(self._queue.peek().values()), None) if self._queue else None
+
+    @property
+    def queue_position(self) -> int | None:
+        """The position of the Job in its ClusterQueue, from 1; `None` if it is unknown."""
+        return self._position.number if self._position else None
+
+    @property
+    def shows_queue(self) -> bool:
+        """Kueue's Workloads can be read. False if this is not known yet."""
+        return self._queue_informer is not None and self._queue_informer.is_synced
+
+    def pop_pod_changes(self, at_most: int) -> tuple[list[PodView], list[PodView]]:
+        """Remove and return at most `at_most` changed pods, and the last views of at most `at_most` deleted pods.
+
+        If there are none, the pods that were returned before are the pods at this moment.
+        """
+        changed, gone = self._pods.take_updated(at_most), self._pods.take_deleted(at_most)
+        return list(changed.values()), list(gone.values())
+
+    @property
+    def pods_may_lag(self) -> bool:
+        """The watch of pods has a problem, so it may take long to show what happens now."""
+        return self._informers[1].problem is not None
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Wait until an object of the gang has changed since the last call, or the time is over.
+
+        Raises:
+            InformerClosedError: The informers have ended.
+        """
+        await self._notification.wait(timeout_s)
+        self._jobs.check()
+        self._pods.check()
+        if self._groups is not None:
+            self._groups.check()
+        if self._queue is not None:
+            self._queue.check()
+
+    def wake(self) -> None:
+        """Make `changed` return."""
+        self._notification.notify()
+
+
+def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -> Informer[V]:
+    return informers().acquire(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
+
+
+def group_resource(job: Job | None) -> Resource | None:
+    """Return the resource of the group of another gang scheduler that places the gang of this Job, or `None`."""
+    scheduler = separate_scheduler_of(job.decision) if job is not None else None
+    kind = scheduler.watched_group if scheduler is not None else None
+    return Resource(*kind) if kind is not None else None
+
+
+async def podgroups_served(client: Client) -> Resource | None:
+    """Return the PodGroup resource in the preferred version that the cluster serves, or `None` if there is none."""
+    try:
+        discovered = await discover(client)
+    except ClusterError:
+        return None
+    served = (v for v in discovered.scheduling_versions if discovered.can_watch(v, "podgroups"))
+    version = next(served, None)
+    return podgroups(version) if version else None
+
+
+__all__ = ["GangWatch", "InformerClosedError", "gang_of", "group_resource", "podgroups_served"]

@@ -1,0 +1,197 @@
+"""Wait evidence: what explains why a gang waits, in addition to its Job, its pods, and its groups.
+
+The follower asks what is due after each look. Each kind of Events is read only when no object says why the gang waits.
+
+Job events: the Kubernetes Events of a Job, read when a gang makes no progress and no object says why.
+
+Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Where Kueue's
+Workloads cannot be read, their Events say why a gang waits in its queue. A scheduler may overwrite in a pod why it
+could not place the pod, and the Events of the pod still say it. Reading is best effort: a gang is followed also where
+the service account may not list Events.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.resources import EVENTS
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause, find_named_refusal
+from airflow_provider_gangjobs.kube.views import EventView, view
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.tracking.watch.gang_watch import GangWatch
+
+
+_ADMISSIONS: Final = ("QuotaReserved", "Admitted", "PreemptedWorkload")
+"""Reasons of the Events of Workloads that have quota, which are of no use for a gang that waits."""
+
+
+async def queue_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
+    """Return the Events with which Kueue says why it does not admit the Job, or none if they could not be read.
+
+    They are Events of the Workload of the Job, or of the JobSet of its roles. Its name contains the kind and the name.
+    Their reasons depend on the release and on the feature gates of Kueue.
+    """
+    names = f"job-{ref.name}-", f"jobset-{ref.name}-"
+    others = ",".join(f"reason!={reason}" for reason in _ADMISSIONS)
+    events = await _list_events(client, ref.namespace, f"involvedObject.kind=Workload,{others}")
+    return tuple(event for event in events if event.involved_object.name.startswith(names))
+
+
+async def refusal_events(client: Client, ref: GangRef, pods: AbstractSet[str]) -> tuple[EventView, ...]:
+    """Return the Events with which a scheduler says that it could not place these pods, or none if they are not read.
+
+    :param pods: The uids of the pods.
+    """
+    events = await _list_events(client, ref.namespace, "involvedObject.kind=Pod,reason=FailedScheduling")
+    return tuple(event for event in events if event.involved_object.uid in pods)
+
+
+async def job_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
+    """Return the Events of the Job itself, or none if the Events could not be read."""
+    return await _list_events(client, ref.namespace, f"involvedObject.uid={ref.uid}")
+
+
+async def _list_events(client: Client, namespace: str, field_selector: str) -> tuple[EventView, ...]:
+    try:
+        found = await client.list(EVENTS, namespace, field_selector=field_selector)
+        return tuple(view(EventView, event) for event in found)
+    except (ClusterError, msgspec.ValidationError):
+        return ()
+
+
+EVENTS_AFTER_S: Final = 20.0
+"""Pods that are missing for this long were refused, or the Job controller is busy."""
+QUEUE_EVENTS_AFTER_S: Final = 3.0
+QUEUE_EVENTS_EVERY_S: Final = 300.0
+"""Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
+REFUSAL_EVENTS_AFTER_S: Final = 2.0
+"""How long the scheduler may take to name the cause in a pod before the Events of the pods are read."""
+_ASSEMBLY_PROBLEMS: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.IMAGE, WaitCause.CONFIG})
+_QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
+
+
+class WaitEvidence:
+    """The evidence that one follower has collected. Only the follower calls it."""
+
+    def __init__(self, client: Client, ref: GangRef, watch: GangWatch, clock: Clock) -> None:
+        self._client = client
+        self._ref = ref
+        self._watch = watch
+        self._clock = clock
+        self._events: tuple[EventView, ...] = ()
+        self._has_read_events = False
+        self._queue_events: tuple[EventView, ...] = ()
+        self._queue_events_due: float | None = None
+        self._refusal = ""
+        self._ran_after_start: datetime | None = None
+        self._has_read_refusal = False
+        self._assembly: tuple[WaitCause, str] | None = None
+        self._was_queued = False
+
+    @property
+    def assembly_cause(self) -> WaitCause | None:
+        """Why the gang did not assemble in its last run, if the follower has seen that run."""
+        return self._assembly[0] if self._assembly else None
+
+    @property
+    def assembly_line(self) -> str:
+        """The line about the gang in that run; empty if the follower has not seen that run."""
+        return self._assembly[1] if self._assembly else ""
+
+    @property
+    def has_events(self) -> bool:
+        """Events of the Job or of its Workload were read, and there are some."""
+        return bool(self._events or self._queue_events)
+
+    def inputs(self, events: tuple[EventView, ...] = ()) -> dict[str, Any]:
+        """Return the arguments of `observe`.
+
+        :param events: Further Events.
+        """
+        return {
+            "events": (*self._events, *self._queue_events, *events),
+            "queue_workload": self._watch.queue_workload,
+            "queue_position": self._watch.queue_position,
+            "shows_queue": self._watch.shows_queue,
+            "earlier_refusal": self._refusal,
+            "ran_after_start": self._ran_after_start,
+        }
+
+    def keep(self, observation: Observation) -> None:
+        """Keep what later observations may not show any more.
+
+        Kept are why the gang does not assemble, because its queue may stop it; why the scheduler cannot place the gang,
+        because the scheduler may overwrite the message that says so; and that all ranks have started, because a pod may
+        be deleted before the Job shows its end.
+        """
+        if observation.phase is Phase.RUNNING:
+            self._ran_after_start = observation.began.get(Phase.ASSEMBLING)
+        if observation.phase is Phase.RUNNING or (observation.phase is Phase.ASSEMBLING and self._was_queued):
+            self._assembly = None
+        if observation.phase is Phase.ASSEMBLING and self._is_better(observation.wait.cause):
+            self._assembly = observation.wait.cause, observation.line
+        self._was_queued = observation.phase is Phase.QUEUED
+        if observation.phase is not Phase.ASSEMBLING:
+            self._has_read_refusal = False
+            self._refusal = ""
+        elif observation.refusal:
+            self._refusal = observation.refusal
+        if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
+            self._has_read_events = False
+            self._events = ()
+        else:  # and the gang may be queued again for another reason
+            self._queue_events_due = None
+            self._queue_events = ()
+
+    def _is_better(self, cause: WaitCause) -> bool:
+        """Return whether a cause says more than the one that was kept, such as the pods that end in a stop."""
+        return cause in _ASSEMBLY_PROBLEMS or self.assembly_cause not in _ASSEMBLY_PROBLEMS
+
+    async def read_due(self, observation: Observation, age_s: float) -> float | None:
+        """Read the Events that are due, and return in how many seconds the next are due.
+
+        :param age_s: For how long the gang has been in its phase.
+        :return: Zero if Events were read, so that the gang is observed again; `None` if no Events are of use.
+        """
+        cause = observation.wait.cause
+        if cause is WaitCause.PODS_MISSING and not self._has_read_events:
+            if age_s < EVENTS_AFTER_S:
+                return EVENTS_AFTER_S - age_s
+            self._has_read_events = True
+            self._events = await job_events(self._client, self._ref)
+            return 0.0
+        if self._refusal == NO_CAUSE_NAMED and not self._has_read_refusal:
+            if age_s < REFUSAL_EVENTS_AFTER_S:
+                return REFUSAL_EVENTS_AFTER_S - age_s
+            await self.read_refusal()
+            return 0.0
+        if cause in _QUEUE_CAUSES and not self._watch.shows_queue:
+            now = self._clock.monotonic()
+            if self._queue_events_due is None:
+                self._queue_events_due = now + QUEUE_EVENTS_AFTER_S
+            if now < self._queue_events_due:
+                return self._queue_events_due - now
+            self._queue_events_due = now + QUEUE_EVENTS_EVERY_S
+            self._queue_events = await queue_events(self._client, self._ref)
+            return 0.0
+        return None
+
+    async def read_refusal(self) -> None:
+        """Read the cause from the Events of the pods, if the scheduler has overwritten it in the pods."""
+        if self._refusal != NO_CAUSE_NAMED:
+            return
+        self._has_read_refusal = True
+        events = await refusal_events(self._client, self._ref, frozenset(self._watch.pods_by_uid))
+        self._refusal = find_named_refusal(events) or self._refusal
