@@ -178,9 +178,9 @@ def method_not_allowed() -> StatusError:
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
-def unsupported_media_type(accepted: Sequence[str], *, hint: str = "") -> StatusError:
+def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
     message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
-    return StatusError(415, "UnsupportedMediaType", message + hint)
+    return StatusError(415, "UnsupportedMediaType", message)
 
 
 def expired(message: str) -> StatusError:

@@ -9,6 +9,7 @@ import msgspec
 import yaml
 
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.api import protobuf
 from gangjobs_sandbox.api.conversion import to_version
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry.patching import PatchKind
@@ -90,11 +91,9 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
     "": msgspec.json.decode,
     "application/json": msgspec.json.decode,
     "application/yaml": yaml.safe_load,
+    protobuf.MEDIA_TYPE: protobuf.decode,
 }
 """The decoder for each media type. A missing media type means JSON."""
-
-_HINTS = {"application/vnd.kubernetes.protobuf": ". Send a manifest instead: kubectl apply -f FILE"}
-"""The advice for unsupported media types. `kubectl create secret` sends protobuf, and `kubectl apply` sends JSON."""
 
 
 def _parsed(body: bytes, media: str, kind: str) -> Object:
@@ -130,7 +129,7 @@ async def read_object(request: Request, kind: str, *, optional: bool = False) ->
     if optional and not body:
         return {}
     if media not in _READERS:
-        raise errors.unsupported_media_type([known for known in _READERS if known], hint=_HINTS.get(media, ""))
+        raise errors.unsupported_media_type([known for known in _READERS if known])
     return _parsed(body, media, kind)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,22 @@ async def test_create_get_and_delete(server: ApiServer) -> None:
     assert lines[1].split()[0] == "a"
     assert await kubectl(server, "delete", "job", "a", "--wait=false") == 'job.batch "a" deleted\n'
     await server.wait_gone(server.jobs("a"))
+
+
+async def test_create_from_arguments(server: ApiServer) -> None:
+    """These commands send protobuf since kubectl 1.32."""
+    assert (
+        await kubectl(server, "create", "secret", "generic", "s", "--from-literal=key=v\u00e4lue")
+        == "secret/s created\n"
+    )
+    assert await kubectl(server, "create", "configmap", "c", "--from-literal=key=value") == "configmap/c created\n"
+    assert await kubectl(server, "create", "serviceaccount", "robot") == "serviceaccount/robot created\n"
+    assert await kubectl(server, "create", "job", "j", "--image=busybox:1", "--", "true") == "job.batch/j created\n"
+    secret = await server.get(server.core("secrets", "s"))
+    assert (secret["type"], secret["data"]) == ("Opaque", {"key": base64.b64encode("v\u00e4lue".encode()).decode()})
+    assert (await server.get(server.core("configmaps", "c")))["data"] == {"key": "value"}
+    container = (await server.get(server.jobs("j")))["spec"]["template"]["spec"]["containers"][0]
+    assert (container["image"], container["command"]) == ("busybox:1", ["true"])
 
 
 async def test_apply_changes_what_is_there(server: ApiServer) -> None:

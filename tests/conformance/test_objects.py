@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gangjobs_sandbox.api import protobuf
 from tests.conformance.api_server import ApiServer, invalid_fields, refused
-from tests.conformance.builders import config_map, pod
+from tests.conformance.builders import config_map, job, pod
 from tests.replies import accepted
 
 
@@ -224,3 +225,58 @@ async def test_nothing_is_created_in_a_namespace_that_is_being_deleted(server: A
     status = refused(response, 403, "Forbidden")
     assert status["details"]["causes"][0]["reason"] == "NamespaceTerminating"
     await server.patch(server.core("configmaps", "held"), {"metadata": {"finalizers": None}})
+
+
+RICH_POD = pod(
+    container={
+        "command": ["sh", "-c", "exit 0"],
+        "env": [
+            {"name": "A", "value": "\u00e4"},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+            {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+        "envFrom": [{"configMapRef": {"name": "a"}, "prefix": "P_"}],
+        "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": "web"}, "periodSeconds": 3},
+        "ports": [{"name": "web", "containerPort": 8080}],
+        "volumeMounts": [{"name": "files", "mountPath": "/files", "readOnly": True}],
+    },
+    volumes=[
+        {"name": "files", "configMap": {"name": "a", "items": [{"key": "k", "path": "p", "mode": 292}]}},
+        {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+    ],
+    tolerations=[{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}],
+    securityContext={"runAsUser": 0, "fsGroup": 2**31 - 1},
+)
+
+
+def surplus(decoded: Any, expected: Any, path: str = "") -> list[str]:
+    """Return the paths at which the decoded value is not the expected one. A zero value that JSON omits is accepted."""
+    if isinstance(decoded, dict) and isinstance(expected, dict):
+        keys = {*decoded, *expected}
+        return [found for key in keys for found in surplus(decoded.get(key), expected.get(key), f"{path}.{key}")]
+    if isinstance(decoded, list) and isinstance(expected, list) and len(decoded) == len(expected):
+        pairs = enumerate(zip(decoded, expected, strict=True))
+        return [found for index, pair in pairs for found in surplus(*pair, f"{path}[{index}]")]
+    if isinstance(decoded, dict) and expected is None:
+        return [found for key, value in decoded.items() for found in surplus(value, None, f"{path}.{key}")]
+    return [] if decoded == expected or (expected is None and not decoded) else [f"{path}: {decoded} != {expected}"]
+
+
+async def test_protobuf_of_a_real_server_is_decoded_as_its_json(server: ApiServer) -> None:
+    if server.is_embedded:
+        pytest.skip("the sandbox answers with JSON only")
+    secret = {"metadata": {"name": "s"}, "data": {"k": "AAH/"}}
+    service = {"metadata": {"name": "a"}, "spec": {"clusterIP": "None", "ports": [{"port": 80, "targetPort": "web"}]}}
+    paths = {
+        server.core("pods", "a"): await server.create(server.core("pods"), RICH_POD),
+        server.jobs("a"): await server.create(server.jobs(), job(backoffLimit=0, ttlSecondsAfterFinished=0)),
+        server.core("configmaps", "a"): await server.create(server.core("configmaps"), config_map(k="v", empty="")),
+        server.core("secrets", "s"): await server.create(server.core("secrets"), secret),
+        server.core("services", "a"): await server.create(server.core("services"), service),
+    }
+    for path in paths:
+        expected = await server.get(path)
+        encoded = await server.http.get(path, headers={"Accept": protobuf.MEDIA_TYPE})
+        assert encoded.headers["Content-Type"] == protobuf.MEDIA_TYPE
+        assert surplus(protobuf.decode(encoded.content), expected) == []

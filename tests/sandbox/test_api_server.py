@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import stat
 from datetime import UTC, datetime
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gangjobs_sandbox import tls
-from gangjobs_sandbox.api import create_app, serving
+from gangjobs_sandbox.api import create_app, protobuf, serving
 from gangjobs_sandbox.kubeconfig import write_kubeconfig
 from gangjobs_sandbox.registry import Registry
 from tests.provider.virtual_time import in_virtual_time
@@ -53,12 +56,26 @@ async def test_stopping_does_not_wait_for_watches() -> None:
     assert loop.time() - started < 1
 
 
-async def test_protobuf_body_is_refused_with_advice() -> None:
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"k8s\x00", b"k8s\x00\x0a\x05", b"k8s\x00\x08\x01"],
+    ids=["empty", "JSON", "no kind", "cut", "number"],
+)
+async def test_body_that_is_not_protobuf_is_refused(body: bytes) -> None:
     async with serving(create_app(Registry(), token=None)) as address, client(address.url) as http:
         headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
-        response = await http.post("/api/v1/namespaces", content=b"k8s\x00", headers=headers)
-    assert response.status_code == 415
-    assert "kubectl apply -f" in response.json()["message"]
+        response = await http.post("/api/v1/namespaces", content=body, headers=headers)
+    assert response.status_code == 400
+    assert "the object provided is unrecognized (must be of type Namespace)" in response.json()["message"]
+
+
+@given(st.binary(max_size=60), st.sampled_from(["v1 Pod", "batch/v1 Job", "v1 Secret", "v1 Event"]))
+def test_protobuf_of_any_bytes_is_decoded_or_refused(raw: bytes, kind: str) -> None:
+    version, name = (part.encode() for part in kind.split())
+    meta = bytes([0x0A, len(version)]) + version + bytes([0x12, len(name)]) + name
+    body = b"k8s\x00" + bytes([0x0A, len(meta)]) + meta + bytes([0x12, len(raw)]) + raw
+    with contextlib.suppress(ValueError):
+        assert protobuf.decode(body)["kind"] == name.decode()
 
 
 async def test_certificate_is_trusted_by_its_own_client_only() -> None:
