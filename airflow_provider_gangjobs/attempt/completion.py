@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIME
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
 from airflow_provider_gangjobs.exceptions.gang_end import GangEndError
-from airflow_provider_gangjobs.gang.outcome.diagnosis import Disruption, disruption_of
+from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import disruption_of
+from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

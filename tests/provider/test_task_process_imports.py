@@ -37,23 +37,23 @@ NEVER = (
 )
 NOT_TO_SUBMIT = (
     f"{OURS}gang.outcome.diagnosis",
-    f"{OURS}operators.completion",
-    f"{OURS}submission.cleanup",
-    f"{OURS}submission.deletion",
+    f"{OURS}attempt.completion",
+    f"{OURS}ending.half_submitted",
+    f"{OURS}ending.delete_submission",
     f"{OURS}submission.operations",
     f"{OURS}tracking",
-    f"{OURS}triggers.kill",
-    f"{OURS}triggers.sweeping",
-    f"{OURS}triggers.gang_job_wait",
+    f"{OURS}attempt.triggerer.kill",
+    f"{OURS}attempt.triggerer.sweeping",
+    f"{OURS}attempt.triggerer.gang_wait",
 )
 NOT_TO_RESUME = (
     f"{OURS}cluster.discovery",
     f"{OURS}gang.outcome.diagnosis",
     f"{OURS}gang.render.job",
     f"{OURS}gang.validation.validate",
-    f"{OURS}submission.adopt",
-    f"{OURS}submission.dry_run",
-    f"{OURS}submission.placement",
+    f"{OURS}submission.adopt_or_submit",
+    f"{OURS}submission.steps.order",
+    f"{OURS}submission.steps.placement",
     f"{OURS}submission.submit",
     f"{OURS}triggers.gang_job",
 )
