@@ -24,7 +24,6 @@ from msgspec import ValidationError
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
-from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.preconditions import PatchingClient, patch_uid
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
@@ -254,11 +253,16 @@ class PendingPositions:
         reader = self._readers.get(key)
         if reader is None or reader.task is None or reader.task.done():
             reader = self._readers[key] = _QueueReader(namespace, queue, self._clock)
+            # A task process reads Workloads and no positions, and does not import the informers.
+            from airflow_provider_gangjobs.cluster.informer import informers
+
             work = self._read(key, reader, config)
             reader.task = informers().start_task(work, name=f"positions in {namespace}/{queue}")
         return reader.add(job_uid, notification)
 
     async def _read(self, key: _Queue, reader: _QueueReader, config: ClusterConfig) -> None:
+        from airflow_provider_gangjobs.cluster.informer import informers
+
         async with informers().client(config) as client:
             try:
                 await reader.run(client)
