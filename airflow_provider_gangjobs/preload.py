@@ -21,7 +21,7 @@ import airflow_provider_gangjobs.attempt.completion
 import airflow_provider_gangjobs.attempt.retries
 import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.cluster.discovery
-import airflow_provider_gangjobs.cluster.http.h11_transport
+import airflow_provider_gangjobs.cluster.http.httpx_transport
 import airflow_provider_gangjobs.cluster.http.log_reader
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.hooks.gang_job
@@ -44,6 +44,9 @@ MODULES_OF_AIRFLOW: Final = (
 )
 """Modules that every task process imports, and that Airflow does not import before each fork."""
 
-for _module in MODULES_OF_AIRFLOW:
-    with suppress(ImportError):  # These modules are internal, and their names may differ in other versions of Airflow.
+MODULES_OF_HTTPX: Final = ("anyio._backends._asyncio", "anyio.streams.tls")
+"""Modules that the first request of a process imports, which takes more CPU than the request."""
+
+for _module in MODULES_OF_AIRFLOW + MODULES_OF_HTTPX:
+    with suppress(ImportError):  # These modules are internal, and their names may differ in other versions.
         import_module(_module)

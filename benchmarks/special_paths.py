@@ -15,11 +15,9 @@ import logging
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import airflow_provider_gangjobs.triggers.gang_job  # noqa: F401 - as in a triggerer, with all of Airflow
-from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.informer.factory import InformerFactory
@@ -42,7 +40,7 @@ IDLE_CPU_S: Final = 0.03
 """A process that uses less CPU than this in `IDLE_S` is idle."""
 SAMPLE_S: Final = 0.05
 SHIPPED: Final = "all"
-SPECIAL_PATHS: Final = ("batched-reads", "bulk-patches", "interning", "limited-wakeups")
+SPECIAL_PATHS: Final = ("batched-reads", "interning", "limited-wakeups")
 FIGURES: Final = ("cpu_s", "triggerer_mb", "after_end_s")
 """The figures that a user may notice."""
 NOTICEABLE: Final = 0.2
@@ -172,8 +170,6 @@ def _without(special_path: str) -> InformerFactory:
     match special_path:
         case "batched-reads":
             return informers_without_batches()
-        case "bulk-patches":
-            return InformerFactory(connect=partial(Client, patches_in_bulk=False))
         case "interning":
             return InformerFactory(intern=False)
         case "limited-wakeups":

@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, RetryingTr
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
     from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.clock import ServerClock
@@ -54,8 +54,6 @@ WATCH_LINE_BYTES_MAX = 16 * 2**20
 __all__ = ["Client", "ClientStatistics", "LogQuery", "PatchType", "PropagationPolicy", "ResponseFormat"]
 
 T = TypeVar("T")
-_PATCHED = frozenset({200})
-_PATCHED_OR_NOT_FOUND = frozenset({200, 404})
 
 
 class Client:
@@ -63,7 +61,6 @@ class Client:
 
     :param transport: The way to send requests: `choose_transport.for_watches`, or `for_few_requests` in a process
         that sends some requests and ends.
-    :param patches_in_bulk: Whether `patch_many` sends patches. Otherwise the caller sends each with `patch`.
     """
 
     def __init__(
@@ -74,14 +71,12 @@ class Client:
         retry_for_s: float = RETRY_FOR_S,
         credentials: Credentials | None = None,
         transport: TransportFactory = for_watches,
-        patches_in_bulk: bool = True,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
         self._credentials = credentials or Credentials(config, clock=clock)
         self._transport = transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
         self._retrying = RetryingTransport(self._transport, clock, retry_for_s=retry_for_s)
-        self._patches_in_bulk = patches_in_bulk
 
     async def __aenter__(self) -> Self:
         return self
@@ -191,47 +186,6 @@ class Client:
             await self._retrying.write("patch", request, timeout_s=REQUEST_TIMEOUT_S),
             response_format,
         )
-
-    async def patch_many(
-        self,
-        resource: Resource,
-        patches: Iterable[tuple[T, str, str | None, Mapping[str, Any]]],
-        on_patched: Callable[[T], None],
-        *,
-        patch_type: PatchType = PatchType.MERGE,
-        ignore_not_found: bool = False,
-        connections: int,
-    ) -> tuple[list[T], bool]:
-        """Patch many objects for a fraction of the CPU of `patch`. The patches must be safe to apply twice.
-
-        :param patches: Tuples of item, object name, namespace, and patch. They are consumed one by one, until the
-            iterable is exhausted or the server refuses further requests.
-        :param on_patched: Called with each item whose patch was applied. With `ignore_not_found`, also called with
-            each item whose object does not exist.
-        :return: The consumed items that are unfinished, and whether any patch succeeded. Send the unfinished items
-            with `patch`, which classifies a refusal. They may have been applied.
-        """
-        if not self._patches_in_bulk:
-            return [], False
-        requests = (
-            (item, resource.path(namespace, name), msgspec.json.encode(body)) for item, name, namespace, body in patches
-        )
-        from airflow_provider_gangjobs.cluster.http.bulk_patch import bulk_patch
-
-        batch = await bulk_patch(
-            self._credentials,
-            requests,
-            on_patched,
-            content_type=patch_type,
-            accept=ResponseFormat.METADATA.value,
-            success_statuses=_PATCHED_OR_NOT_FOUND if ignore_not_found else _PATCHED,
-            connections=connections,
-            timeout_s=REQUEST_TIMEOUT_S,
-        )
-        if batch is None:
-            return [], False
-        self._retrying.requests["patch"] += batch.sent
-        return batch.unfinished, batch.succeeded > 0
 
     async def delete(
         self,

@@ -51,7 +51,6 @@ def _drop_closed_loops() -> None:
 CLIENT: Final = (
     "airflow_provider_gangjobs.cluster.config",
     "airflow_provider_gangjobs.cluster.http.aiohttp_transport",
-    "airflow_provider_gangjobs.cluster.http.bulk_patch",
 )
 """What a client imports to read the configuration of a cluster and to send its first requests. The import of aiohttp
 reads the certificates of the system."""

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import PatchType, ResponseFormat
@@ -46,10 +46,6 @@ a server that answers in 30 ms takes 500 patches a second."""
 LOOP_IN_FLIGHT_MAX: Final = 64
 """Of all gangs of a loop, out of the hundred connections that a client may open. When a thousand gangs end at once, the
 one request that each event waits for must not queue behind releases that nobody waits for."""
-BULK_PATCH_PODS_MIN: Final = 128
-"""Each bulk patch opens connections of its own, which cost as much as this many ordinary patches."""
-BULK_PATCH_RUNS_MAX: Final = 2
-"""At once, in a loop. Other gangs are released pod by pod."""
 
 
 async def release_all(
@@ -65,58 +61,21 @@ async def release_all(
     :param done: Called with each pod when it is released, or with the error.
     :param until: No further release is started when this returns true.
     """
-    rest: Iterator[PodView] = takewhile(lambda _: not until(), pods)
-    if len(pods) >= BULK_PATCH_PODS_MIN:
-        rest = await _release_in_bulk(client, rest, done, in_flight)
-    await _one_by_one(client, rest, done, min(in_flight, len(pods)))
-
-
-class _Limits:
-    """Limits of one event loop."""
-
-    def __init__(self) -> None:
-        self.in_flight = asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
-        self.bulk_runs = 0
-
-
-async def _release_in_bulk(
-    client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None], in_flight: int
-) -> Iterator[PodView]:
-    """Release as many pods as possible in bulk. Return the pods that were not tried."""
-    limits = loop_local(_Limits)
-    if limits.bulk_runs >= BULK_PATCH_RUNS_MAX:
-        return pods
-    limits.bulk_runs += 1
-    try:
-        goes = True
-        while goes and (first := next(pods, None)) is not None:
-            pods = chain((first,), pods)
-            left, goes = await client.patch_many(
-                PODS,
-                ((pod, pod.metadata.name, pod.metadata.namespace, release_patch(pod.metadata.uid)) for pod in pods),
-                lambda pod: done(pod, None),
-                patch_type=PatchType.STRATEGIC,
-                ignore_not_found=True,
-                connections=in_flight,
-            )
-            await _one_by_one(client, iter(left), done, min(in_flight, len(left)))
-    finally:
-        limits.bulk_runs -= 1
-    return pods
-
-
-async def _one_by_one(
-    client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None], in_flight: int
-) -> None:
+    rest = takewhile(lambda _: not until(), pods)
     async with asyncio.TaskGroup() as group:
-        for number in range(in_flight):
-            group.create_task(_release_from(client, pods, done), name=f"release-{number}")
+        for number in range(min(in_flight, len(pods))):
+            group.create_task(_release_from(client, rest, done), name=f"release-{number}")
+
+
+def _patches_in_flight() -> asyncio.Semaphore:
+    """Limit the patches of all gangs of the loop."""
+    return asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
 
 
 async def _release_from(
     client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None]
 ) -> None:
-    of_all_gangs = loop_local(_Limits).in_flight
+    of_all_gangs = loop_local(_patches_in_flight)
     for pod in pods:
         try:
             async with of_all_gangs:

@@ -15,7 +15,7 @@ from tests.timeouts import TIMEOUT_S
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIBRARIES_OF_THE_TRIGGERER = {"aiohttp", "kubernetes", "kubernetes_asyncio", "httptools", "starlette"}
+LIBRARIES_OF_THE_TRIGGERER = {"aiohttp", "kubernetes", "kubernetes_asyncio", "starlette"}
 LOCAL_SETTINGS = ROOT / "docs" / "samples" / "airflow_local_settings.py"
 MODULES_OF_AIRFLOW = """
 import sys

@@ -121,16 +121,11 @@ STORMS = {
 }
 
 
-IN_BULK_OR_NOT = pytest.mark.parametrize("in_bulk", [True, False], ids=["in bulk", "one by one"])
-
-
-@IN_BULK_OR_NOT
 @in_virtual_time
-async def test_pods_that_are_gone_or_replaced_count_as_released(in_bulk: bool) -> None:
-    """Both ways of sending patches have the same result."""
+async def test_pods_that_are_gone_or_replaced_count_as_released() -> None:
     async with (
         VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane,
-        Client(plane.config, clock=loop_clock(), patches_in_bulk=in_bulk) as client,
+        Client(plane.config, clock=loop_clock()) as client,
     ):
         for number in range(200):
             _pod(plane, f"pod-{number}")
@@ -145,13 +140,12 @@ async def test_pods_that_are_gone_or_replaced_count_as_released(in_bulk: bool) -
         assert _held(plane) == ["pod-150"]
 
 
-@IN_BULK_OR_NOT
 @pytest.mark.parametrize("fault", STORMS.values(), ids=STORMS)
 @in_virtual_time
-async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault, in_bulk):
+async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
     async with (
         VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane,
-        Client(plane.config, clock=loop_clock(), patches_in_bulk=in_bulk) as client,
+        Client(plane.config, clock=loop_clock()) as client,
     ):
         for number in range(300):
             _pod(plane, f"pod-{number}")

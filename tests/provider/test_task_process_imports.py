@@ -22,7 +22,6 @@ NEVER = (
     "aiohttp",
     "yarl",
     "multidict",
-    "httptools",
     "kubernetes",
     "kubernetes_asyncio",
     "airflow.providers.cncf",
@@ -143,14 +142,15 @@ def tasks(embedded: SandboxThread) -> Tasks:
 def test_process_of_a_task_imports_only_what_it_needs(step: str, unwanted: tuple[str, ...], tasks: Tasks) -> None:
     modules = tasks.ordinary[step].printed["modules"]
 
-    assert f"{OURS}cluster.http.h11_transport" in modules
+    assert f"{OURS}cluster.http.httpx_transport" in modules
     assert [name for name in modules if name.startswith(tuple(f"{prefix}." for prefix in unwanted))] == []
     assert [name for name in modules if name in unwanted] == []
 
 
 @pytest.mark.parametrize("step", ["submit", "adopt", "resume"])
 def test_process_of_a_task_imports_nothing_of_the_provider_after_the_preload(step: str, tasks: Tasks) -> None:
-    assert [name for name in tasks.preloaded[step].imported if name.startswith("airflow_provider_gangjobs")] == []
+    preloaded = ("airflow_provider_gangjobs", "httpx", "httpcore", "anyio")
+    assert [name for name in tasks.preloaded[step].imported if name.startswith(preloaded)] == []
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "preloaded"])

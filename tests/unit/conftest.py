@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Connect = Callable[..., Client]
 
 
-@pytest.fixture(params=[for_watches, for_few_requests], ids=["aiohttp", "h11"])
+@pytest.fixture(params=[for_watches, for_few_requests], ids=["aiohttp", "httpx"])
 def connect(request: pytest.FixtureRequest) -> Connect:
     """Create a client with the arguments of `Client`. A test that uses this fixture runs once over each transport."""
     return partial(Client, transport=request.param)

@@ -1,13 +1,10 @@
-"""Every request of an impersonating kubeconfig has the headers of the impersonated user, however it is sent."""
+"""Every request of an impersonating kubeconfig has the headers of the impersonated user, over each transport."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.http.bulk_patch import Endpoint
-from airflow_provider_gangjobs.cluster.http.request import Request
 from tests.unit.connection_server import ConnectionServer
 from tests.unit.fault_server import kubeconfig
 
@@ -37,10 +34,3 @@ async def test_request_impersonates(connect: Connect) -> None:
     async with ConnectionServer() as server, connect(impersonating(server.url)) as client:
         await client.version()
     assert credentials_in(server.heads[0]) == HEADERS
-
-
-async def test_bulk_patch_impersonates() -> None:
-    access = await Credentials(impersonating("http://here")).current()
-    endpoint = Endpoint.from_access(access, Request("PATCH", "", body=b""))
-    assert endpoint is not None
-    assert credentials_in(endpoint.headers.decode()) == HEADERS

@@ -22,7 +22,6 @@ HEAVY = (
     "kubernetes",
     "kubernetes_asyncio",
     "aiohttp",
-    "httptools",
     "airflow.providers.cncf",
     "starlette",
     "fastapi",

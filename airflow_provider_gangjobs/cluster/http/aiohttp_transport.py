@@ -16,9 +16,9 @@ from airflow_provider_gangjobs.cluster.http.stream_reader import read_batches
 from airflow_provider_gangjobs.cluster.http.transport import (
     CLOSE_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
+    KEEPALIVE_OPTIONS,
     READ_BUFFER_BYTES,
     Transport,
-    keep_alive,
 )
 
 if TYPE_CHECKING:
@@ -64,19 +64,19 @@ class AiohttpTransport(Transport):
             await asyncio.sleep(0.002)
 
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> _Response:
-        address, proxy = self._route(access, request)
+        proxy = self._route(access, request).proxy
         for_proxy = proxy.headers() if proxy else []
         session = self._session_of_streams() if timeout_s is None else self._session_of_requests()
         response = await session.request(
             request.method,
             yarl.URL(f"{access.base_url}{request.target}", encoded=True),
             data=request.body,
-            headers=[*request.headers(access), *([] if address.tls else for_proxy)],
+            headers=[*request.headers(access), *([] if access.ssl else for_proxy)],
             timeout=_timeout(timeout_s),
             ssl=access.ssl if access.ssl is not None else True,
             # Errors of aiohttp quote the URL of the proxy, so the URL has no credentials.
             proxy=proxy.url if proxy else None,
-            proxy_headers=dict(for_proxy) if address.tls else None,
+            proxy_headers=dict(for_proxy) if access.ssl else None,
             server_hostname=access.server_hostname,
             allow_redirects=False,
         )
@@ -113,7 +113,8 @@ class AiohttpTransport(Transport):
         made = socket.socket(family=family, type=kind, proto=protocol)
         self._sockets.add(made)
         if self._tcp_keepalive:
-            keep_alive(made)
+            for option in KEEPALIVE_OPTIONS:
+                made.setsockopt(*option)
         return made
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def for_few_requests(credentials: Credentials, *, tcp_keepalive: bool, monotonic: Callable[[], float]) -> Transport:
     """Return the transport of a process that sends some requests and ends."""
-    from airflow_provider_gangjobs.cluster.http.h11_transport import H11Transport
+    from airflow_provider_gangjobs.cluster.http.httpx_transport import HttpxTransport
 
-    return H11Transport(credentials, tcp_keepalive=tcp_keepalive, monotonic=monotonic)
+    return HttpxTransport(credentials, tcp_keepalive=tcp_keepalive, monotonic=monotonic)
 
 
 def for_watches(credentials: Credentials, *, tcp_keepalive: bool, monotonic: Callable[[], float]) -> Transport:

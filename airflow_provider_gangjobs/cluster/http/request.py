@@ -8,7 +8,6 @@ Decodes responses of an API server as far as callers read them: no caller reads 
 from __future__ import annotations
 
 import base64
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +23,8 @@ from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 
 if TYPE_CHECKING:
+    import ssl
+
     from airflow_provider_gangjobs.cluster.auth.credentials import Access
 
 
@@ -130,83 +131,53 @@ def _query_value(value: str | float | bool) -> str:
 
 
 @dataclass(frozen=True)
-class ServerAddress:
-    """Where a server is, from its URL. Addresses that are equal can share connections."""
-
-    host: str
-    port: int
-    host_header: str
-    path_prefix: str
-    """The start of every path, for a gateway that serves several clusters. Empty, or begins with a slash."""
-    tls: ssl.SSLContext | None = field(repr=False)
-    """`None` for a server without TLS."""
-    server_hostname: str | None
-    """The name that the server's certificate must contain. `None` without TLS."""
-
-    @classmethod
-    def of(cls, access: Access) -> ServerAddress:
-        """Return the address of the API server.
-
-        Raises:
-            ValueError: the URL has no host, or its port is not a number.
-        """
-        return cls.parse(access.base_url, access.ssl, server_hostname=access.server_hostname)
-
-    @classmethod
-    def parse(cls, url: str, context: ssl.SSLContext | None, *, server_hostname: str | None = None) -> ServerAddress:
-        """Return the address in a URL. Without a context, an https server is verified by the CAs of the system.
-
-        Raises:
-            ValueError: the URL has no host, or its port is not a number.
-        """
-        parts = urlsplit(url)
-        if not parts.hostname:
-            raise ValueError("the URL has no host")
-        is_tls = parts.scheme == "https"
-        return cls(
-            host=parts.hostname,
-            port=parts.port or (443 if is_tls else 80),
-            host_header=parts.netloc.rpartition("@")[2],
-            path_prefix=parts.path.rstrip("/"),
-            tls=(context or ssl.create_default_context()) if is_tls else None,
-            server_hostname=(server_hostname or parts.hostname) if is_tls else None,
-        )
-
-
-@dataclass(frozen=True)
 class Proxy:
     """An HTTP proxy, and the user and the password for it."""
 
-    address: ServerAddress
+    url: str
+    """The URL without credentials, which may be logged."""
     login: tuple[str, str] | None = field(repr=False)
 
     @classmethod
-    def of(cls, access: Access) -> Proxy | None:
-        """Return the proxy between the client and the API server, if there is one.
-
-        As in Go's client, a proxy with TLS is verified by the CAs of the API server.
+    def parse(cls, url: str) -> Proxy:
+        """Return the proxy in a URL.
 
         Raises:
             ValueError: the URL is not one of an HTTP proxy. The message does not contain the URL.
         """
-        if not access.proxy:
-            return None
-        parts = urlsplit(access.proxy)
+        parts = urlsplit(url)
         if parts.scheme not in ("http", "https"):
             raise ValueError(f"proxies of type {parts.scheme!r} are not supported")
+        if not parts.hostname or parts.port == 0:
+            raise ValueError("the URL has no host")
         login = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
-        return cls(ServerAddress.parse(access.proxy, access.ssl), login)
-
-    @property
-    def url(self) -> str:
-        """The URL without credentials, which may be logged."""
-        return f"{'https' if self.address.tls else 'http'}://{self.address.host_header}"
+        return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
 
     def headers(self) -> Headers:
         """Return the headers that only the proxy may see."""
         if self.login is None:
             return []
         return [("Proxy-Authorization", f"Basic {base64.b64encode(':'.join(self.login).encode()).decode()}")]
+
+
+@dataclass(frozen=True)
+class Route:
+    """How an API server is reached. Connections of equal routes are interchangeable."""
+
+    tls: ssl.SSLContext | None = field(repr=False)
+    """`None` for a server without TLS. As in Go's client, it also verifies a proxy with TLS."""
+    server_hostname: str | None
+    """The name in the server's certificate, if it is not the host of the URL."""
+    proxy: Proxy | None
+
+    @classmethod
+    def of(cls, access: Access) -> Route:
+        """Return the route to the server of `access`.
+
+        Raises:
+            ValueError: the URL of the proxy is not one of an HTTP proxy. The message does not contain the URL.
+        """
+        return cls(access.ssl, access.server_hostname, Proxy.parse(access.proxy) if access.proxy else None)
 
 
 Json = dict[str, Any]

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import ServerClock
 from airflow_provider_gangjobs.cluster.errors import (
@@ -25,7 +24,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     error_from_reply,
 )
 from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, TailBuffer
-from airflow_provider_gangjobs.cluster.http.request import Proxy, ServerAddress
+from airflow_provider_gangjobs.cluster.http.request import Route
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -40,11 +39,16 @@ ERROR_BYTES_MAX = 2**18
 BODY_BYTES_MAX = 2**30
 """More than a page of 500 objects of the largest size that etcd stores (1.5 MiB)."""
 
-_KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-"""An idle watch notices within 90 s that its peer has vanished without closing the connection."""
-
-Route = tuple[ServerAddress, Proxy | None]
-"""Where the API server is, and the proxy before it."""
+KEEPALIVE_OPTIONS: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+        if hasattr(socket, name)
+    ),
+)
+"""Socket options by which an idle watch notices within 90 s that its peer has vanished without closing the
+connection."""
 
 
 class Response(Protocol):
@@ -88,16 +92,16 @@ class Transport(ABC):
         """Close all connections and wait until their sockets are closed, so that the loop may end. Safe to repeat."""
 
     def _route(self, access: Access, request: Request) -> Route:
-        """Return the address of the API server, and the proxy before it. The URLs are parsed once for each `access`.
+        """Return how to reach the API server. URLs are parsed once for each `access`.
 
         Raises:
-            Unreachable: a URL is not usable.
+            Unreachable: the URL of the proxy is not usable.
         """
         if self._last_route is None or self._last_route[0] is not access:
             try:
-                self._last_route = access, (ServerAddress.of(access), Proxy.of(access))
+                self._last_route = access, Route.of(access)
             except ValueError as exc:
-                raise Unreachable(str(request), f"the URL of the server or of its proxy is not usable: {exc}") from exc
+                raise Unreachable(str(request), f"the URL of the proxy is not usable: {exc}") from exc
         return self._last_route[1]
 
     @abstractmethod
@@ -201,15 +205,6 @@ class Transport(ABC):
         self.server_clock.observe(response.header("Date"), sent_at=sent_at)
         self.server_software = response.header("Server") or ""
         return response
-
-
-def keep_alive(made: socket.socket) -> None:
-    """Let the operating system notice that the peer has vanished."""
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE_OPTIONS:
-        option = getattr(socket, name, None)
-        if option is not None and sys.platform != "win32":
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def describe_exception(exc: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Each write of a batch either succeeds or is unfinished, exactly once, whatever the server does."""
+"""Each pod of a gang is released or reported with an error, exactly once, whatever the server does."""
 
 from __future__ import annotations
 
@@ -8,28 +8,23 @@ from collections import Counter
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Self
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credentials import Access
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
-from airflow_provider_gangjobs.cluster.http.bulk_patch import BulkPatch, Endpoint
-from airflow_provider_gangjobs.cluster.http.request import USER_AGENT, Request
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.ending.release import BULK_PATCH_PODS_MIN, release_all
+from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_all
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import config_for, status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-SUCCESS_STATUSES = frozenset({200, 404})
-PATCH = Request("PATCH", "", body=b"")
+PODS_OF_A_LARGE_GANG = 128
 
 
 class ServerAction(Enum):
@@ -62,7 +57,6 @@ class ServerAction(Enum):
 APPLIED = ("OK", "LAST", "CHUNKED", "TWICE", "DIES_AFTER", "DIES_MIDWAY", "INTERIM")
 REFUSALS = {"GONE": 404, "CONFLICT": 409, "REFUSED": 401, "BUSY": 429, "BROKEN": 500}
 CODES = {ServerAction[name]: code for name, code in (dict.fromkeys(APPLIED, 200) | REFUSALS).items()}
-STOPS_BATCH = {ServerAction.REFUSED, ServerAction.BUSY, ServerAction.BROKEN}
 
 
 class Server:
@@ -159,155 +153,6 @@ class Server:
         return True
 
 
-def requests(count: int) -> Iterator[tuple[int, str, bytes]]:
-    return ((number, f"/pods/{number}", b"%d" % number) for number in range(count))
-
-
-async def bulk_patch(
-    server: Server, count: int, *, connections: int = 3, timeout_s: float = TIMEOUT_S
-) -> BulkPatch[int]:
-    succeeded: list[int] = []
-    access = Access(server.url, "Bearer sesame", None, None, None)
-    endpoint = Endpoint.from_access(access, PATCH)
-    assert endpoint is not None
-    batch = BulkPatch(endpoint, "PATCH", requests(count), succeeded.append, SUCCESS_STATUSES, timeout_s)
-    await batch.run(connections)
-    assert len(succeeded) == batch.succeeded
-    assert sorted({*succeeded, *batch.unfinished}) == sorted([*succeeded, *batch.unfinished]), (
-        "a request is missing or reported twice"
-    )
-    assert len(succeeded) + len(batch.unfinished) == batch.sent
-    assert all(server.applied[f"/pods/{number}"] for number in succeeded if f"/pods/{number}" in server.applied)
-    return batch
-
-
-async def test_each_request_is_sent_once_over_the_allowed_connections() -> None:
-    async with Server() as server:
-        batch = await bulk_patch(server, 200, connections=3)
-    assert sorted(server.requests) == sorted((path, body) for _, path, body in requests(200))
-    assert (batch.succeeded, batch.unfinished) == (200, [])
-    assert server.connections == 3
-    assert server.most_in_flight <= 3
-
-
-async def test_request_has_credentials_and_user_agent() -> None:
-    async with Server() as server:
-        await bulk_patch(server, 1)
-    first, *headers = server.heads[0].strip().split("\r\n")
-    assert first == "PATCH /pods/0 HTTP/1.1"
-    assert dict(line.split(": ") for line in headers) == {
-        "Host": server.url.removeprefix("http://"),
-        "Accept": "application/json",
-        "User-Agent": USER_AGENT,
-        "Content-Type": "application/json",
-        "Authorization": "Bearer sesame",
-        "Content-Length": "1",
-    }
-
-
-@pytest.mark.parametrize(
-    "does", [one for one in ServerAction if one not in {ServerAction.OK, ServerAction.GONE, ServerAction.SILENT}]
-)
-async def test_request_without_a_plain_response_is_unfinished(does: ServerAction) -> None:
-    async with Server([ServerAction.OK, does]) as server:
-        batch = await bulk_patch(server, 20, connections=1)
-    if does in {ServerAction.LAST, ServerAction.CHUNKED, ServerAction.TWICE}:
-        assert batch.unfinished == ([2] if does is ServerAction.TWICE and batch.unfinished else [])
-    else:
-        assert batch.unfinished == [1]
-    assert 0 in {number for number in range(20) if number not in batch.unfinished}
-
-
-@pytest.mark.parametrize("does", sorted(STOPS_BATCH, key=str))
-async def test_refusal_of_all_requests_stops_the_batch(does: ServerAction) -> None:
-    async with Server([does] * 2) as server:
-        batch = await bulk_patch(server, 1000, connections=2)
-    assert len(batch.unfinished) >= 1
-    assert batch.sent <= 4, "the batch sent requests after the refusal"
-
-
-async def test_conflict_does_not_stop_the_batch() -> None:
-    async with Server([ServerAction.CONFLICT] * 5) as server:
-        batch = await bulk_patch(server, 50)
-    assert (batch.succeeded, len(batch.unfinished)) == (45, 5)
-
-
-async def test_missing_object_counts_as_success_if_expected() -> None:
-    async with Server([ServerAction.GONE] * 5) as server:
-        batch = await bulk_patch(server, 10)
-    assert (batch.succeeded, batch.unfinished) == (10, [])
-
-
-async def test_silent_server_times_out() -> None:
-    async with Server([ServerAction.SILENT] * 3) as server:
-        batch = await bulk_patch(server, 50, connections=3, timeout_s=0.05)
-    assert (batch.succeeded, len(batch.unfinished), batch.sent) == (0, 3, 3)
-
-
-async def test_unreachable_server_consumes_no_request() -> None:
-    async with Server() as server:
-        pass
-    batch = await bulk_patch(server, 10)
-    assert (batch.sent, batch.succeeded, batch.unfinished) == (0, 0, [])
-
-
-async def test_cancelled_batch_leaves_no_connection() -> None:
-    async with Server([ServerAction.SILENT] * 3) as server:
-        running = asyncio.create_task(bulk_patch(server, 50, connections=3))
-        async with asyncio.timeout(TIMEOUT_S):
-            await server.busy.wait()
-            running.cancel()
-            await asyncio.wait([running])
-            await asyncio.gather(*server._tasks)  # each task has read the end of its connection
-    assert running.cancelled()
-
-
-@given(
-    st.lists(st.sampled_from([one for one in ServerAction if one is not ServerAction.SILENT]), max_size=12),
-    st.integers(1, 4),
-)
-def test_each_request_succeeds_or_is_unfinished_whatever_the_server_does(
-    script: list[ServerAction], connections: int
-) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), Server(script) as server:
-            await bulk_patch(server, 20, connections=connections)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    "access",
-    [
-        Access("https://proxied.example", None, None, "http://proxy.example:3128", None),
-        Access("http://proxied.example", None, None, "http://proxy.example:3128", None),
-        Access("https://no-context.example", None, None, None, None),
-        Access("http://here", "Bearer two\r\nlines: yes", None, None, None),
-        Access("http://here", "Bearer \N{SNOWMAN}", None, None, None),
-    ],
-    ids=["proxy of https", "proxy of http", "https without a context", "two lines", "no latin"],
-)
-def test_connection_that_is_not_plain_has_no_endpoint(access: Access) -> None:
-    assert Endpoint.from_access(access, PATCH) is None
-
-
-def test_credentials_are_not_shown() -> None:
-    endpoint = Endpoint.from_access(Access("http://here", "Bearer sesame", None, None, None), PATCH)
-    assert endpoint is not None
-    assert b"sesame" in endpoint.headers
-    assert "sesame" not in repr(endpoint)
-
-
-def test_path_prefix_of_the_server_is_kept() -> None:
-    endpoint = Endpoint.from_access(Access("http://rancher.example/k8s/clusters/c-1/", None, None, None, None), PATCH)
-    assert endpoint is not None
-    address = endpoint.address
-    assert (address.host, address.port, address.path_prefix) == ("rancher.example", 80, "/k8s/clusters/c-1")
-
-
-# -- releases in bulk ----------------------------------------------------------------------------------------
-
-
 def pods(count: int) -> list[PodView]:
     metas = (
         Meta(name=f"p{n}", namespace="team", uid=f"uid-{n}", finalizers=(FINALIZER_HARVEST,)) for n in range(count)
@@ -331,19 +176,19 @@ async def released(server: Server, count: int, **more: Any) -> dict[str, Cluster
 
 async def test_a_large_gang_is_released_over_a_few_connections() -> None:
     async with Server() as server:
-        reported = await released(server, 5 * BULK_PATCH_PODS_MIN)
+        reported = await released(server, 5 * PODS_OF_A_LARGE_GANG)
     assert set(reported.values()) == {None}
     assert set(server.applied.values()) == {1}
-    assert len(server.applied) == len(reported) == 5 * BULK_PATCH_PODS_MIN
-    assert server.connections <= 16
+    assert len(server.applied) == len(reported) == 5 * PODS_OF_A_LARGE_GANG
+    assert server.connections <= PATCHES_IN_FLIGHT_MAX
 
 
 @given(st.lists(st.sampled_from([one for one in ServerAction if one is not ServerAction.SILENT]), max_size=30))
 def test_each_pod_is_reported_once_and_released_if_the_server_allows(script: list[ServerAction]) -> None:
     async def run() -> None:
         async with Server(script) as server:
-            reported = await released(server, BULK_PATCH_PODS_MIN)
-        assert len(reported) == BULK_PATCH_PODS_MIN
+            reported = await released(server, PODS_OF_A_LARGE_GANG)
+        assert len(reported) == PODS_OF_A_LARGE_GANG
         for name, error in reported.items():
             assert (
                 error is not None
@@ -355,24 +200,24 @@ def test_each_pod_is_reported_once_and_released_if_the_server_allows(script: lis
     asyncio.run(run())
 
 
-async def test_busy_server_is_retried_and_then_patched_in_bulk_again() -> None:
+async def test_busy_server_is_retried() -> None:
     async with Server([ServerAction.OK] * 10 + [ServerAction.BUSY] * 3) as server:
-        reported = await released(server, 2 * BULK_PATCH_PODS_MIN)
+        reported = await released(server, 2 * PODS_OF_A_LARGE_GANG)
     assert set(reported.values()) == {None}
-    assert len(server.applied) == 2 * BULK_PATCH_PODS_MIN
+    assert len(server.applied) == 2 * PODS_OF_A_LARGE_GANG
 
 
 async def test_stopped_release_reports_finished_pods_only() -> None:
     async with Server() as server:
-        reported = await released(server, BULK_PATCH_PODS_MIN, until=lambda: len(server.requests) >= 40)
-    assert 40 <= len(reported) < BULK_PATCH_PODS_MIN
+        reported = await released(server, PODS_OF_A_LARGE_GANG, until=lambda: len(server.requests) >= 40)
+    assert 40 <= len(reported) < PODS_OF_A_LARGE_GANG
     assert len(reported) == len(server.requests)
 
 
 async def test_permanent_refusal_is_reported_for_each_pod() -> None:
     async with Server([ServerAction.REFUSED] * 10_000) as server:
-        reported = await released(server, BULK_PATCH_PODS_MIN)
+        reported = await released(server, PODS_OF_A_LARGE_GANG)
     assert all(isinstance(error, ApiError) for error in reported.values())
-    assert len(reported) == BULK_PATCH_PODS_MIN
+    assert len(reported) == PODS_OF_A_LARGE_GANG
     assert PatchType.STRATEGIC in server.heads[0]
     assert PODS.path("team", "p0") in {path for path, _ in server.requests}
