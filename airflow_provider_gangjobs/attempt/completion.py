@@ -23,8 +23,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable
 from airflow_provider_gangjobs.exceptions.gang_end import GangEndError
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, format_table
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, Results
 from airflow_provider_gangjobs.kube.text import keep_end

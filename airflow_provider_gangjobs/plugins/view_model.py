@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_halt
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.deadlines import next_limit
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import refusal
-from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import (
     WAIT_TEXT_CHARACTERS_MAX,

@@ -44,15 +44,13 @@ from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, j
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.jobs.requests import JobRequests
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
-from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
-from airflow_provider_gangjobs.tracking.requeue import Requeue
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult, HarvestTask
+from airflow_provider_gangjobs.tracking.job_steps import Requeue, Sidecars
 from airflow_provider_gangjobs.tracking.retry_until_answered import (
     ClusterRefused,
     gather_or_cancel,
     retry_until_answered,
 )
-from airflow_provider_gangjobs.tracking.sidecars import Sidecars
 from airflow_provider_gangjobs.tracking.watch.gang_observer import (
     DEFAULT_LIMITS,
     GangObserver,

@@ -25,11 +25,11 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     BURST,
     RATE,
     SAVE_EVERY_MIN_S,
+    PositionStore,
     RateLimit,
     StreamLimits,
     StreamSlots,
 )
-from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
 from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time

@@ -310,7 +310,7 @@ class LogStreaming:
             self._log.exception("The logs of gang %s are not streamed any more", self._args.ref)
 
     def _new_streams(self, client: Client) -> GangStreams:
-        from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
+        from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
         from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
 
         args = self._args

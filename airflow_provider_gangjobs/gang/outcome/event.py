@@ -15,14 +15,13 @@ import msgspec
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.progress import Counts
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts
 
 VERSION: Final = 1
 RANKS_MAX: Final = 20

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.queue_wait import evicted_at
-from airflow_provider_gangjobs.gang.state.requeue import earlier_assembly_s
+from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, evicted_at
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
     Wait,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.gang.state.progress import Counts
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 

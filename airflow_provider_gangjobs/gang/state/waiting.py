@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, explain_queue
-from airflow_provider_gangjobs.gang.state.requeue import describe_requeue
+from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, describe_requeue, explain_queue
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-    from airflow_provider_gangjobs.gang.state.progress import Counts
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 WAIT_TEXT_CHARACTERS_MAX: Final = 256

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_reader import LogPart
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
+    from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
 
 __all__ = ["LineOutput"]
