@@ -77,6 +77,8 @@ class Completion:
         :param storage: Where the whole logs of all ranks are written; `None` for nowhere.
         """
 
+        from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs
+
         async def read(service: GangService) -> None:
             try:
                 if self.event.status is Status.SUCCEEDED:
@@ -98,9 +100,7 @@ class Completion:
                 self._log_lines,
                 mask=mask,
                 outcomes=self.outcomes,
-                positions=self.event.streamed,
-                addresses=addresses,
-                whole=self.event.whole_logs,
+                known=KnownLogs(self.event.streamed, self.event.whole_logs, addresses),
             )
 
         self.gangs.call(read)

@@ -28,6 +28,7 @@ from airflow_provider_gangjobs.gang.state.pods import refusal
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import (
     WAIT_TEXT_CHARACTERS_MAX,
+    Evidence,
     WaitCause,
     summarize_scheduler_message,
     to_line,
@@ -323,16 +324,11 @@ def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, request
 
 def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
     """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
-    evidence: dict[str, Any] = {
-        "events": snapshot.events,
-        "queue_workload": snapshot.queue_workload,
-        "queue_position": snapshot.queue_position,
-        "shows_queue": snapshot.shows_queue,
-    }
+    evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
     if snapshot.is_whole:
-        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, **evidence)
+        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
     sample = PodIndex(job.ref, snapshot.pods)
-    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), **evidence)
+    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), evidence)
 
 
 def _counts_of_job(job: Job) -> Counts:

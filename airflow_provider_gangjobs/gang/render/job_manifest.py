@@ -305,7 +305,7 @@ def _metadata(
 
 
 def _may_return_to_queue(spec: GangSpec, shape: Shape) -> bool:
-    """Return whether `gang.state.requeue` applies if a queue lets the gang run in part."""
+    """Return whether `gang.state.queue_wait` applies if a queue lets the gang run in part."""
     is_gang = not is_single_pod(shape) and ineligibility_reason(shape) is None
     return spec.gang == GangPolicy.PREFERRED and is_gang
 

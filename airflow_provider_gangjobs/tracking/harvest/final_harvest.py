@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
-from airflow_provider_gangjobs.tracking.watch.gang_observer import DEFAULT_LIMITS, SizeLimits, in_batches
+from airflow_provider_gangjobs.tracking.watch.gang_observer import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,13 +40,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
     from airflow_provider_gangjobs.tracking.watch.gang_observer import GangObserver, ObservedPods
-    from airflow_provider_gangjobs.tracking.watch.gang_watch import GangWatch
 
 
 class HarvestTask:
     """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
 
-    __slots__ = ("_client", "_clock", "_harvester", "_logs", "_notify", "_ref", "_task")
+    __slots__ = ("_harvester", "_logs", "_notify", "_task", "client", "clock", "ref")
 
     def __init__(
         self,
@@ -61,9 +60,9 @@ class HarvestTask:
         :param logs: Reads logs of pods before the pods are released.
         """
         self._logs = logs
-        self._client = client
-        self._ref = ref
-        self._clock = clock
+        self.client = client
+        self.ref = ref
+        self.clock = clock
         self._notify = notify
         self._harvester: Harvester | None = None
         self._task: asyncio.Task[NoReturn] | None = None
@@ -72,7 +71,7 @@ class HarvestTask:
     def harvester(self) -> Harvester:
         """The harvester, which is created when it is first needed."""
         if self._harvester is None:
-            self._harvester = Harvester(self._client, Ledger(self._client, self._ref), self._logs)
+            self._harvester = Harvester(self.client, Ledger(self.client, self.ref), self._logs)
             harvest_totals().add(self._harvester)
         return self._harvester
 
@@ -122,7 +121,7 @@ class HarvestTask:
 
     def _start(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self.harvester.run(clock=self._clock), name=f"harvest of {self._ref}")
+            self._task = asyncio.create_task(self.harvester.run(clock=self.clock), name=f"harvest of {self.ref}")
             self._task.add_done_callback(lambda _: self._notify())
 
 
@@ -183,24 +182,15 @@ class FinalHarvest:
 
     def __init__(
         self,
-        client: Client,
-        ref: GangRef,
         harvest: HarvestTask,
-        watch: GangWatch,
         observer: GangObserver,
-        clock: Clock,
         now: Callable[[], datetime],
-        *,
-        limits: SizeLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.client = client
-        self.ref = ref
+        self.client, self.ref, self.clock = harvest.client, harvest.ref, harvest.clock
         self.harvest = harvest
-        self.watch = watch
+        self.watch, self.limits = observer.watch, observer.limits
         self.observer = observer
-        self.clock = clock
         self.now = now
-        self.limits = limits
         self._listed: list[PodView] | None = None
         self._wait_for_watch_until: float | None = None
 

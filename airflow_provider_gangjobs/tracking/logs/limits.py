@@ -176,8 +176,8 @@ class PositionStore:
     """
 
     def __init__(self, client: Client, ref: GangRef, log_id: str, process: str = PROCESS) -> None:
-        self._client = client
-        self._ref = ref
+        self.client = client
+        self.ref = ref
         self._log_id = log_id
         self._process = process
         self._saved: dict[str, str] | None = None
@@ -192,12 +192,12 @@ class PositionStore:
         Raises:
             ClusterError: the Job cannot be read.
         """
-        job = await self._client.get(JOBS, self._ref.name, self._ref.namespace)
+        job = await self.client.get(JOBS, self.ref.name, self.ref.namespace)
         metadata = job["metadata"]
         text = (metadata.get("annotations") or {}).get(ANNOTATION_STREAMED, "")
         try:
             stored: dict[str, Any] = json.loads(text)
-            is_ours = metadata["uid"] == self._ref.uid and stored["log"] == self._log_id
+            is_ours = metadata["uid"] == self.ref.uid and stored["log"] == self._log_id
             if not is_ours or stored["process"] == self._process:
                 return {}
             positions = {str(key): str(value) for key, value in stored["positions"].items()}
@@ -224,10 +224,10 @@ class PositionStore:
             "positions": dict(positions),
         }
         annotations = {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}
-        ref = self._ref
+        ref = self.ref
         try:
             patch = {"metadata": {"annotations": annotations}}
-            await patch_uid(self._client, JOBS, ref.name, ref.namespace, ref.uid, patch)
+            await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, patch)
         except ClusterError:
             return
         self._saved, self._saved_exact = dict(positions), is_exact
