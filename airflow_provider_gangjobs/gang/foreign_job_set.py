@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import JobSetView, PodView, ReplicatedJob
 
-__all__ = ["describe_failure", "describe_progress", "jobs_of", "read_job_set"]
-
 
 _CONDITIONS: Final = {"Completed": "Complete", "Failed": "Failed"}
 

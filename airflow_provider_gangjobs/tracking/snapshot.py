@@ -242,6 +242,3 @@ class _Reader:
                 if len(found) >= pages_max * limit:
                     return found, False
         return found, True
-
-
-__all__ = ["GangSnapshot", "SnapshotLimits", "read_snapshot"]

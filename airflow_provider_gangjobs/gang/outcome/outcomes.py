@@ -25,8 +25,6 @@ from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated,
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-__all__ = ["FailedRanks", "failures_first", "format_table", "result_outcomes", "root_cause"]
-
 
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""

@@ -21,8 +21,6 @@ from airflow_provider_gangjobs.gang.labels import (
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
 
-__all__ = ["NoQueue", "Queue", "QueueOfJobSet", "queue_of_job", "requested_queue"]
-
 
 class Queue(Protocol):
     """Who decides when a Job may run. The submission creates the Job suspended and completes it first."""

@@ -333,14 +333,3 @@ def _ttl_s(spec: GangSpec, manifest: Object) -> int:
         return spec.ttl_after_finished_s
     in_manifest: int = manifest.get("spec", {}).get("ttlSecondsAfterFinished", TTL_AFTER_FINISHED_S)
     return in_manifest
-
-
-__all__ = [
-    "group_of",
-    "policy_annotations",
-    "render_files",
-    "render_job",
-    "render_job_set",
-    "render_role",
-    "render_service",
-]

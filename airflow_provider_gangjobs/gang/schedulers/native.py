@@ -29,20 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.kube.views import Object
 
-__all__ = [
-    "DIALECT_NAMES",
-    "DISCOVERED_DIALECTS",
-    "OPT_IN_DIALECTS",
-    "TEMPLATE_NAME",
-    "Dialect",
-    "NativeDialect",
-    "SchedulingGroup",
-    "find_dialect",
-    "newer_dialects",
-    "select_dialect",
-    "wanted_versions",
-]
-
 
 API_GROUP = "scheduling.k8s.io"
 

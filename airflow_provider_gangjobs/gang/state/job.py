@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
-__all__ = ["AssemblyBaseline", "Requeues", "parse_assembly_baseline", "parse_requeues"]
-
 
 class Requeues(Struct, frozen=True):
     """How often a gang was returned to its queue. The text of a value is the value of the annotation."""

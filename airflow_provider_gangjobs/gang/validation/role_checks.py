@@ -159,6 +159,3 @@ def _of_role(problem: Problem, name: str) -> Problem:
     if root in _GANG_PARAMETERS:
         return problem
     return Problem(f"roles.{name}.{problem.path}", problem.what, problem.remedy)
-
-
-__all__ = ["validate_roles"]

@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
 
-__all__ = ["LineOutput"]
-
 
 class LineOutput(Protocol):
     """The log of a task, while a triggerer writes it."""

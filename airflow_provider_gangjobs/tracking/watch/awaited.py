@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-__all__ = ["InformerWatch", "SelectionWatch", "check_served", "follow_job_set", "look_at_job_set", "name_of"]
-
 
 V = TypeVar("V", bound=HasMetadata)
 

@@ -15,16 +15,10 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
-from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
-    NO_EVIDENCE,
-    Evidence,
-    Observation,
-    observe,
-    observe_indexed,
-)
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness, check_completeness
+from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
