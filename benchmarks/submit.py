@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS, podgroups, workloads
 from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_TASK
-from airflow_provider_gangjobs.gang.render.job import group_of, render_job
+from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import select_dialect

@@ -23,8 +23,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable
 from airflow_provider_gangjobs.exceptions.gang_end import GangEndError
 from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, format_table
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, Results
 from airflow_provider_gangjobs.kube.text import keep_end
@@ -78,6 +77,8 @@ class Completion:
         :param storage: Where the whole logs of all ranks are written; `None` for nowhere.
         """
 
+        from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs
+
         async def read(service: GangService) -> None:
             try:
                 if self.event.status is Status.SUCCEEDED:
@@ -99,9 +100,7 @@ class Completion:
                 self._log_lines,
                 mask=mask,
                 outcomes=self.outcomes,
-                positions=self.event.streamed,
-                addresses=addresses,
-                whole=self.event.whole_logs,
+                known=KnownLogs(self.event.streamed, self.event.whole_logs, addresses),
             )
 
         self.gangs.call(read)

@@ -30,8 +30,8 @@
 Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
 `retryable` is false if another try with the same parameters must fail in the same way.
 
-Users import the exceptions from this package. Its modules are an implementation detail. The package imports a module
-when somebody asks for one of its exceptions, because a DAG file that only uses the operator needs few of them.
+Users import the exceptions from this package. Its modules are an implementation detail. The package imports its
+modules one after the other, until one has what is asked for, because a DAG file that only uses the operator needs few.
 """
 
 from __future__ import annotations
@@ -40,39 +40,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
-    from airflow_provider_gangjobs.exceptions.gang_end import (
-        AppFailed,
-        DeadlineExceeded,
-        Disrupted,
-        GangDeleted,
-        GangFailed,
-        ImagePullFailed,
-        JobDeleted,
-        JobReplaced,
-        JobSetDeleted,
-        JobSetFailed,
-        JobSetUnavailable,
-        Preempted,
-        Unschedulable,
-    )
-    from airflow_provider_gangjobs.exceptions.results import (
-        LedgerUnavailable,
-        OutcomesMissing,
-        ResultAddressRefused,
-        ResultsTooLarge,
-        ResultTooLarge,
-        TrackingFailed,
-    )
-    from airflow_provider_gangjobs.exceptions.submission import (
-        GangUnsupported,
-        InvalidGangSpec,
-        PreviousAttemptRunning,
-        SubmissionConflict,
-        SubmissionFailed,
-    )
+    from airflow_provider_gangjobs.exceptions.base import *  # noqa: F403
+    from airflow_provider_gangjobs.exceptions.gang_end import *  # noqa: F403
+    from airflow_provider_gangjobs.exceptions.results import *  # noqa: F403
+    from airflow_provider_gangjobs.exceptions.submission import *  # noqa: F403
 
-__all__ = [
+__all__ = [  # noqa: F405 - imported by __getattr__
     "AppFailed",
     "DeadlineExceeded",
     "Disrupted",
@@ -101,45 +74,12 @@ __all__ = [
     "Unschedulable",
 ]
 
-_EXCEPTIONS: Final = {
-    "base": ("GangJobError", "Problem"),
-    "gang_end": (
-        "GangEndError",
-        "AppFailed",
-        "DeadlineExceeded",
-        "Disrupted",
-        "GangDeleted",
-        "GangFailed",
-        "ImagePullFailed",
-        "JobDeleted",
-        "JobReplaced",
-        "JobSetDeleted",
-        "JobSetFailed",
-        "JobSetUnavailable",
-        "Preempted",
-        "Unschedulable",
-    ),
-    "results": (
-        "LedgerUnavailable",
-        "OutcomesMissing",
-        "ResultAddressRefused",
-        "ResultsTooLarge",
-        "ResultTooLarge",
-        "TrackingFailed",
-    ),
-    "submission": (
-        "GangUnsupported",
-        "InvalidGangSpec",
-        "PreviousAttemptRunning",
-        "SubmissionConflict",
-        "SubmissionFailed",
-    ),
-}
-_MODULES: Final = {name: module for module, names in _EXCEPTIONS.items() for name in names}
+_MODULES: Final = ("base", "submission", "gang_end", "results")
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    for module in () if name.startswith("_") else _MODULES:
+        found = getattr(import_module(f"{__name__}.{module}"), name, None)
+        if isinstance(found, type) and found.__module__ == __name__:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

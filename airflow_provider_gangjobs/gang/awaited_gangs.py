@@ -184,6 +184,3 @@ def decide_wait(answers: Iterable[Answer], wait_for: WaitFor) -> Answer:
         if answer in found:
             return answer
     return other if found else Answer.WAITING
-
-
-__all__ = ["Answer", "GangSelection", "NewestGangs", "SelectedGang", "Until", "WaitFor", "answer_of", "decide_wait"]

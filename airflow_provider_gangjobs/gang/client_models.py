@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["job_of_pod"]
-
 
 def job_of_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return a Job of one Indexed pod by a Pod or a pod template.

@@ -77,7 +77,7 @@ ANNOTATION_WAIT_UNTIL: Final = names.ANNOTATION_WAIT_UNTIL
 """The state of the gang at which its task ends, `submitted` or `running`: the gang runs on after its task has
 succeeded. On the Job of an operator's task. Absent if the task waits for the end of the gang."""
 ANNOTATION_STREAMED: Final = names.ANNOTATION_STREAMED
-"""How far logs were streamed into the log of a task, as JSON (`tracking.logs.position_store`). On the Job."""
+"""How far logs were streamed into the log of a task, as JSON (`tracking.logs.limits`). On the Job."""
 ANNOTATION_GANG: Final = names.ANNOTATION_GANG
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 

@@ -123,19 +123,3 @@ def _with_offsets(sizes: list[tuple[str, int]]) -> tuple[RoleRanks, ...]:
         roles.append(RoleRanks(name, size, offset))
         offset += size
     return tuple(roles)
-
-
-__all__ = [
-    "ROLE_NAME_MAX",
-    "ROLE_PARAMETERS",
-    "RoleRanks",
-    "format_role_jobs",
-    "format_roles",
-    "job_set_job_name",
-    "main_job_name_max",
-    "parse_role_jobs",
-    "parse_roles",
-    "role_job_name",
-    "roles_of",
-    "spec_of_role",
-]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.render.time_limit import TimeLimit
+    from airflow_provider_gangjobs.gang.render.policy import TimeLimit
     from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -53,7 +53,7 @@ async def take_claim(
         ClusterError: the server refused the request.
     """
     # A process that resumes a task does not take claims, and would pay for the imports.
-    from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption
+    from airflow_provider_gangjobs.gang.render.policy import limit_patch_on_adoption
     from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
     from airflow_provider_gangjobs.jobs.role_jobs import extend_time_limits
 
@@ -94,7 +94,7 @@ def claim_patch(
     :param max_tries: `max_tries` of the new owner. By default that of the Job stays.
     """
     # A process that resumes a task does not claim, and would pay for the import.
-    from airflow_provider_gangjobs.gang.render.job import policy_annotations
+    from airflow_provider_gangjobs.gang.render.job_manifest import policy_annotations
 
     metadata = job["metadata"]
     annotations: Object = {ANNOTATION_CLAIM: claim_id}

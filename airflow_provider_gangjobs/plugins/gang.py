@@ -59,6 +59,3 @@ class GangPlugin(AirflowPlugin):
             "url_route": "gang",
         }
     ]
-
-
-__all__ = ["GangPlugin"]

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_halt
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.deadlines import next_limit
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import refusal
-from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import (
     WAIT_TEXT_CHARACTERS_MAX,
+    Evidence,
     WaitCause,
     summarize_scheduler_message,
     to_line,
@@ -325,16 +324,11 @@ def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, request
 
 def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
     """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
-    evidence: dict[str, Any] = {
-        "events": snapshot.events,
-        "queue_workload": snapshot.queue_workload,
-        "queue_position": snapshot.queue_position,
-        "shows_queue": snapshot.shows_queue,
-    }
+    evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
     if snapshot.is_whole:
-        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, **evidence)
+        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
     sample = PodIndex(job.ref, snapshot.pods)
-    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), **evidence)
+    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), evidence)
 
 
 def _counts_of_job(job: Job) -> Counts:

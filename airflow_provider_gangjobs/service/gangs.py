@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Policies, Reatta
 from airflow_provider_gangjobs.service.endings import EndingService
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.record import Submission
     from airflow_provider_gangjobs.submission.steps.step import ConfirmTry
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
-    from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
+    from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, KnownLogs
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
@@ -279,31 +279,19 @@ class GangService(EndingService, frozen=True):
         *,
         mask: Callable[[str], str] = str,
         outcomes: Sequence[Outcome] = (),
-        positions: Mapping[str, str] | None = None,
-        addresses: Mapping[str, str] | None = None,
-        whole: Collection[str] = (),
+        known: KnownLogs | None = None,
     ) -> list[CopiedLog]:
         """Pass the whole logs of the selected ranks to `write`, in order and in parts, up to a limit.
 
         :param write: Called with lines.
         :param mask: Returns a text with its secrets replaced. It is called before texts are cut.
         :param outcomes: The recorded outcomes, which show the failed ranks.
-        :param positions: How far logs were streamed, from `GangEvent.streamed`.
-        :param addresses: Where whole logs are stored, by pod and container.
-        :param whole: The logs that were streamed to their end, from `GangEvent.whole_logs`.
+        :param known: What was streamed and stored already.
         """
-        from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
+        from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 
         return await copy_logs(
-            self.client,
-            ref,
-            options,
-            write,
-            mask=mask,
-            outcomes=outcomes,
-            positions=positions,
-            addresses=addresses,
-            whole=whole,
+            self.client, ref, options, write, mask=mask, outcomes=outcomes, known=known or KnownLogs()
         )
 
     async def store_logs(

@@ -32,9 +32,8 @@ from airflow_provider_gangjobs.ending.conditional_deletion import remove_job_if
 from airflow_provider_gangjobs.ending.end import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt, task_selector
-from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
-from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler

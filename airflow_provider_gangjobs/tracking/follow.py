@@ -44,19 +44,16 @@ from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, j
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.jobs.requests import JobRequests
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
-from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
-from airflow_provider_gangjobs.tracking.requeue import Requeue
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult, HarvestTask
+from airflow_provider_gangjobs.tracking.job_steps import Requeue, Sidecars
 from airflow_provider_gangjobs.tracking.retry_until_answered import (
     ClusterRefused,
     gather_or_cancel,
     retry_until_answered,
 )
-from airflow_provider_gangjobs.tracking.sidecars import Sidecars
 from airflow_provider_gangjobs.tracking.watch.gang_observer import (
-    DEFAULT_LIMITS,
     GangObserver,
-    SizeLimits,
+    Pace,
     observe_listed,
 )
 from airflow_provider_gangjobs.tracking.watch.gang_watch import GangWatch
@@ -66,7 +63,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -211,9 +207,7 @@ async def follow(
     until: FollowUntil = "ended",
     report: Callable[[Observation], None],
     logs: LogReader | None = None,
-    now: Callable[[], datetime] | None = None,
-    clock: Clock | None = None,
-    limits: SizeLimits = DEFAULT_LIMITS,
+    pace: Pace = Pace(),  # noqa: B008 - a frozen value
 ) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and return the event.
 
@@ -223,22 +217,16 @@ async def follow(
 
     :param report: Called at each change of the phase or of the cause of waiting.
     :param logs: Reads logs of pods that are being deleted, before the pods are released.
-    :param now: The time by which deadlines are judged. By default this is the API server's time, because the API server
-        writes the times that deadlines count from.
-    :param clock: The clock of pauses and retries. By default the clock of the client.
-    :param limits: From which sizes on the gang is treated as a large gang.
     """
     async with nullcontext(cluster) if isinstance(cluster, Client) else informers().client(cluster) as client:
         reporter = PhaseReporter(report)
-        server_now = now or client.server_clock.now
+        pace = Pace(pace.now or client.server_clock.now, pace.clock or client.clock, pace.limits)
         while True:
             watch = GangWatch(client, ref)
             try:
                 await watch.subscribe_to_podgroups(client)
-                follower = _Follower(
-                    client, ref, watch, deadlines, until, reporter, server_now, clock or client.clock, limits, logs
-                )
-                return await follower.run()
+                wanted = _Wanted(deadlines, until, reporter, logs)
+                return await _Follower(client, ref, watch, wanted, pace).run()
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
@@ -261,34 +249,30 @@ class _Sleep(NamedTuple):
     collect_s: float
 
 
+class _Wanted(NamedTuple):
+    """What the caller of `follow` wants."""
+
+    deadlines: Deadlines
+    until: FollowUntil
+    reporter: PhaseReporter
+    logs: LogReader | None
+
+
 class _Follower:
-    def __init__(
-        self,
-        client: Client,
-        ref: GangRef,
-        watch: GangWatch,
-        deadlines: Deadlines,
-        until: FollowUntil,
-        reporter: PhaseReporter,
-        now: Callable[[], datetime],
-        clock: Clock,
-        limits: SizeLimits,
-        logs: LogReader | None,
-    ) -> None:
+    def __init__(self, client: Client, ref: GangRef, watch: GangWatch, wanted: _Wanted, pace: Pace) -> None:
+        assert pace.now is not None, "the caller has set the clocks"
+        assert pace.clock is not None, "the caller has set the clocks"
         self.client = client
         self.ref = ref
         self.watch = watch
-        self.deadlines = deadlines
-        self.until = until
-        self.reporter = reporter
-        self.now = now
-        self.clock = clock
+        self.deadlines, self.until, self.reporter, logs = wanted
+        self.now = pace.now
+        self.clock = clock = pace.clock
         self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
         self.requeue = Requeue(self.jobs)
         self.harvest = HarvestTask(client, ref, clock, watch.wake, logs)
-        self.sidecars = Sidecars(client, self.jobs, self.harvest, now)
-        self.limits = limits
-        self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=limits)
+        self.sidecars = Sidecars(client, self.jobs, self.harvest, pace.now)
+        self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=pace.limits)
         self.evidence = WaitEvidence(client, ref, watch, clock)
 
     @property
@@ -342,7 +326,7 @@ class _Follower:
             await self.watch.subscribe_to_queue(self.client, job.queued_uid)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
-        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, **self.evidence.inputs())
+        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, self.evidence.with_events())
         self.evidence.keep(observation)
         queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
@@ -475,9 +459,7 @@ class _Follower:
         return (RESULTS_GONE,) if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None else ()
 
     def _final_harvest(self) -> FinalHarvest:
-        return FinalHarvest(
-            self.client, self.ref, self.harvest, self.watch, self.observer, self.clock, self.now, limits=self.limits
-        )
+        return FinalHarvest(self.harvest, self.observer, self.now)
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
@@ -489,7 +471,7 @@ class _Follower:
             self.jobs.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             job_events(self.client, self.ref),
         )
-        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, **self.evidence.inputs(events))
+        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, self.evidence.with_events(*events))
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return self._retry_by(next_deadline(observation, self.deadlines))

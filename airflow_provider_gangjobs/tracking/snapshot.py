@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause, explain_suspension
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, explain_suspension
 from airflow_provider_gangjobs.jobs.read import list_role_jobs
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
@@ -178,7 +178,8 @@ class _Reader:
 
     async def _position(self, workload: KueueWorkloadView | None, events: Sequence[EventView]) -> int | None:
         """Return the position of a gang that waits for quota."""
-        if self.job.queue is None or explain_suspension(self.job, workload, events).cause is not WaitCause.QUEUE:
+        evidence = Evidence(events, queue_workload=workload)
+        if self.job.queue is None or explain_suspension(self.job, evidence).cause is not WaitCause.QUEUE:
             return None
         return await recent_positions().get(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
 
@@ -241,6 +242,3 @@ class _Reader:
                 if len(found) >= pages_max * limit:
                     return found, False
         return found, True
-
-
-__all__ = ["GangSnapshot", "SnapshotLimits", "read_snapshot"]

@@ -79,7 +79,7 @@ class JobSetTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the JobSet, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.job_sets")
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.awaited")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             event = await wait_for_job_set(self.args, self.log)
@@ -106,7 +106,7 @@ async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
 
 
 async def _wait(args: JobSetArgs, log: Logger) -> GangEvent:
-    from airflow_provider_gangjobs.tracking.watch.job_sets import follow_job_set
+    from airflow_provider_gangjobs.tracking.watch.awaited import follow_job_set
 
     hook = GangJobHook(args.kubernetes_conn_id, must_exist=args.must_exist)
     config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)

@@ -37,7 +37,7 @@ class GangSelectionTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gangs, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.selection_watch")
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.awaited")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
+from airflow_provider_gangjobs.gang.schedulers.native import PodGroupDialect
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.discovery.schedulers import why_unusable
 

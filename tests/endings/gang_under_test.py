@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, L
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
 from tests.endings.fake_kubelets import HOSTNAME
 from tests.guarantees.recorder import recording
 
@@ -110,7 +111,7 @@ class GangUnderTest:
 
     async def follow(self, **options: Any) -> GangEvent:
         """Follow the gang as a trigger does, and return the event."""
-        options = {"now": self.kubelets.now, "clock": self.clock, "report": lambda _: None} | options
+        options = {"pace": Pace(self.kubelets.now, self.clock), "report": lambda _: None} | options
         async with asyncio.timeout(WITHIN_S):
             return await follow(self.config, self.ref, **options)
 

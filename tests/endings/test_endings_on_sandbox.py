@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
+from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
 from tests.crashes import CrashingAtFirst, may_die
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest
@@ -77,7 +78,7 @@ async def results(plane: VirtualControlPlane, event: GangEvent) -> Any:
 
 
 def follower_options(plane: VirtualControlPlane) -> dict[str, Any]:
-    return {"now": plane.clock.now, "clock": loop_clock(), "report": lambda _: None}
+    return {"pace": Pace(plane.clock.now, loop_clock()), "report": lambda _: None}
 
 
 async def play_on_sandbox(scenario: Scenario, release: str, *, has_roles: bool = False) -> None:

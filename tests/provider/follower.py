@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
 from tests.provider.virtual_control_plane import VIRTUAL_TIMEOUT_S, VirtualControlPlane, loop_clock
 
 if TYPE_CHECKING:
@@ -15,12 +16,18 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.phase import Phase
 
 
+def pace_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the parameters of `Pace` out of the options of a follower."""
+    return {name: options.pop(name) for name in ("now", "clock", "limits") if name in options}
+
+
 class Follower:
     """Run `follow()` for a gang of a virtual control plane, and keep what it reports."""
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.reports: list[Observation] = []
-        options = {"now": plane.clock.now, "clock": loop_clock(), "report": self.reports.append} | options
+        pace = Pace(**{"now": plane.clock.now, "clock": loop_clock()} | pace_of(options))
+        options = {"report": self.reports.append, "pace": pace} | options
         self.task = asyncio.create_task(follow(plane.config, ref, **options))
 
     @property

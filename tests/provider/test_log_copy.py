@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.cluster.http.log_reader import LogParser, LogPosi
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs, log_problems, streamed_ranks
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
-from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, HeadAndEnd, Omission, copy_logs
+from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, HeadAndEnd, KnownLogs, Omission, copy_logs
 from airflow_provider_gangjobs.tracking.logs.whole_logs import HELD_PARTS, LineWriter
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
@@ -40,7 +40,7 @@ async def _copy(
         ref,
         LogOptions(**{"policy": Logs.ALL, **options}),
         lines.extend,
-        positions={f"{name}/main": positions} if positions else None,
+        known=KnownLogs({f"{name}/main": positions} if positions else {}),
     )
     return lines, copied, name
 
@@ -286,7 +286,7 @@ async def test_rest_of_a_streamed_log_that_was_removed_with_an_evicted_pod_is_mi
     name = _set_status(plane, EVICTED)
     position = {f"{name}/main": str(LogPosition(0, 2, "2020-01-01T00:00:00.000000000Z"))}
     lines: list[str] = []
-    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend, positions=position)
+    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend, known=KnownLogs(position))
     assert lines[1].startswith(f"[rank 0] (left out here: what was not streamed could not be read: {REMOVED}")
 
 
@@ -313,7 +313,7 @@ async def test_streamed_log_of_a_pod_that_succeeded_is_not_read_for_its_last_lin
     plane.logs |= {name: "a\nb\nc\n"}
     position = LogPosition(int(plane.clock.now().timestamp()) - 100, 2, "2026-01-01T00:00:00.000000000Z")
     (copied,) = await copy_logs(
-        plane.client, ref, LogOptions(Logs.ALL), lambda _: None, positions={f"{name}/main": str(position)}
+        plane.client, ref, LogOptions(Logs.ALL), lambda _: None, known=KnownLogs({f"{name}/main": str(position)})
     )
     assert copied.last_lines == "c"
 

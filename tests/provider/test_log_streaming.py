@@ -20,17 +20,17 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
+from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from airflow_provider_gangjobs.tracking.logs.limits import (
     BURST,
     RATE,
     SAVE_EVERY_MIN_S,
+    PositionStore,
     RateLimit,
     StreamLimits,
     StreamSlots,
 )
-from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
-from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
+from airflow_provider_gangjobs.tracking.logs.stream import GangStreams, WantedLogs
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
@@ -56,6 +56,9 @@ class Lines(logging.Handler):
     def of_rank(self) -> list[str]:
         """Return the lines of rank 0, without the notes of the provider."""
         return said(self.all)
+
+
+RANK_0 = WantedLogs(ranks=[0], bytes_max=2**20)
 
 
 class ListOutput:
@@ -103,8 +106,7 @@ async def copied_after(plane: VirtualControlPlane, event: GangEvent, policy: Log
         LogOptions(policy),
         lines.extend,
         outcomes=outcomes,
-        positions=event.streamed,
-        whole=event.whole_logs,
+        known=KnownLogs(event.streamed, event.whole_logs),
     )
     return lines
 
@@ -315,7 +317,7 @@ async def test_log_that_exceeds_the_memory_has_its_end_and_the_counts_of_what_is
 
 def streams(client: Client, ref: GangRef, lines: list[str], process: str, log: str = "try") -> GangStreams:
     store = PositionStore(client, ref, log, process)
-    return GangStreams(client, ref, [0], store, output=ListOutput(lines), mask=str, bytes_max=2**20)
+    return GangStreams(store, RANK_0, output=ListOutput(lines), mask=str)
 
 
 async def stream_for(stream: GangStreams, plane: VirtualControlPlane, pod: str, steps: range, *, save: bool) -> None:
@@ -463,7 +465,7 @@ async def test_lines_that_a_killed_triggerer_may_have_streamed_have_a_note_if_th
     lines: list[str] = []
     plane.arm("status", method="PATCH", path="/jobs/train$", skip=saves, times=None)
     store = PositionStore(plane.client, ref, "try-1/0", "killed triggerer")
-    killed = GangStreams(plane.client, ref, [0], store, output=ListOutput(lines), mask=str, bytes_max=2**20)
+    killed = GangStreams(store, RANK_0, output=ListOutput(lines), mask=str)
     await stream_for(killed, plane, pod, range(runs_s), save=False)
     plane.faults.remove()
     plane.write(pod, "the end\n")
@@ -483,7 +485,7 @@ async def test_gang_that_ends_while_its_triggerer_restarts_has_each_line_once(pl
     ref, pod = await running(plane)
     lines: list[str] = []
     store = PositionStore(plane.client, ref, "try-1/0", "stopped triggerer")
-    stopped = GangStreams(plane.client, ref, [0], store, output=ListOutput(lines), mask=str, bytes_max=2**20)
+    stopped = GangStreams(store, RANK_0, output=ListOutput(lines), mask=str)
     await stream_for(stopped, plane, pod, range(30), save=True)
     plane.write(pod, "the end\n")
     plane.finish_all()

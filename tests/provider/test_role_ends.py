@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
+from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import (
     CrashingClient,
@@ -261,7 +262,7 @@ async def fail_a_worker(plane: VirtualControlPlane, process: CrashingClient) -> 
     """Let a worker fail while the process follows the gang; wait until the process has ended."""
     ref = await running(plane)
     following = asyncio.create_task(
-        follow(process, ref, report=lambda _: None, now=plane.clock.now, clock=loop_clock())
+        follow(process, ref, report=lambda _: None, pace=Pace(plane.clock.now, loop_clock()))
     )
     await asyncio.sleep(5)
     end(plane, ref, "worker", exit_code=3)

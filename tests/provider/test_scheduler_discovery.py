@@ -5,7 +5,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import GangUnsupported
-from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
+from airflow_provider_gangjobs.gang.schedulers.native import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for, why_unusable

@@ -48,7 +48,7 @@ NOT_TO_SUBMIT = (
 NOT_TO_RESUME = (
     f"{OURS}cluster.discovery",
     f"{OURS}gang.outcome.diagnosis",
-    f"{OURS}gang.render.job",
+    f"{OURS}gang.render.job_manifest",
     f"{OURS}gang.validation.validate",
     f"{OURS}submission.adopt_or_submit",
     f"{OURS}submission.steps.order",

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
+from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.follower import Follower
@@ -273,7 +274,9 @@ async def test_gang_deleted_while_it_is_halted_was_deleted(plane):
 async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
     """The clock of the machine is months ahead of that of the server here, and is not used."""
     ref = plane.submit(workers=2)
-    event = await follow(plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, clock=loop_clock())
+    event = await follow(
+        plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, pace=Pace(clock=loop_clock())
+    )
     ran_s = (plane.clock.now() - event.since).total_seconds()
     assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
     assert 300 <= ran_s <= 310

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.harvester import harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode
-from airflow_provider_gangjobs.tracking.watch.gang_observer import DEFAULT_LIMITS, SizeLimits
+from airflow_provider_gangjobs.tracking.watch.gang_observer import DEFAULT_LIMITS, Pace, SizeLimits
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 class RecordingFollower:
     """A task that follows a gang, and the requests that it has sent since the last call of `forget`."""
 
-    def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
+    def __init__(
+        self, plane: VirtualControlPlane, ref: GangRef, *, limits: SizeLimits = DEFAULT_LIMITS, **options: Any
+    ) -> None:
         self.client = CrashingClient(plane.client)
-        options |= {"report": lambda _: None, "now": plane.clock.now, "clock": loop_clock()}
+        options |= {"report": lambda _: None, "pace": Pace(plane.clock.now, loop_clock(), limits)}
         self.task = asyncio.create_task(follow(self.client, ref, **options))
 
     def forget(self) -> None:

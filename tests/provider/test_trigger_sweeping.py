@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
 from airflow_provider_gangjobs.sweeping.sweep import ASK_AGAIN_AFTER_S
 from airflow_provider_gangjobs.sweeping.sweeper import LINGER_S, LOOK_EVERY_S
-from airflow_provider_gangjobs.tracking.watch.selection_watch import SelectionWatch
+from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.registry import PatchKind

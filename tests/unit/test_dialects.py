@@ -4,11 +4,11 @@ import copy
 
 import pytest
 
+from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.native import (
     DIALECT_NAMES,
     DISCOVERED_DIALECTS,
     OPT_IN_DIALECTS,
-    SchedulingGroup,
     find_dialect,
     select_dialect,
 )

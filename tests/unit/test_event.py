@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.outcome.event import (
 )
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.progress import Counts
+from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from tests.unit.builders import REF, at
 
 GOLDEN_V1 = {

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.job_set import (
+from airflow_provider_gangjobs.gang.foreign_job_set import (
     PODS_SHOWN_MAX,
     describe_failure,
     describe_progress,
     jobs_of,
     read_job_set,
 )
+from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
 

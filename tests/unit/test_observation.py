@@ -9,6 +9,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_CAUSE_NAMED,
+    Evidence,
     WaitCause,
     find_named_refusal,
     summarize_scheduler_message,
@@ -18,7 +19,7 @@ from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
 def _observe(seen_job=None, pods=(), group=None, **more) -> Observation:
-    return observe(seen_job.read() if seen_job else None, pods, group, REF, **more)
+    return observe(seen_job.read() if seen_job else None, pods, group, REF, Evidence(**more))
 
 
 def _placed(builder):
@@ -398,7 +399,9 @@ RESTARTED = {
 
 @pytest.mark.parametrize(("seen", "pods", "earlier_s", "expected"), RESTARTED.values(), ids=RESTARTED)
 def test_time_in_which_a_gang_assembled_before_kueue_stopped_it_counts(seen, pods, earlier_s, expected):
-    limit = next_limit(observe(seen.read(), pods, None, REF, queue_workload=stopped_before(earlier_s)), DEADLINES)
+    limit = next_limit(
+        observe(seen.read(), pods, None, REF, Evidence(queue_workload=stopped_before(earlier_s))), DEADLINES
+    )
     assert limit is not None
     assert (limit.phase, limit.at) == (expected[0], at(expected[1]))
 

@@ -9,7 +9,7 @@ from kubernetes import client as k8s
 
 from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate

@@ -2,8 +2,15 @@
 
 import pytest
 
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first, format_table, result_outcomes, root_cause
+from airflow_provider_gangjobs.gang.outcome.outcomes import (
+    Outcome,
+    OutcomeKind,
+    failures_first,
+    format_table,
+    outcome_of,
+    result_outcomes,
+    root_cause,
+)
 from tests.unit.builders import PodBuilder, at, pod
 
 

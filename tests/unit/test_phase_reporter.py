@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.observation import observe
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, Evidence
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.tracking.follow import PhaseReporter
 from tests.unit.builders import REF, at, job, ranks
@@ -16,7 +16,7 @@ def lines_at(*positions: int | None) -> list[str]:
     lines: list[str] = []
     reporter = PhaseReporter(lambda observation: lines.append(observation.line))
     for position in positions:
-        reporter.report(observe(QUEUED, (), None, REF, queue_position=position), at(10))
+        reporter.report(observe(QUEUED, (), None, REF, Evidence(queue_position=position)), at(10))
     return [line.partition("queue team")[2] for line in lines]
 
 
@@ -66,7 +66,9 @@ def in_queue_at(*messages_at: tuple[float, str]) -> list[tuple[float, str]]:
         now = min(due, changes[0][0] if changes else due)
         if changes and changes[0][0] == now:
             message = changes.pop(0)[1]
-        held_back_s = reporter.report(observe(QUEUED, (), None, REF, queue_workload=refused(message)), at(now))
+        held_back_s = reporter.report(
+            observe(QUEUED, (), None, REF, Evidence(queue_workload=refused(message))), at(now)
+        )
         due = float("inf") if held_back_s is None else now + held_back_s
     return [(seconds, line.rpartition(": ")[2]) for seconds, line in lines]
 

@@ -12,7 +12,6 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_PRIORITY,
     LABEL_KUEUE_QUEUE,
 )
-from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job, requested_queue
 from airflow_provider_gangjobs.gang.queues.checks import (
     QueueFacts,
     admission_checks,
@@ -21,7 +20,7 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     queue_problems,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.queues.kueue import Kueue
+from airflow_provider_gangjobs.gang.queues.queue import Kueue, NoQueue, queue_of_job, requested_queue
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
     HOSTNAME,

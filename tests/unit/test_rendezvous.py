@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_gangjobs.gang.render.rendezvous import RENDEZVOUS_ENV, env_of, service_of
+from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV, env_of, service_of
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_REQUEUES,
     LABEL_KUEUE_QUEUE,
 )
-from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import (
@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.state.job import (
     parse_requeues,
     read_job,
 )
-from airflow_provider_gangjobs.gang.state.requeue import (
+from airflow_provider_gangjobs.gang.state.queue_wait import (
     REQUEUES_MAX,
     RequeueStep,
     begin_requeue,
@@ -37,7 +37,7 @@ from airflow_provider_gangjobs.gang.state.requeue import (
     pause_ends_at,
 )
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
-from airflow_provider_gangjobs.tracking.requeue import Requeue
+from airflow_provider_gangjobs.tracking.job_steps import Requeue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.outcome.task_result import (
 )
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.progress import Counts
+from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from airflow_provider_gangjobs.kube.views import JobView, view
 
 REF = GangRef("team", "train-0", "job-uid")

@@ -310,23 +310,15 @@ class LogStreaming:
             self._log.exception("The logs of gang %s are not streamed any more", self._args.ref)
 
     def _new_streams(self, client: Client) -> GangStreams:
-        from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
-        from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
+        from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
+        from airflow_provider_gangjobs.tracking.logs.stream import GangStreams, WantedLogs
 
         args = self._args
         # Each deferral of a try has a trigger of its own, whose log may replace the log of the one before.
         store = PositionStore(client, args.ref, f"{args.claim}/{args.tracking_errors}")
-        return GangStreams(
-            client,
-            args.ref,
-            args.stream_ranks,
-            store,
-            output=self,
-            mask=mask,
-            bytes_max=args.stream_bytes_max,
-            kept=Logs(args.kept_logs),
-            kept_bytes_max=max(args.kept_bytes_max, args.stream_bytes_max),
-        )
+        kept_bytes_max = max(args.kept_bytes_max, args.stream_bytes_max)
+        wanted = WantedLogs(args.stream_ranks, args.stream_bytes_max, Logs(args.kept_logs), kept_bytes_max)
+        return GangStreams(store, wanted, output=self, mask=mask)
 
     async def _save(self) -> None:
         if self._saves and self._streams is not None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
-    from airflow_provider_gangjobs.tracking.watch.selection_watch import SelectionWatch
+    from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 
 ASK_AGAIN_S: Final = 15.0
 """How often Airflow is asked whether a task has ended whose gang has failed, in seconds."""
@@ -212,7 +212,7 @@ class _SelectionWait:
 
     async def _watch(self, client: Client) -> tuple[Answer, str]:
         from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Notification
-        from airflow_provider_gangjobs.tracking.watch.selection_watch import SelectionWatch
+        from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 
         self._notification = Notification()
         logged = ""

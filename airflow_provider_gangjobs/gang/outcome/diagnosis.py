@@ -15,10 +15,11 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     REASONS_NODE_SHUTDOWN,
     SIGKILL,
     SIGTERM,
+    FailedRanks,
     Outcome,
     OutcomeKind,
+    root_cause,
 )
-from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, root_cause
 from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE

@@ -15,14 +15,13 @@ import msgspec
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.progress import Counts
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts
 
 VERSION: Final = 1
 RANKS_MAX: Final = 20
@@ -121,7 +120,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return GangRef(self.namespace, self.name, self.uid)
 
     def within_limits(self) -> GangEvent:
-        """Return the event with its message, its notes and the messages of its ranks cut to their limits.
+        """Return the event with its texts and the messages of its ranks cut to their limits.
 
         Texts are masked before they are cut, because the part of a secret that a cut leaves is not recognized.
         """
@@ -129,7 +128,9 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return replace(
             self,
             message=cut_end(self.message, MESSAGE_CHARACTERS_MAX),
-            notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in self.notes),
+            remedy=cut_end(self.remedy, MESSAGE_CHARACTERS_MAX),
+            image=cut_end(self.image, MESSAGE_CHARACTERS_MAX),
+            notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in self.notes[:NOTES_MAX]),
             ranks=tuple(ranks),
         )
 
@@ -167,23 +168,16 @@ def build_event(
     status: Status,
     phase: Phase,
     *,
-    attempt: int | None = None,
-    reason: str = "",
-    message: str = "",
-    remedy: str = "",
-    since: datetime | None = None,
-    seconds: float | None = None,
     counts: Counts | None = None,
     outcomes: Sequence[Outcome] = (),
     completed_indexes: str = "",
     notes: Sequence[str] = (),
-    image: str = "",
-    other_uid: str = "",
+    **fields: Any,
 ) -> GangEvent:
-    """Build an event.
+    """Build an event. Texts are whole: `within_limits` cuts them.
 
-    The message and the notes are whole: `within_limits` cuts them. `remedy` and `image` are cut here. Of the outcomes,
-    the event has the first `RANKS_MAX` in the order of `failures_first`.
+    :param outcomes: The event has the first `RANKS_MAX` of them in the order of `failures_first`.
+    :param fields: Further fields of `GangEvent`.
     """
     is_cut = len(completed_indexes) > COMPLETED_INDEXES_CHARACTERS_MAX
     return GangEvent(
@@ -193,24 +187,13 @@ def build_event(
         namespace=ref.namespace,
         uid=ref.uid,
         phase=phase,
-        attempt=attempt,
-        reason=reason,
-        message=message,
-        remedy=cut_end(remedy, MESSAGE_CHARACTERS_MAX),
-        since=since,
-        seconds=seconds,
-        counts=_numbers(counts),
+        counts={} if counts is None else msgspec.to_builtins(counts),
         ranks=tuple(map(_rank_end, failures_first(outcomes, RANKS_MAX))),
         completed_indexes="" if is_cut else completed_indexes,
         completed_indexes_cut=is_cut,
-        notes=tuple(notes[:NOTES_MAX]),
-        image=cut_end(image, MESSAGE_CHARACTERS_MAX),
-        other_uid=other_uid,
+        notes=tuple(notes),
+        **fields,
     )
-
-
-def _numbers(counts: Counts | None) -> dict[str, int]:
-    return {} if counts is None else msgspec.to_builtins(counts)
 
 
 def _rank_end(outcome: Outcome) -> RankEnd:

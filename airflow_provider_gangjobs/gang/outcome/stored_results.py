@@ -60,6 +60,3 @@ def path_in(folder: str, address: str) -> str:
     steps = path.split("/")
     # fsspec takes "a::b" as the path a in the file system b.
     return "" if "::" in path or any(_STEP.fullmatch(step) for step in steps) else path
-
-
-__all__ = ["ADDRESS", "MARK", "SIZE", "is_address", "path_in", "with_mark", "without_marks"]

@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, result_outcomes
 from airflow_provider_gangjobs.gang.outcome.stored_results import with_mark
-from airflow_provider_gangjobs.gang.outcome.summary import result_outcomes
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
 from airflow_provider_gangjobs.gang.state.job import parse_indexes
 

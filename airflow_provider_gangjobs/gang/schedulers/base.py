@@ -2,7 +2,8 @@
 
 The methods of a gang scheduler are pure. They link the pods of a Job to a scheduling group, render the objects that
 describe the group, and read from these objects why the pods wait. They also check whether a stored Job still has the
-link, because an API server whose feature gate is off drops a field of the Workload API silently.
+link, because an API server whose feature gate is off drops a field of the Workload API silently. The functions at the
+end are shared by the schedulers beside the default scheduler.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.identity import owned_by_job
+from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from airflow_provider_gangjobs.kube.views import Object, PodGroupView
+
 
 TEMPLATE_NAME: Final = "gang"
 """Name of the only group template in a Workload, and of the only task group of YuniKorn. It is a DNS label."""
@@ -148,3 +153,61 @@ class SeparateScheduler(GangScheduler, Protocol):
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return why the group waits; empty if the object of the group does not say this."""
+
+
+def with_pod_metadata(
+    job: Mapping[str, Any],
+    *,
+    scheduler_name: str,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Object:
+    """Return a copy of the Job with further labels and annotations of its pods.
+
+    :param scheduler_name: `schedulerName` of pods that have none.
+    """
+    template = job["spec"]["template"]
+    metadata = dict(template.get("metadata", {}))
+    for kind, values in (("labels", labels), ("annotations", annotations)):
+        if values:
+            metadata[kind] = {**metadata.get(kind, {}), **values}
+    pod = {"schedulerName": scheduler_name, **template["spec"]}
+    return {**job, "spec": {**job["spec"], "template": {**template, "metadata": metadata, "spec": pod}}}
+
+
+def pod_metadata(job: Mapping[str, Any], field: str, key: str) -> str | None:
+    """Return a label or an annotation of the pods of a Job, or `None`.
+
+    :param field: `labels` or `annotations`.
+    """
+    metadata = job.get("spec", {}).get("template", {}).get("metadata", {})
+    value: str | None = (metadata.get(field) or {}).get(key)
+    return value
+
+
+def pod_group_object(kind: ApiKind, group: SchedulingGroup, job_uid: str, spec: Mapping[str, Any]) -> Object:
+    """Render a PodGroup with this spec. The Job owns the PodGroup, so the deletion of the Job deletes both."""
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": group.name,
+            "namespace": group.namespace,
+            "labels": {**group.labels, LABEL_PURPOSE: ObjectPurpose.PODGROUP.value},
+            "ownerReferences": [owned_by_job(group.name, job_uid)],
+        },
+        "spec": dict(spec),
+    }
+
+
+def guarantee_of_resource(kind: ApiKind, served: ServedGroup) -> Guarantee:
+    """Return the guarantee of a scheduler that reads PodGroups of exactly this version."""
+    if kind.plural in served.versions.get(kind.version, ()):
+        return Guarantee(True)
+    if served.unknown:
+        return Guarantee(
+            None, f"the provider could not read whether the cluster serves {kind.group} ({served.unknown})"
+        )
+    found = ", ".join(version for version, plurals in served.versions.items() if kind.plural in plurals)
+    missing = f"the cluster does not serve {kind.plural} of {kind.api_version}"
+    return Guarantee(False, f"{missing}, only {found}" if found else missing)

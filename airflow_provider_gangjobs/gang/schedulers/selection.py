@@ -79,19 +79,3 @@ def names_cause(message: str) -> bool:
 def says_refused(message: str) -> bool:
     """Return whether a scheduler's message about one pod says that its gang could not be placed, but not why."""
     return any(scheduler.says_refused(message) for scheduler in SEPARATE_SCHEDULERS)
-
-
-__all__ = [
-    "AUTO",
-    "LINK_KEYS",
-    "NATIVE",
-    "SCHEDULER_NAMES",
-    "SEPARATE_SCHEDULERS",
-    "find_scheduler",
-    "find_separate",
-    "names_cause",
-    "owner_of",
-    "says_refused",
-    "select_scheduler",
-    "separate_scheduler_of",
-]

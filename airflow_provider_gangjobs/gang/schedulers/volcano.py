@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Guarantee, SchedulingGroup, ServedGroup
-from airflow_provider_gangjobs.gang.schedulers.separate import (
+from airflow_provider_gangjobs.gang.schedulers.base import (
+    ApiKind,
+    Guarantee,
+    SchedulingGroup,
+    ServedGroup,
     guarantee_of_resource,
     pod_group_object,
     pod_metadata,

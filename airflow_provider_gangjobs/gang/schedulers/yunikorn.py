@@ -23,8 +23,9 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
     Guarantee,
     SchedulingGroup,
     ServedGroup,
+    pod_metadata,
+    with_pod_metadata,
 )
-from airflow_provider_gangjobs.gang.schedulers.separate import pod_metadata, with_pod_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

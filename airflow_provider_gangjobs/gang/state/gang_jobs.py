@@ -312,14 +312,3 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 def _when(found: Condition) -> datetime:
     return found.last_transition_time or _NEVER
-
-
-__all__ = [
-    "combine",
-    "is_role_job",
-    "jobs_to_end",
-    "must_delete_job_set",
-    "read_gang",
-    "read_gangs",
-    "ttl_patch",
-]

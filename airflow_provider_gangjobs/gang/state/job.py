@@ -6,7 +6,7 @@ its outcome has been delivered) is one property of `Job`. `gang.state.phase` com
 
 The values of the annotations about the earlier runs of a gang in its queue.
 
-`gang.state.requeue` has the rules.
+`gang.state.queue_wait` has the rules.
 
 Completion indexes in the compact format of the Job controller, for example `0-3,5,7-9`.
 """
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
-
-__all__ = ["AssemblyBaseline", "Requeues", "parse_assembly_baseline", "parse_requeues"]
 
 
 class Requeues(Struct, frozen=True):

@@ -75,6 +75,3 @@ def end_condition(job: JobView) -> Condition | None:
     """Return the condition with which a Job has ended; `None` if it has not."""
     found = (find_true_condition(job.status.conditions, kind) for kind in ("Complete", "Failed"))
     return next((one for one in found if one is not None), None)
-
-
-__all__ = ["MainContainersEnd", "end_by_main_patch", "end_condition", "with_end_by_main"]

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.queue_wait import evicted_at
-from airflow_provider_gangjobs.gang.state.requeue import earlier_assembly_s
+from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, evicted_at
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
+    NO_EVIDENCE,
+    Evidence,
     Wait,
     WaitCause,
     WaitInputs,
@@ -26,13 +27,13 @@ from airflow_provider_gangjobs.gang.state.waiting import (
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.gang.state.progress import Counts
-    from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts
+    from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 
 
 @dataclass(frozen=True)
@@ -80,78 +81,30 @@ def observe(
     pods: Iterable[PodView],
     podgroup: PodGroupView | None,
     ref: GangRef,
-    *,
-    events: Sequence[EventView] = (),
-    queue_workload: KueueWorkloadView | None = None,
-    queue_position: int | None = None,
-    shows_queue: bool = False,
-    earlier_refusal: str = "",
-    ran_after_start: datetime | None = None,
+    evidence: Evidence = NO_EVIDENCE,
 ) -> Observation:
     """Observe a gang. Pods of other Jobs are ignored.
 
     :param job: The Job; `None` only if the API server has no Job with this name.
-    :param events: Events of the Job and its pods, if they were fetched. They only add evidence to the cause of a wait.
-    :param queue_workload: The Workload that Kueue has made for the Job, if it is known.
-    :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
-    :param shows_queue: Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`.
-    :param earlier_refusal: The `refusal` of an earlier observation of the gang, if there was one.
-    :param ran_after_start: The start of the Job after which all ranks had started at an earlier observation. Pods that
-        were deleted since then count as started, because the Job may not show their end yet.
     """
-    return observe_indexed(
-        job,
-        PodIndex(ref, pods),
-        podgroup,
-        ref,
-        events=events,
-        queue_workload=queue_workload,
-        queue_position=queue_position,
-        shows_queue=shows_queue,
-        earlier_refusal=earlier_refusal,
-        ran_after_start=ran_after_start,
-    )
+    return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, evidence)
 
 
 def observe_indexed(
-    job: Job | None,
-    pods: PodIndex,
-    podgroup: PodGroupView | None,
-    ref: GangRef,
-    *,
-    events: Sequence[EventView] = (),
-    queue_workload: KueueWorkloadView | None = None,
-    queue_position: int | None = None,
-    shows_queue: bool = False,
-    earlier_refusal: str = "",
-    ran_after_start: datetime | None = None,
+    job: Job | None, pods: PodIndex, podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence = NO_EVIDENCE
 ) -> Observation:
     """Observe a gang whose pods are already indexed. See `observe`."""
     own_job = job if job is not None and job.ref.uid == ref.uid else None
-    verdict = judge(job, ref)
     counts = pods.counts(own_job)
+    ran_after_start = evidence.ran_after_start
     if own_job is not None and ran_after_start is not None and own_job.started_at == ran_after_start:
         counts = replace(counts, started=max(counts.started, counts.ranks))
-    phase = phase_of(own_job, counts)
-    began = _times(phase, own_job, pods, counts, verdict)
-    _add_eviction(phase, began, queue_workload)
-    inputs = WaitInputs(
-        own_job, pods, podgroup, counts, events, queue_workload, queue_position, shows_queue, earlier_refusal
-    )
-    wait = _wait(phase, inputs, verdict)
-    return Observation(ref, phase, began, counts, wait, verdict, earlier_assembly_s(own_job, queue_workload))
+    inputs = WaitInputs(own_job, pods, podgroup, counts, evidence)
+    return _observation(ref, inputs, phase_of(own_job, counts), judge(job, ref), started=counts.started)
 
 
 def observe_counters(
-    job: Job,
-    sample: PodIndex,
-    podgroup: PodGroupView | None,
-    counts: Counts,
-    *,
-    events: Sequence[EventView] = (),
-    queue_workload: KueueWorkloadView | None = None,
-    queue_position: int | None = None,
-    shows_queue: bool = False,
+    job: Job, sample: PodIndex, podgroup: PodGroupView | None, counts: Counts, evidence: Evidence = NO_EVIDENCE
 ) -> Observation:
     """Observe a gang of which only some pods are known, by the counters of its Job. See `observe`.
 
@@ -160,18 +113,23 @@ def observe_counters(
     :param sample: Some pods of the gang, which only explain why the gang waits.
     :param counts: The numbers of ranks that the Job shows.
     """
-    verdict = judge(job, job.ref)
-    phase = phase_of(job)
-    began = _times(phase, job, sample, replace(counts, started=0), verdict)
-    _add_eviction(phase, began, queue_workload)
-    inputs = WaitInputs(job, sample, podgroup, counts, events, queue_workload, queue_position, shows_queue)
-    wait = _wait(phase, inputs, verdict)
-    return Observation(job.ref, phase, began, counts, wait, verdict, earlier_assembly_s(job, queue_workload))
+    inputs = WaitInputs(job, sample, podgroup, counts, evidence)
+    return _observation(job.ref, inputs, phase_of(job), judge(job, job.ref), started=0)
 
 
-def _add_eviction(phase: Phase, began: dict[Phase, datetime], workload: KueueWorkloadView | None) -> None:
+def _observation(
+    ref: GangRef, inputs: WaitInputs, phase: Phase, verdict: Verdict | None, *, started: int
+) -> Observation:
+    """Return the observation of a gang in this phase.
+
+    :param started: How many ranks have started, as far as their pods show it.
+    """
+    workload = inputs.evidence.queue_workload
+    began = _times(phase, inputs.job, inputs.pods, replace(inputs.counts, started=started), verdict)
     if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(workload)):
         began[Phase.QUEUED] = evicted
+    wait = _wait(phase, inputs, verdict)
+    return Observation(ref, phase, began, inputs.counts, wait, verdict, earlier_assembly_s(inputs.job, workload))
 
 
 def _times(
@@ -207,13 +165,7 @@ def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
             assert inputs.job is not None, "a gang without a Job is in none of these phases"
             if not inputs.job.is_suspended and phase is not Phase.QUEUED:
                 return _NOT_PROCESSED
-            return explain_suspension(
-                inputs.job,
-                inputs.queue_workload,
-                inputs.events,
-                inputs.queue_position,
-                shows_queue=inputs.shows_queue,
-            )
+            return explain_suspension(inputs.job, inputs.evidence)
         case Phase.ASSEMBLING:
             return explain_assembly(inputs)
         case Phase.RUNNING:

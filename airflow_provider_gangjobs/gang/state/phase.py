@@ -46,7 +46,7 @@ from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.gang.state.progress import Counts
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts
 
 
 class Phase(StrEnum):

@@ -143,6 +143,3 @@ def _is_every_rank(job: Job, succeeded: set[int | None]) -> bool:
 
 def _jobs_of(job: Job) -> tuple[JobView, ...]:
     return job.jobs_with_pods or (job.view,)
-
-
-__all__ = ["SIDECAR_GRACE", "EndByMain", "JobRules", "decide_end", "end_due", "may_end_by_main", "read_rules"]

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, explain_queue
-from airflow_provider_gangjobs.gang.state.requeue import describe_requeue
+from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, describe_requeue, explain_queue
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-    from airflow_provider_gangjobs.gang.state.progress import Counts
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 WAIT_TEXT_CHARACTERS_MAX: Final = 256
@@ -56,6 +54,27 @@ class WaitCause(StrEnum):
     NOTHING = "nothing"
 
 
+class Evidence(Struct, frozen=True):
+    """What explains why a gang waits, in addition to its Job, its pods and its PodGroup, as far as it was read."""
+
+    events: Sequence[EventView] = ()
+    """Events of the Job, of its pods, and of Kueue's Workload if the Workload cannot be read."""
+    queue_workload: KueueWorkloadView | None = None
+    """The Workload that Kueue has made for the Job."""
+    queue_position: int | None = None
+    """The position in the ClusterQueue, from 1; `None` if it is unknown."""
+    shows_queue: bool = False
+    """Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`."""
+    earlier_refusal: str = ""
+    """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
+    ran_after_start: datetime | None = None
+    """The start of the Job after which all ranks had started at an earlier observation. Pods that were deleted since
+    then count as started, because the Job may not show their end yet."""
+
+
+NO_EVIDENCE: Final = Evidence()
+
+
 class WaitInputs(Struct, frozen=True):
     """Objects from which the rules find the cause."""
 
@@ -63,14 +82,7 @@ class WaitInputs(Struct, frozen=True):
     pods: PodIndex
     podgroup: PodGroupView | None
     counts: Counts
-    events: Sequence[EventView] = ()
-    queue_workload: KueueWorkloadView | None = None
-    queue_position: int | None = None
-    """The position in the ClusterQueue, from 1; `None` if it is unknown."""
-    shows_queue: bool = False
-    """Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`."""
-    earlier_refusal: str = ""
-    """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
+    evidence: Evidence = NO_EVIDENCE
 
 
 class Wait(Struct, frozen=True):
@@ -108,29 +120,17 @@ _WITHOUT_WORKLOAD: Final = (
 )
 
 
-def explain_suspension(
-    job: Job,
-    workload: KueueWorkloadView | None = None,
-    events: Sequence[EventView] = (),
-    queue_position: int | None = None,
-    *,
-    shows_queue: bool = False,
-) -> Wait:
-    """Return why a Job is suspended, and who resumes it.
-
-    :param workload: The Workload that Kueue has made for the Job, if it is known.
-    :param events: Events of this Workload, if the Workload cannot be read.
-    :param queue_position: The position of the Job in its ClusterQueue, from 1, if it is known.
-    :param shows_queue: Kueue's Workloads were read, so the Job has none if `workload` is `None`.
-    """
+def explain_suspension(job: Job, evidence: Evidence = NO_EVIDENCE) -> Wait:
+    """Return why a Job is suspended, and who resumes it."""
+    workload = evidence.queue_workload
     if job.is_halted:
         return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
     if job.queue and job.is_being_requeued:
         return Wait(WaitCause.REQUEUE, describe_requeue(job))
-    if job.queue and workload is None and shows_queue:
+    if job.queue and workload is None and evidence.shows_queue:
         return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {job.queue} {_WITHOUT_WORKLOAD}")
     if job.queue:
-        return _explain_queue(explain_queue(job.queue, workload, events), queue_position)
+        return _explain_queue(explain_queue(job.queue, workload, evidence.events), evidence.queue_position)
     if workload is not None:
         return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
     if job.is_suspended and job.is_kept_suspended:
@@ -236,7 +236,7 @@ def _find_missing_pods(inputs: WaitInputs) -> str | None:
     missing = inputs.counts.ranks - inputs.counts.created
     if missing <= 0:
         return None
-    refused = [event for event in inputs.events if event.reason == "FailedCreate"]
+    refused = [event for event in inputs.evidence.events if event.reason == "FailedCreate"]
     if not refused:
         return f"{pluralize(missing, 'pod')} not created yet"
     last = max(refused, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
@@ -254,7 +254,7 @@ def _find_refusal(inputs: WaitInputs) -> str | None:
     if reason:
         return summarize_scheduler_message(reason)
     if any(says_refused(message) for message in inputs.pods.refusals):
-        return inputs.earlier_refusal or NO_CAUSE_NAMED
+        return inputs.evidence.earlier_refusal or NO_CAUSE_NAMED
     return None
 
 

@@ -14,25 +14,31 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation import job, metadata, pod, queues, roles, structure
+from airflow_provider_gangjobs.gang.validation import (
+    job_checks,
+    metadata_checks,
+    pod_checks,
+    role_checks,
+    structure_checks,
+)
 from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
 CHECKS: Final[tuple[Check, ...]] = (
-    job.check_choices,
-    job.check_numbers,
-    job.check_shape,
-    metadata.check_names,
-    metadata.check_labels,
-    metadata.check_placement,
-    queues.check_queue_parameters,
-    job.check_containers,
-    job.check_restart_policy,
-    pod.check_env,
-    pod.check_resources,
-    pod.check_volumes,
-    pod.check_files,
-    job.check_size,
+    job_checks.check_choices,
+    job_checks.check_numbers,
+    job_checks.check_shape,
+    metadata_checks.check_names,
+    metadata_checks.check_labels,
+    metadata_checks.check_placement,
+    metadata_checks.check_queue_parameters,
+    job_checks.check_containers,
+    job_checks.check_restart_policy,
+    pod_checks.check_env,
+    pod_checks.check_resources,
+    pod_checks.check_volumes,
+    pod_checks.check_files,
+    job_checks.check_size,
 )
 """Checks of specs that passed the structural checks."""
 
@@ -43,11 +49,11 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
     Parameters that have a wrong structure are reported and then reset, so that the other parameters are still checked.
     """
     if spec.roles is not None:
-        return roles.validate_roles(spec, validate)
+        return role_checks.validate_roles(spec, validate)
     parsed = ParsedSpec(spec)
-    problems = list(structure.check_structure(parsed))
+    problems = list(structure_checks.check_structure(parsed))
     if not any(problem.path.startswith("manifest") for problem in problems):
-        problems += job.check_kind(parsed)
+        problems += job_checks.check_kind(parsed)
     broken = {_PARAMETER.split(problem.path)[0] for problem in problems}
     sound = ParsedSpec(_without(spec, broken)) if broken else parsed
     problems += _check_content(sound, report_missing_image=not broken & {"image", "manifest", "pod_overrides"})

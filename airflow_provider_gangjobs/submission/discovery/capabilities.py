@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
-from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, Dialect, NativeDialect
+from airflow_provider_gangjobs.gang.schedulers.base import Dialect, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, NativeDialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

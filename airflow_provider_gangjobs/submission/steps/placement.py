@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider_gangjobs.cluster.resources import Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.render.job import group_of
+from airflow_provider_gangjobs.gang.render.job_manifest import group_of
 from airflow_provider_gangjobs.gang.render.policy import (
     Placement,
     PlacementDecision,

@@ -21,8 +21,8 @@ from airflow_provider_gangjobs.gang.queues.checks import (
     queue_problems,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE, parse_topology
-from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.queues.queue import MULTIKUEUE, parse_topology
+from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
     QueueTopologies,

@@ -136,7 +136,7 @@ async def _harvest(client: Client, ref: GangRef, pods: Sequence[PodView], *, has
     if not has_ledger or not held:
         return len(held), ""
     # Pods are rarely held here, and the process of a task ends soon: it does not load the harvest for nothing.
-    from airflow_provider_gangjobs.tracking.harvest.harvest_task import harvest_once
+    from airflow_provider_gangjobs.tracking.harvest.final_harvest import harvest_once
 
     still_held, error = await harvest_once(client, ref, held)
     return still_held, "" if error is None else str(error)

@@ -1,39 +1,144 @@
-"""Final harvest: the end of a gang's harvest, after which nobody follows the gang's pods any more.
+"""The harvest of a followed gang: a task that runs the harvester, and the end of the harvest.
 
-The pods are listed once more from the API server, because the watch may lag behind the end of the Job, unless the pods
-that the watch shows are complete (see completeness.py). On return all outcomes are recorded and no pod is held, or the
-result says which could not be. Pods that do not end (their node is dead, or their Job was deleted and left them behind)
-are abandoned after a while: they are recorded as `unknown` and released, because a finalizer that nobody removes would
-hold them forever.
+Most gangs run for hours and end in seconds. Until the first pod has ended there is no harvester, no ledger and no task,
+so a waiting gang costs little.
+
+After the final harvest nobody follows the gang's pods any more. The pods are listed once more from the API server,
+because the watch may lag behind the end of the Job, unless the pods that the watch shows are complete
+(`gang.state.verdict.Completeness`). On return all outcomes are recorded and no pod is held, or the result says which
+could not be. Pods that do not end (their node is dead, or their Job was deleted and left them behind) are abandoned
+after a while: they are recorded as `unknown` and released, because a finalizer that nobody removes would hold them
+forever.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, harvest_totals
+from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
-from airflow_provider_gangjobs.tracking.watch.gang_observer import DEFAULT_LIMITS, SizeLimits, in_batches
+from airflow_provider_gangjobs.tracking.watch.gang_observer import in_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
+    from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
     from airflow_provider_gangjobs.tracking.watch.gang_observer import GangObserver, ObservedPods
-    from airflow_provider_gangjobs.tracking.watch.gang_watch import GangWatch
+
+
+class HarvestTask:
+    """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
+
+    __slots__ = ("_harvester", "_logs", "_notify", "_task", "client", "clock", "ref")
+
+    def __init__(
+        self,
+        client: Client,
+        ref: GangRef,
+        clock: Clock,
+        notify: Callable[[], None],
+        logs: LogReader | None = None,
+    ) -> None:
+        """
+        :param notify: Called if the harvester ends by itself, which is a fault. `check` then raises it.
+        :param logs: Reads logs of pods before the pods are released.
+        """
+        self._logs = logs
+        self.client = client
+        self.ref = ref
+        self.clock = clock
+        self._notify = notify
+        self._harvester: Harvester | None = None
+        self._task: asyncio.Task[NoReturn] | None = None
+
+    @property
+    def harvester(self) -> Harvester:
+        """The harvester, which is created when it is first needed."""
+        if self._harvester is None:
+            self._harvester = Harvester(self.client, Ledger(self.client, self.ref), self._logs)
+            harvest_totals().add(self._harvester)
+        return self._harvester
+
+    def enqueue(self, changed: Sequence[PodView], deleted: Sequence[PodView] = ()) -> None:
+        """Have pods of the gang harvested, if they are due.
+
+        :param changed: Pods as they are now. Those that have not ended are ignored.
+        :param deleted: The last views of pods that do not exist any more.
+        """
+        if self._logs is not None:
+            self._logs.observe(changed)
+        if self._harvester is None and not deleted and not any(map(has_ended, changed)):
+            return
+        self.harvester.enqueue(changed)
+        self.harvester.enqueue_deleted(deleted)
+        self._start()
+
+    async def record_decided(self, pods: Sequence[PodView]) -> Exception | None:
+        """Record the outcomes of pods that still run, and whose main container has ended.
+
+        Returns:
+            `None` if they are recorded, or the last error.
+        """
+        self.harvester.enqueue_decided(pods)
+        return await self.drain()
+
+    async def drain(self) -> Exception | None:
+        """Have all that is enqueued recorded and released now; see `Harvester.drain`."""
+        if self._harvester is None or not self._harvester.backlog:
+            return None
+        self._start()
+        self.check()
+        return await self._harvester.drain()
+
+    def check(self) -> None:
+        """Raise what ended the harvester, if anything did."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        """End the task. Safe to repeat."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._harvester is not None:
+            harvest_totals().remove(self._harvester)
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self.harvester.run(clock=self.clock), name=f"harvest of {self.ref}")
+            self._task.add_done_callback(lambda _: self._notify())
+
+
+async def harvest_once(client: Client, ref: GangRef, pods: Sequence[PodView]) -> tuple[int, Exception | None]:
+    """Record and release pods of a gang that nobody follows any more, as far as they have ended.
+
+    Returns:
+        The number of pods that are still held, and the last error if some could not be recorded or released.
+    """
+    task = HarvestTask(client, ref, Clock(), notify=lambda: None)
+    try:
+        task.enqueue(pods)
+        error = await task.drain()
+        return sum(map(task.harvester.holds, pods)), error
+    finally:
+        await task.stop()
+
 
 log = logging.getLogger(__name__)
 
@@ -77,24 +182,15 @@ class FinalHarvest:
 
     def __init__(
         self,
-        client: Client,
-        ref: GangRef,
         harvest: HarvestTask,
-        watch: GangWatch,
         observer: GangObserver,
-        clock: Clock,
         now: Callable[[], datetime],
-        *,
-        limits: SizeLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.client = client
-        self.ref = ref
+        self.client, self.ref, self.clock = harvest.client, harvest.ref, harvest.clock
         self.harvest = harvest
-        self.watch = watch
+        self.watch, self.limits = observer.watch, observer.limits
         self.observer = observer
-        self.clock = clock
         self.now = now
-        self.limits = limits
         self._listed: list[PodView] | None = None
         self._wait_for_watch_until: float | None = None
 

@@ -34,8 +34,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, To
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.ending.release import release_all
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
-from airflow_provider_gangjobs.gang.outcome.summary import FailedRanks, failures_first
+from airflow_provider_gangjobs.gang.outcome.outcomes import FailedRanks, Outcome, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, keeps_running
 from airflow_provider_gangjobs.tracking.harvest.ledger import is_namespace_ending
 from airflow_provider_gangjobs.tracking.harvest.schedule import (

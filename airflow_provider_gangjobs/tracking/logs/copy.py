@@ -185,31 +185,31 @@ class CopiedLog(Struct, frozen=True):
     """Why the log could not be read, or not to its end; else empty."""
 
 
+class KnownLogs(Struct, frozen=True):
+    """What the log of the task and the storage have already, by `LogSource.key`."""
+
+    positions: Mapping[str, str] = {}
+    """How far logs were streamed while the gang ran, from `GangEvent.streamed`."""
+    whole: Collection[str] = ()
+    """The logs that were streamed to their end, from `GangEvent.whole_logs`."""
+    addresses: Mapping[str, str] = {}
+    """Where whole logs are stored."""
+
+
 class LogCopier:
     """Copies logs.
 
     :param write: Called with lines for the log of the task.
     :param mask: Returns a text with its secrets replaced.
-    :param positions: How far logs were streamed while the gang ran, by `LogSource.key`.
-    :param addresses: Where whole logs are stored, by `LogSource.key`.
-    :param whole: The logs that were streamed to their end, by `LogSource.key`.
     """
 
     def __init__(
-        self,
-        client: Client,
-        write: Callable[[Sequence[str]], None],
-        mask: Callable[[str], str],
-        positions: Mapping[str, str],
-        addresses: Mapping[str, str],
-        whole: Collection[str] = (),
+        self, client: Client, write: Callable[[Sequence[str]], None], mask: Callable[[str], str], known: KnownLogs
     ) -> None:
         self._client = client
-        self._whole = whole
         self._write = write
         self._mask = mask
-        self._positions = positions
-        self._addresses = addresses
+        self._known = known
 
     async def copy_all(self, sources: Sequence[LogSource], *, bytes_max: int) -> list[CopiedLog]:
         """Copy logs one after the other, at most about `bytes_max` bytes in all."""
@@ -223,7 +223,7 @@ class LogCopier:
 
     async def copy(self, source: LogSource, *, bytes_max: int) -> tuple[CopiedLog, int]:
         """Copy one log. Return the result, and how many bytes were written."""
-        position = LogPosition.parse(self._positions.get(source.key, ""))
+        position = LogPosition.parse(self._known.positions.get(source.key, ""))
         lines = LineWriter(source.label, self._write, self._mask)
         what = f"log of pod {source.pod}, container {source.container}"
         written = 0
@@ -248,8 +248,8 @@ class LogCopier:
         self, source: LogSource, lines: LineWriter, chunks: AsyncGenerator[bytes, None], bytes_max: int
     ) -> tuple[CopiedLog, int]:
         where = f"`{source.command}` shows all lines while the pod exists, and log_storage keeps them"
-        if source.key in self._addresses:
-            where = f"{self._addresses[source.key]} has the whole log"
+        if source.key in self._known.addresses:
+            where = f"{self._known.addresses[source.key]} has the whole log"
         log = HeadAndEnd(bytes_max, lines.write, lambda omission: lines.note(f"left out here: {omission}; {where}"))
         problem = ""
         async with aclosing(chunks):
@@ -261,11 +261,11 @@ class LogCopier:
             except LogShortened:
                 problem = LOG_SHORTENED
         log.end()
-        is_streamed = bool(self._positions.get(source.key))
+        is_streamed = bool(self._known.positions.get(source.key))
         if not problem:
             after = " after the stream" if is_streamed else ""
             lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes{after}")
-        elif source.key in self._whole:
+        elif source.key in self._known.whole:
             lines.note("end of the log, all of which was streamed")
         elif log.bytes:
             lines.note(f"left out here: the rest of the log could not be read: {problem}; {where}")
@@ -305,18 +305,13 @@ async def copy_logs(
     *,
     mask: Callable[[str], str] = str,
     outcomes: Sequence[Outcome] = (),
-    positions: Mapping[str, str] | None = None,
-    addresses: Mapping[str, str] | None = None,
-    whole: Collection[str] = (),
+    known: KnownLogs = KnownLogs(),  # noqa: B008 - a frozen value
 ) -> list[CopiedLog]:
     """Copy the logs that the options select, ordered by rank. Does not raise errors of the cluster.
 
     :param write: Called with lines for the log of the task, in order.
     :param mask: Returns a text with its secrets replaced.
     :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
-    :param positions: How far logs were streamed, by `LogSource.key`.
-    :param addresses: Where whole logs are stored, by `LogSource.key`.
-    :param whole: The logs that were streamed to their end, by `LogSource.key`.
     """
     if options.policy is Logs.NONE:
         return []
@@ -326,8 +321,8 @@ async def copy_logs(
         write([format_note(ref.name, f"no log: {error}")])
         return []
     sources, failed = select_sources(pods, options, outcomes)
-    copier = LogCopier(client, write, mask, positions or {}, addresses or {}, whole)
-    reached = [LogPosition.parse(text) for text in (positions or {}).values()]
+    copier = LogCopier(client, write, mask, known)
+    reached = [LogPosition.parse(text) for text in known.positions.values()]
     streamed = sum(position.total for position in reached if position is not None)
     # The streams stop at half of the limit.
     bytes_max = options.bytes_max - min(streamed, options.bytes_max // 2)
@@ -335,27 +330,25 @@ async def copy_logs(
     if failed:
         ranks = pluralize(failed, "more rank")
         write([format_note(ref.name, f'left out here: the logs of {ranks} that failed; logs="all" copies them')])
-    if missing := notes_on_missing_logs(pods, select_outcomes(outcomes, options.policy), positions or {}, whole):
+    if missing := notes_on_missing_logs(pods, select_outcomes(outcomes, options.policy), known):
         write(limit_notes(ref, missing))
     return copied
 
 
-def notes_on_missing_logs(
-    pods: Collection[PodView], outcomes: Iterable[Outcome], positions: Mapping[str, str], whole: Collection[str]
-) -> list[str]:
+def notes_on_missing_logs(pods: Collection[PodView], outcomes: Iterable[Outcome], known: KnownLogs) -> list[str]:
     """Return a note for each log whose end is not in the log of the task, because its pod does not exist any more.
 
     :param outcomes: The outcomes of the pods whose logs the task wants.
-    :param positions: How far logs were streamed, by `LogSource.key`.
-    :param whole: The logs that were streamed to their end.
     """
     wanted = {outcome.pod: outcome.name for outcome in without_pod(outcomes, pods)}
     existing = {pod.metadata.name for pod in pods}
-    streamed = {key.partition("/")[0]: key for key in positions if key.partition("/")[0] not in existing}
+    streamed = {key.partition("/")[0]: key for key in known.positions if key.partition("/")[0] not in existing}
     notes = []
     for pod in wanted | streamed:
         key = streamed.get(pod, "")
-        if key not in whole:
-            not_read = "left out here: what was not streamed could not be read" if positions.get(key) else "no log"
+        if key not in known.whole:
+            not_read = (
+                "left out here: what was not streamed could not be read" if known.positions.get(key) else "no log"
+            )
             notes.append(format_note(wanted.get(pod, pod), f"{not_read}: {POD_GONE.format(pod)}"))
     return notes

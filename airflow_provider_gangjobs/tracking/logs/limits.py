@@ -1,17 +1,34 @@
-"""Limits of the logs that one process streams, so that they neither delay other work nor take all connections."""
+"""Limits of the logs that one process streams, and the stored positions with which another process continues.
+
+The limits keep logs from delaying other work and from taking all connections.
+
+A trigger has no state of its own that survives its process, and Airflow offers a trigger no place for one. So the
+positions of streamed logs are kept on the Job. They are written every few seconds while lines arrive
+(`StreamLimits.save_every_s`), and when the stream is stopped. After a process was killed, at most the lines of this
+time appear a second time, after a note that says so. None is lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import secrets
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.preconditions import patch_uid
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_STREAMED
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
 
 STREAMS_MAX: Final = 64
 """How many logs an event loop streams at once. Each is a connection to the API server, and one from it to a kubelet."""
@@ -145,3 +162,72 @@ async def wait_for_turn(own: RateLimit | None, total: RateLimit, clock: Clock) -
     own_s = own.delay_s(now) if own is not None else 0.0
     await clock.sleep(max(own_s, total.delay_s(now)))
     return own_s
+
+
+PROCESS: Final = secrets.token_hex(4)
+"""Names this process. Airflow empties the log of a trigger that the same triggerer runs again."""
+
+
+class PositionStore:
+    """Reads and writes the positions of a gang's logs.
+
+    :param log_id: Names the log of the task into which the logs are streamed, such as a try of the task. The positions
+        for another log are of no use, because that log has none of the lines.
+    """
+
+    def __init__(self, client: Client, ref: GangRef, log_id: str, process: str = PROCESS) -> None:
+        self.client = client
+        self.ref = ref
+        self._log_id = log_id
+        self._process = process
+        self._saved: dict[str, str] | None = None
+        self._saved_exact = False
+        self.repeated_s = 0.0
+        """The time before the end of the stream whose lines the positions that were loaded may not include; 0 if the
+        positions are the last ones of the stream."""
+
+    async def load(self) -> dict[str, str]:
+        """Return the positions by `LogSource.key`. An unreadable annotation is no position.
+
+        Raises:
+            ClusterError: the Job cannot be read.
+        """
+        job = await self.client.get(JOBS, self.ref.name, self.ref.namespace)
+        metadata = job["metadata"]
+        text = (metadata.get("annotations") or {}).get(ANNOTATION_STREAMED, "")
+        try:
+            stored: dict[str, Any] = json.loads(text)
+            is_ours = metadata["uid"] == self.ref.uid and stored["log"] == self._log_id
+            if not is_ours or stored["process"] == self._process:
+                return {}
+            positions = {str(key): str(value) for key, value in stored["positions"].items()}
+            self.repeated_s = 0.0 if stored["exact"] else float(stored.get("every_s", SAVE_EVERY_MAX_S))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return {}
+        return positions
+
+    async def save(self, positions: Mapping[str, str], *, every_s: float) -> None:
+        """Write the positions if they have changed. A failure is ignored, because the next call writes them again.
+
+        The first call writes them also if there is none yet, so that a process that comes later knows of the stream.
+
+        :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
+        """
+        is_exact = not every_s
+        if dict(positions) == self._saved and self._saved_exact >= is_exact:
+            return
+        record = {
+            "log": self._log_id,
+            "process": self._process,
+            "exact": is_exact,
+            "every_s": every_s,
+            "positions": dict(positions),
+        }
+        annotations = {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}
+        ref = self.ref
+        try:
+            patch = {"metadata": {"annotations": annotations}}
+            await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, patch)
+        except ClusterError:
+            return
+        self._saved, self._saved_exact = dict(positions), is_exact

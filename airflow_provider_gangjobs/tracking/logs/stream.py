@@ -59,11 +59,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_reader import LogPart
-    from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
+    from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
     from airflow_provider_gangjobs.tracking.logs.sources import LogSource
-
-__all__ = ["LineOutput"]
 
 
 class LineOutput(Protocol):
@@ -123,16 +120,15 @@ class LogStream:
         *,
         output: LineOutput,
         mask: Callable[[str], str],
-        limits: StreamLimits,
         bytes_max: int,
-        ahead_bytes_max: Callable[[], int] = lambda: 0,
+        ahead_bytes_max: Callable[[], int],
     ) -> None:
         self._client = client
         self._source = source
         self._cursor = LogCursor(position)
         self._output = output
         self._lines = LineWriter(source.label, output.write, mask)
-        self._limits = limits
+        self._limits = loop_local(StreamLimits)
         self._bytes_left = bytes_max - (position.total if position else 0)
         self._ahead_bytes_max = ahead_bytes_max
         self._position = position
@@ -459,34 +455,33 @@ DRAIN_AT_END_S: Final = 0.5
 """How long a process that ends waits until its lines are read. Airflow reads them also while the process ends."""
 
 
+class WantedLogs(NamedTuple):
+    """The logs of a gang that the log of the task is to have while the gang runs, or when pods are deleted."""
+
+    ranks: Sequence[int]
+    """The ranks whose logs are streamed."""
+    bytes_max: int
+    """How many bytes of each log are streamed."""
+    kept: Logs = Logs.NONE
+    """The policy that selects the further logs that are read when their pods are deleted."""
+    kept_bytes_max: int = AHEAD_BYTES_MAX
+    """How many bytes of all logs are read when pods are deleted."""
+
+
 class GangStreams:
     """The streams of one gang. `run` ends only when it is cancelled.
 
+    :param store: The stored positions of the gang.
     :param output: The log of the task.
     :param mask: Returns a text with its secrets replaced.
-    :param bytes_max: How many bytes of each log are streamed.
-    :param kept: The policy that selects the further logs that are read when their pods are deleted.
-    :param kept_bytes_max: How many bytes of all logs are read when pods are deleted.
     """
 
     def __init__(
-        self,
-        client: Client,
-        ref: GangRef,
-        ranks: Sequence[int],
-        store: PositionStore,
-        *,
-        output: LineOutput,
-        mask: Callable[[str], str],
-        bytes_max: int,
-        kept: Logs = Logs.NONE,
-        kept_bytes_max: int = AHEAD_BYTES_MAX,
+        self, store: PositionStore, wanted: WantedLogs, *, output: LineOutput, mask: Callable[[str], str]
     ) -> None:
-        self._client = client
-        self._ref = ref
-        self._ranks = ranks
-        self._kept = kept
-        self._kept_bytes_max = min(kept_bytes_max, AHEAD_BYTES_MAX)
+        self._client = client = store.client
+        self._ref = store.ref
+        self._wanted = wanted
         self._deleted: dict[str, PodView] = {}
         """The last views of the pods that are being deleted, and whose logs are wanted, by uid."""
         self._last_streams: dict[str, LogStream] = {}
@@ -496,7 +491,6 @@ class GangStreams:
         self._store = store
         self._output = output
         self._mask = mask
-        self._bytes_max = bytes_max
         self._limits = loop_local(StreamLimits)
         self._requests = self._limits.requests_of(client)
         self._positions: dict[str, str] = {}
@@ -548,7 +542,7 @@ class GangStreams:
                 self._has_tasks.set()
                 for pod in self._deleted.values():
                     self._read_ahead(pod)
-                for rank in self._ranks:
+                for rank in self._wanted.ranks:
                     tasks.create_task(self._stream(rank))
                 # Gangs that began at the same time save their positions at different times.
                 save_in_s = clock.random_between(0.0, limits.save_every_s)
@@ -595,7 +589,7 @@ class GangStreams:
     async def _stream(self, rank: int) -> None:
         source = await self._find(rank)
         if source.key not in self._streams:  # else its pod is being deleted
-            await self._new_stream(source, self._bytes_max).run()
+            await self._new_stream(source, self._wanted.bytes_max).run()
 
     def _new_stream(self, source: LogSource, bytes_max: int) -> LogStream:
         """Return a stream that continues after what was streamed, with a note on where it begins."""
@@ -607,7 +601,6 @@ class GangStreams:
             position,
             output=self._output,
             mask=self._mask,
-            limits=self._limits,
             bytes_max=bytes_max,
             ahead_bytes_max=self._ahead_bytes_max,
         )
@@ -628,7 +621,7 @@ class GangStreams:
     def observe(self, pods: Sequence[PodView]) -> None:
         """Read the logs of the pods that are being deleted."""
         for pod in pods:
-            if not must_be_read_now(pod, self._ranks, self._kept):
+            if not must_be_read_now(pod, self._wanted.ranks, self._wanted.kept):
                 continue
             if pod.metadata.uid in self._deleted or len(self._deleted) < RANKS_MAX:
                 self._deleted[pod.metadata.uid] = pod
@@ -648,7 +641,7 @@ class GangStreams:
         stream.read_ahead(pod)
 
     def _ahead_bytes_max(self) -> int:
-        return self._kept_bytes_max // max(len(self._last_streams), 1)
+        return min(self._wanted.kept_bytes_max, AHEAD_BYTES_MAX) // max(len(self._last_streams), 1)
 
     async def wait_until_read(self, pod: PodView) -> None:
         """Wait until the log of a pod that is being deleted is read."""

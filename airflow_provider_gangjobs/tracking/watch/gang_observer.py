@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
@@ -18,11 +18,14 @@ from airflow_provider_gangjobs.gang.state.observation import Observation, observ
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness, check_completeness
+from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from collections.abc import Set as AbstractSet
+    from datetime import datetime
 
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
@@ -44,6 +47,18 @@ class SizeLimits:
 
 
 DEFAULT_LIMITS = SizeLimits()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The clocks of one follower, and the sizes from which on it treats a gang as large."""
+
+    now: Callable[[], datetime] | None = None
+    """The time by which deadlines are judged. By default this is the API server's time, because the API server writes
+    the times that deadlines count from."""
+    clock: Clock | None = None
+    """The clock of pauses and retries. By default the clock of the client."""
+    limits: SizeLimits = DEFAULT_LIMITS
 
 
 IN_THREAD_MIN: Final = 500
@@ -68,7 +83,7 @@ class ObservedPods:
 class GangObserver:
     """Observes one gang. The observer alone takes changes of pods from the watch, and enqueues them for the harvest."""
 
-    __slots__ = ("_enqueue", "_index", "_limits", "_not_indexed", "_ref", "_watch")
+    __slots__ = ("_enqueue", "_index", "_not_indexed", "_ref", "limits", "watch")
 
     def __init__(
         self,
@@ -82,9 +97,9 @@ class GangObserver:
         :param enqueue: Called with pods of the gang that have changed, and with the last views of pods that are gone.
         """
         self._ref = ref
-        self._watch = watch
+        self.watch = watch
         self._enqueue = enqueue
-        self._limits = limits
+        self.limits = limits
         self._index: PodIndex | None = None
         self._not_indexed: dict[str, PodView] = {}
         """Pods that changed since they were indexed last. Several changes of one pod are indexed once."""
@@ -93,14 +108,14 @@ class GangObserver:
         """Process all changes, and return the pods. Called once for each look at the gang."""
         await self.process_changes()
         # The watch is read before anything else is awaited, so it is of the moment of the last change.
-        is_complete_snapshot = self._watch.is_complete_snapshot
+        is_complete_snapshot = self.watch.is_complete_snapshot
         return ObservedPods(await self.indexed(), is_complete_snapshot)
 
     async def process_changes(self) -> None:
         """Enqueue all pods that have changed. On return nothing of the watch is left to process."""
         time_slice = loop_local(TimeSlice)
         while True:
-            changed, gone = self._watch.pop_pod_changes(self._limits.batch_pods)
+            changed, gone = self.watch.pop_pod_changes(self.limits.batch_pods)
             if not changed and not gone:
                 return
             self._note(changed, gone)
@@ -119,15 +134,15 @@ class GangObserver:
     async def indexed(self) -> PodIndex:
         """Return the index of the pods that were processed. The next call may change the index."""
         if self._index is None:
-            pods = self._watch.pods
+            pods = self.watch.pods
             index = PodIndex(self._ref)
-            async for batch in in_batches(pods, self._limits.batch_pods):
+            async for batch in in_batches(pods, self.limits.batch_pods):
                 index.update(batch)
-            if len(pods) > self._limits.reindexed_max:
+            if len(pods) > self.limits.reindexed_max:
                 self._index = index
             return index
         not_indexed, self._not_indexed = self._not_indexed, {}
-        async for batch in in_batches(list(not_indexed.values()), self._limits.batch_pods):
+        async for batch in in_batches(list(not_indexed.values()), self.limits.batch_pods):
             self._index.update(batch)
         return self._index
 
@@ -137,21 +152,23 @@ class GangObserver:
             self._index = await self.indexed()
             self._not_indexed |= {pod.metadata.uid: pod for pod in pods}
 
-    async def observe(self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
+    async def observe(
+        self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
+    ) -> Observation:
         """Return the observation of indexed pods; see `observe_indexed`."""
-        has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= self._limits.reindexed_max
+        has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= self.limits.reindexed_max
         if len(pods) < IN_THREAD_MIN or has_few_errors:
-            return observe_indexed(job, pods, podgroup, self._ref, **more)
-        return await asyncio.to_thread(observe_indexed, job, pods, podgroup, self._ref, **more)
+            return observe_indexed(job, pods, podgroup, self._ref, evidence)
+        return await asyncio.to_thread(observe_indexed, job, pods, podgroup, self._ref, evidence)
 
 
 async def observe_listed(
-    job: Job | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, **more: Any
+    job: Job | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence
 ) -> Observation:
     """Return the observation of pods that were listed. Views never change, so a thread may read them."""
     if len(pods) < IN_THREAD_MIN:
-        return observe(job, pods, podgroup, ref, **more)
-    return await asyncio.to_thread(observe, job, pods, podgroup, ref, **more)
+        return observe(job, pods, podgroup, ref, evidence)
+    return await asyncio.to_thread(observe, job, pods, podgroup, ref, evidence)
 
 
 async def in_batches(pods: Sequence[PodView], batch_pods: int) -> AsyncIterator[Sequence[PodView]]:

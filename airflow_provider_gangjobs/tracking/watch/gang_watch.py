@@ -14,7 +14,6 @@ from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.informer import (
     Informer,
-    InformerClosedError,
     Notification,
     Subscription,
     informers,
@@ -247,6 +246,3 @@ async def podgroups_served(client: Client) -> Resource | None:
     served = (v for v in discovered.scheduling_versions if discovered.can_watch(v, "podgroups"))
     version = next(served, None)
     return podgroups(version) if version else None
-
-
-__all__ = ["GangWatch", "InformerClosedError", "gang_of", "group_resource", "podgroups_served"]

@@ -12,14 +12,14 @@ the service account may not list Events.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause, find_named_refusal
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, Evidence, WaitCause, find_named_refusal
 from airflow_provider_gangjobs.kube.views import EventView, view
 
 if TYPE_CHECKING:
@@ -115,19 +115,16 @@ class WaitEvidence:
         """Events of the Job or of its Workload were read, and there are some."""
         return bool(self._events or self._queue_events)
 
-    def inputs(self, events: tuple[EventView, ...] = ()) -> dict[str, Any]:
-        """Return the arguments of `observe`.
-
-        :param events: Further Events.
-        """
-        return {
-            "events": (*self._events, *self._queue_events, *events),
-            "queue_workload": self._watch.queue_workload,
-            "queue_position": self._watch.queue_position,
-            "shows_queue": self._watch.shows_queue,
-            "earlier_refusal": self._refusal,
-            "ran_after_start": self._ran_after_start,
-        }
+    def with_events(self, *events: EventView) -> Evidence:
+        """Return the evidence with further Events of the Job."""
+        return Evidence(
+            events=(*self._events, *self._queue_events, *events),
+            queue_workload=self._watch.queue_workload,
+            queue_position=self._watch.queue_position,
+            shows_queue=self._watch.shows_queue,
+            earlier_refusal=self._refusal,
+            ran_after_start=self._ran_after_start,
+        )
 
     def keep(self, observation: Observation) -> None:
         """Keep what later observations may not show any more.

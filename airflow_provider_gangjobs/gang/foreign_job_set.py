@@ -1,16 +1,15 @@
-"""The state of a JobSet, read as one Job, so that the rules about the end of a Job hold for it. Pure.
+"""A JobSet that somebody else has created: its state as one Job, and why it failed. Pure.
 
-The controller of JobSets writes one condition at the end (`api/jobset/v1alpha2` of kubernetes-sigs/jobset):
+The rules about the end of a Job hold for a JobSet that is read as one Job. The controller of JobSets writes one
+condition at the end (`api/jobset/v1alpha2` of kubernetes-sigs/jobset):
 
     condition of the JobSet   condition of the Job
     -----------------------   --------------------
     Completed                 Complete
     Failed                    Failed
 
-Why a JobSet failed, from its Jobs and their pods. Pure.
-
-When a Job of a JobSet fails, the controller of JobSets deletes the Jobs that still run. The Jobs that have failed and
-their pods stay until the JobSet is deleted.
+When a Job of a JobSet fails, the controller deletes the Jobs that still run. The Jobs that have failed and their pods
+stay until the JobSet is deleted, and say why the JobSet failed.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
-from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
-from airflow_provider_gangjobs.gang.outcome.summary import failures_first
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state.job import Job
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import JobSetView, PodView, ReplicatedJob
-
-__all__ = ["describe_failure", "describe_progress", "jobs_of", "read_job_set"]
 
 
 _CONDITIONS: Final = {"Completed": "Complete", "Failed": "Failed"}

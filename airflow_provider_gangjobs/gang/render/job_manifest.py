@@ -32,21 +32,17 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
     LABEL_TASK,
 )
-from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
-from airflow_provider_gangjobs.gang.render import files, rendezvous
-from airflow_provider_gangjobs.gang.render.pod_template import (
-    gang_template,
-    labels_of,
-    role_template,
-)
+from airflow_provider_gangjobs.gang.queues.queue import QueueOfJobSet, requested_queue
+from airflow_provider_gangjobs.gang.render import files, pod_template
+from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.policy import (
     Placement,
     PlacementDecision,
     ineligibility_reason,
     is_single_pod,
+    time_limit,
 )
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
-from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
@@ -57,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
-    from airflow_provider_gangjobs.gang.queues import Queue
+    from airflow_provider_gangjobs.gang.queues.queue import Queue
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
@@ -248,7 +244,7 @@ def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | N
     if settings is None or shape.subdomain:
         return None
     owner = owned_by_job(attempt.name, job_uid)
-    return rendezvous.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner)
+    return pod_template.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner)
 
 
 def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
@@ -309,7 +305,7 @@ def _metadata(
 
 
 def _may_return_to_queue(spec: GangSpec, shape: Shape) -> bool:
-    """Return whether `gang.state.requeue` applies if a queue lets the gang run in part."""
+    """Return whether `gang.state.queue_wait` applies if a queue lets the gang run in part."""
     is_gang = not is_single_pod(shape) and ineligibility_reason(shape) is None
     return spec.gang == GangPolicy.PREFERRED and is_gang
 
@@ -337,14 +333,3 @@ def _ttl_s(spec: GangSpec, manifest: Object) -> int:
         return spec.ttl_after_finished_s
     in_manifest: int = manifest.get("spec", {}).get("ttlSecondsAfterFinished", TTL_AFTER_FINISHED_S)
     return in_manifest
-
-
-__all__ = [
-    "group_of",
-    "policy_annotations",
-    "render_files",
-    "render_job",
-    "render_job_set",
-    "render_role",
-    "render_service",
-]

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect
 from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, select_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation.job import INDEXED_PARALLELISM_MAX
+from airflow_provider_gangjobs.gang.validation.job_checks import INDEXED_PARALLELISM_MAX
 from airflow_provider_gangjobs.kube.text import pluralize
 
 ROLES_MIN: Final = 2
@@ -159,6 +159,3 @@ def _of_role(problem: Problem, name: str) -> Problem:
     if root in _GANG_PARAMETERS:
         return problem
     return Problem(f"roles.{name}.{problem.path}", problem.what, problem.remedy)
-
-
-__all__ = ["validate_roles"]

@@ -1,18 +1,13 @@
-"""Kueue: the rules of a Job whose start is decided by a LocalQueue.
+"""Queue: who decides when the Job of a gang may run. Nobody, Kueue for a Job, or Kueue for the JobSet of the roles.
 
-Kueue takes a Job when the Job has the label of a queue, and lets it run whatever else exists. The label is therefore
-the last step of a submission. The label is never removed from a Job: Kueue would keep the quota of the Job for as long
-as the Job exists.
-
-The main Job of a gang whose roles are a JobSet in a queue of Kueue.
-
-The main Job is no object of Kueue, and never has the label of a queue. The submission gives the JobSet to the queue,
-and starts the main Job after that.
+The submission creates the Job suspended. Its last step, when all else exists, lets the Job run or gives it to its
+queue: Kueue takes a Job that has the label of a queue, and lets it run whatever else exists. The label is never removed
+from a Job, because Kueue would keep the quota of the Job for as long as the Job exists.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -25,6 +20,55 @@ from airflow_provider_gangjobs.gang.labels import (
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
+
+
+class Queue(Protocol):
+    """Who decides when a Job may run. The submission creates the Job suspended and completes it first."""
+
+    @property
+    def last_step_name(self) -> str:
+        """The last step of a submission, for messages."""
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels that the Job has from its creation."""
+
+    def annotations(self) -> dict[str, str]:
+        """Return the annotations that the Job has from its creation."""
+
+    def pod_annotations(self) -> dict[str, str]:
+        """Return the annotations of the pods."""
+
+    def start_patch(self, job: Job) -> dict[str, Any]:
+        """Return the merge patch of the last step, with which the Job may run."""
+
+    def is_started(self, job: Job) -> bool:
+        """Return whether the last step is done."""
+
+
+class NoQueue(Struct, frozen=True):
+    """The Job may run as soon as it is complete."""
+
+    last_step_name: str = "unsuspend the Job"
+
+    def labels(self) -> dict[str, str]:
+        """Return no labels."""
+        return {}
+
+    def annotations(self) -> dict[str, str]:
+        """Return no annotations."""
+        return {}
+
+    def pod_annotations(self) -> dict[str, str]:
+        """Return no annotations."""
+        return {}
+
+    def start_patch(self, job: Job) -> dict[str, Any]:
+        """Return the patch that resumes the Job."""
+        return {"spec": {"suspend": False}}
+
+    def is_started(self, job: Job) -> bool:
+        """Return whether the Job is not suspended."""
+        return not job.is_suspended
 
 
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
@@ -109,3 +153,18 @@ class QueueOfJobSet(Struct, frozen=True):
     def is_started(self, job: Job) -> bool:
         """Return whether the submission has completed the gang."""
         return job.is_given_to_queue
+
+
+def requested_queue(name: str | None, priority: str | None = None, topology: str | None = None) -> Queue:
+    """Return the queue that the user asks for; see `Kueue` for the parameters."""
+    return NoQueue() if name is None else Kueue(name, priority, topology)
+
+
+def queue_of_job(job: Job) -> Queue:
+    """Return the queue of a stored Job.
+
+    A LocalQueue of the name `default` takes every Job that names no queue: the API server adds the label to the Job.
+    """
+    if job.has_job_set:
+        return QueueOfJobSet(str(job.requested_queue))
+    return requested_queue(job.requested_queue or job.queue)

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.labels import (
     FILES_PATH,
 )
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
-from airflow_provider_gangjobs.gang.render.rendezvous import RENDEZVOUS_ENV
+from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity
