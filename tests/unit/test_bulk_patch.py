@@ -6,24 +6,17 @@ import asyncio
 import json
 from collections import Counter
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Access
-from airflow_provider_gangjobs.cluster.client import Client, PatchType
-from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.http.bulk_patch import BulkPatch, Endpoint
 from airflow_provider_gangjobs.cluster.http.request import USER_AGENT, Request
-from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.ending.release import BULK_PATCH_PODS_MIN, release_all
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.kube.views import Meta, PodView
 from tests.timeouts import TIMEOUT_S
-from tests.unit.fault_server import config_for, status
+from tests.unit.fault_server import status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -303,76 +296,3 @@ def test_path_prefix_of_the_server_is_kept() -> None:
     assert endpoint is not None
     address = endpoint.address
     assert (address.host, address.port, address.path_prefix) == ("rancher.example", 80, "/k8s/clusters/c-1")
-
-
-# -- releases in bulk ----------------------------------------------------------------------------------------
-
-
-def pods(count: int) -> list[PodView]:
-    metas = (
-        Meta(name=f"p{n}", namespace="team", uid=f"uid-{n}", finalizers=(FINALIZER_HARVEST,)) for n in range(count)
-    )
-    return [PodView(metadata=meta) for meta in metas]
-
-
-async def released(server: Server, count: int, **more: Any) -> dict[str, ClusterError | None]:
-    reported: dict[str, ClusterError | None] = {}
-
-    def report(pod: PodView, error: ClusterError | None) -> None:
-        assert pod.metadata.name not in reported, "a pod is reported twice"
-        reported[pod.metadata.name] = error
-
-    clock = Clock(sleep=lambda _: asyncio.sleep(0))
-    async with asyncio.timeout(TIMEOUT_S), Client(config_for(server.url), clock=clock, retry_for_s=1) as client:
-        await release_all(client, pods(count), report, **more)
-        assert client.statistics().requests["patch"] <= len(server.requests)
-    return reported
-
-
-async def test_a_large_gang_is_released_over_a_few_connections() -> None:
-    async with Server() as server:
-        reported = await released(server, 5 * BULK_PATCH_PODS_MIN)
-    assert set(reported.values()) == {None}
-    assert set(server.applied.values()) == {1}
-    assert len(server.applied) == len(reported) == 5 * BULK_PATCH_PODS_MIN
-    assert server.connections <= 16
-
-
-@given(st.lists(st.sampled_from([one for one in ServerAction if one is not ServerAction.SILENT]), max_size=30))
-def test_each_pod_is_reported_once_and_released_if_the_server_allows(script: list[ServerAction]) -> None:
-    async def run() -> None:
-        async with Server(script) as server:
-            reported = await released(server, BULK_PATCH_PODS_MIN)
-        assert len(reported) == BULK_PATCH_PODS_MIN
-        for name, error in reported.items():
-            assert (
-                error is not None
-                or server.applied[f"/api/v1/namespaces/team/pods/{name}"]
-                or ServerAction.GONE in script
-            )
-            assert error is None or isinstance(error, ClusterError)
-
-    asyncio.run(run())
-
-
-async def test_busy_server_is_retried_and_then_patched_in_bulk_again() -> None:
-    async with Server([ServerAction.OK] * 10 + [ServerAction.BUSY] * 3) as server:
-        reported = await released(server, 2 * BULK_PATCH_PODS_MIN)
-    assert set(reported.values()) == {None}
-    assert len(server.applied) == 2 * BULK_PATCH_PODS_MIN
-
-
-async def test_stopped_release_reports_finished_pods_only() -> None:
-    async with Server() as server:
-        reported = await released(server, BULK_PATCH_PODS_MIN, until=lambda: len(server.requests) >= 40)
-    assert 40 <= len(reported) < BULK_PATCH_PODS_MIN
-    assert len(reported) == len(server.requests)
-
-
-async def test_permanent_refusal_is_reported_for_each_pod() -> None:
-    async with Server([ServerAction.REFUSED] * 10_000) as server:
-        reported = await released(server, BULK_PATCH_PODS_MIN)
-    assert all(isinstance(error, ApiError) for error in reported.values())
-    assert len(reported) == BULK_PATCH_PODS_MIN
-    assert PatchType.STRATEGIC in server.heads[0]
-    assert PODS.path("team", "p0") in {path for path, _ in server.requests}
