@@ -24,6 +24,7 @@ import airflow_provider_gangjobs.cluster.discovery
 import airflow_provider_gangjobs.cluster.http.httpx_transport
 import airflow_provider_gangjobs.cluster.http.log_reader
 import airflow_provider_gangjobs.decorators.gang_job
+import airflow_provider_gangjobs.ending.kill
 import airflow_provider_gangjobs.hooks.gang_job
 import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.sensors.gang_job

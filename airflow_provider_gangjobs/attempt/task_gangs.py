@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.ending.end import LiveGang
+    from airflow_provider_gangjobs.ending.kill import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
     from airflow_provider_gangjobs.gang.identity import TaskKey
 

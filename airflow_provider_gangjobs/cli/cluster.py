@@ -1,6 +1,6 @@
-"""The options that select a command's cluster, as kubectl has them. This module knows nothing of Airflow.
+"""The cluster of a command: the options that select it, as kubectl has them, and the error that ends the command.
 
-The exception of commands.
+This module knows nothing of Airflow.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cl
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.ending.half_submitted import CleanupReport
+    from airflow_provider_gangjobs.ending.sweep.actions import SweptGang
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.sweeping.actions import SweptGang
 
 __all__ = ["configure", "run"]
 
@@ -74,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
 
 async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[CleanupReport, list[SweptGang]]:
     from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
+    from airflow_provider_gangjobs.ending.sweep.single_sweep import sweep_once
+    from airflow_provider_gangjobs.service import follow
 
     namespace = selected_namespace(options)
     tidied = await gangs.tidy(
@@ -82,7 +83,12 @@ async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[Cleanu
     )
     try:
         swept = await sweep_once(
-            gangs, namespace, older_than=options.older_than, end_unowned=options.end_unowned, dry_run=options.dry_run
+            gangs.client,
+            namespace,
+            follow=lambda ref: follow(gangs.client.config, ref),
+            older_than=options.older_than,
+            end_unowned=options.end_unowned,
+            dry_run=options.dry_run,
         )
     finally:
         await informers().aclose()

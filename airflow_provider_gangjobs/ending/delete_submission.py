@@ -6,8 +6,6 @@ The steps for each Job have a fixed order, so that after a crash at any point th
 2. Remove the provider's finalizer from the pods, until no pod has it and the pods of a halted gang have ended.
 3. Delete the objects of the submission: groups, Service, files, ledger. Or delete the Job, which owns these objects.
 4. Label a Job that is kept as dropped. From then on the id is free.
-
-The Jobs of a submission.
 """
 
 from __future__ import annotations
@@ -16,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.conditional_deletion import remove_if, remove_job_if
+from airflow_provider_gangjobs.ending.conditional_deletion import delete_if, delete_job_if
+from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.identity import (
@@ -38,9 +37,7 @@ from airflow_provider_gangjobs.jobs.role_jobs import end_roles
 from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -48,31 +45,29 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 
-def selector_of(trigger_id: str) -> str:
+def selector_of(submission_id: str) -> str:
     """Return the label selector of all Jobs of an id, which a client chose or which is the default id of a task."""
-    digest, attempt = parse_default_trigger_id(trigger_id) or (OperationKey(trigger_id).digest, None)
+    digest, attempt = parse_default_trigger_id(submission_id) or (OperationKey(submission_id).digest, None)
     return submission_selector(digest, attempt)
 
 
-async def jobs_of(requests: RetryingRequests, trigger_id: str) -> Objects:
+async def jobs_of(requests: RetryingRequests, submission_id: str) -> Objects:
     """Return all Jobs of an id, the newest attempt first. Sends one request."""
-    jobs = await requests.list(JOBS, selector_of(trigger_id))
+    jobs = await requests.list(JOBS, selector_of(submission_id))
     return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
 
 
 async def delete_submission(
-    client: ClientProtocol,
-    trigger_id: str,
+    client: Client,
+    submission_id: str,
     *,
     namespace: str,
-    release: Callable[[GangRef], Awaitable[object]],
     job: bool = False,
     timeout_s: float,
     clock: Clock | None = None,
 ) -> tuple[GangRef, ...]:
     """Delete a submission. Returns the Jobs that the submission had. Safe to repeat, also after a failure.
 
-    :param release: Removes the provider's finalizer from the pods of a gang.
     :param job: Also delete the Jobs.
     :param timeout_s: How many seconds to wait for the pods of a gang.
 
@@ -81,31 +76,29 @@ async def delete_submission(
     """
     requests = RetryingRequests(client, namespace, clock=clock)
     try:
-        jobs = [await requests.read_gang(found) for found in await jobs_of(requests, trigger_id)]
-        for stored in jobs:
-            await _halt_and_release(requests, stored, release, timeout_s)
-            await (_delete_ended_job(requests, stored.ref) if job else _delete_owned_objects(requests, stored))
+        gangs = [await requests.read_gang(found) for found in await jobs_of(requests, submission_id)]
+        for gang in gangs:
+            await _halt_and_release(client, requests, gang, timeout_s)
+            await (_delete_ended_job(requests, gang.ref) if job else _delete_owned_objects(requests, gang))
     except ClusterError as error:
-        where = f"{namespace}/{trigger_id}"
+        where = f"{namespace}/{submission_id}"
         step = "delete the objects of the submission"
         raise SubmissionFailed(where, step, str(error), error.transient, operation=DELETION) from error
-    return tuple(stored.ref for stored in jobs)
+    return tuple(gang.ref for gang in gangs)
 
 
-async def _halt_and_release(
-    requests: RetryingRequests, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float
-) -> None:
+async def _halt_and_release(client: Client, requests: RetryingRequests, gang: Job, timeout_s: float) -> None:
     """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
-    ref, state = job.ref, job_state(job)
+    ref, state = gang.ref, job_state(gang)
     is_unfinished = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await requests.jobs(ref).halt(job, DELETION_HALT_REASON)
-    if is_unfinished and job.has_roles:
+        await requests.jobs(ref).halt(gang, DELETION_HALT_REASON)
+    if is_unfinished and gang.has_roles:
         await end_roles(requests, ref)
     deadline = requests.clock.monotonic() + timeout_s
     backoff = requests.backoff()
     while True:
-        await release(ref)
+        await release_pods(client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
         pods = [view(PodView, pod) for pod in await requests.list(PODS, gang_selector(ref.name))]
         if not any(is_held(pod) or (is_unfinished and not is_terminal(pod)) for pod in pods):
             return
@@ -121,43 +114,33 @@ async def _halt_and_release(
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
     """Delete the Job, unless the Job is live again in the version that the server would delete."""
-    removal = await remove_job_if(requests, ref, lambda job: job_state(job) is not JobState.LIVE)
-    if removal.kept is not None:
+    deletion = await delete_job_if(requests, ref, lambda gang: job_state(gang) is not JobState.LIVE)
+    if deletion.kept is not None:
         cause = "The Job was started again in the meantime"
         advice = "Delete the submission again"
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice=advice, operation=DELETION)
 
 
-async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:
+async def _delete_owned_objects(requests: RetryingRequests, gang: Job) -> None:
     """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
-    for resource in groups_of(job):
-        await _delete_owned(requests, resource, job)
-    await _delete_owned(requests, SERVICES, job)
-    for config_map in await requests.list(CONFIGMAPS, gang_selector(job.ref.name)):
-        await _delete_if_owned(requests, CONFIGMAPS, config_map, job)
-    await requests.jobs(job.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+
+    async def delete_owned(resource: Resource, stored: Object) -> None:
+        await delete_if(requests, resource, stored, lambda version: is_owned_by(version["metadata"], gang.ref.uid))
+
+    for resource in (*groups_of(gang), SERVICES):
+        stored = await requests.find(resource, gang.ref.name)
+        if stored is not None:
+            await delete_owned(resource, stored)
+    for config_map in await requests.list(CONFIGMAPS, gang_selector(gang.ref.name)):
+        await delete_owned(CONFIGMAPS, config_map)
+    await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
-def groups_of(job: Job) -> tuple[Resource, ...]:
+def groups_of(gang: Job) -> tuple[Resource, ...]:
     """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
-    decision = PlacementDecision.parse(job.decision or "off")
+    decision = PlacementDecision.parse(gang.decision or "off")
     scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
     return tuple(Resource(*kind) for kind in reversed(scheduler.objects)) if scheduler else ()
 
 
-async def _delete_owned(requests: RetryingRequests, resource: Resource, job: Job) -> None:
-    stored = await requests.find(resource, job.ref.name)
-    if stored is not None:
-        await _delete_if_owned(requests, resource, stored, job)
-
-
-async def _delete_if_owned(requests: RetryingRequests, resource: Resource, stored: Object, job: Job) -> None:
-    metadata = stored["metadata"]
-    await remove_if(
-        requests,
-        resource,
-        metadata["name"],
-        metadata["uid"],
-        lambda version: is_owned_by(version["metadata"], job.ref.uid),
-        seen=stored,
-    )
+__all__ = ["delete_submission", "groups_of", "jobs_of", "selector_of"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.preconditions import patch_unchanged
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.conditional_deletion import remove_job_if
+from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
 from airflow_provider_gangjobs.ending.delete_submission import groups_of
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, is_owned_by
 from airflow_provider_gangjobs.gang.queues.queue import queue_of_job
@@ -164,14 +164,13 @@ async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     job = read_job(stored)
     # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
     # has changed the Job, and then this patch does not apply.
-    marked = job_state(job) is JobState.HALTED or await patch_unchanged(
+    is_halted = job_state(job) is JobState.HALTED or await patch_unchanged(
         requests.client, JOBS, stored["metadata"], halt_patch(CLEANUP_HALT_REASON, job)
     )
-    if marked and job.has_roles:
+    if is_halted and job.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
         await end_roles(requests, job.ref)
-        return (await remove_job_if(requests, job.ref, lambda _: True)).deleted
-    return marked and await requests.remove(JOBS, job.ref.name, job.ref.uid)
+    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

@@ -1,15 +1,15 @@
-"""Finalizer: removes the harvest finalizer from pods, with one patch for each pod and many patches at once.
+"""Release pods: remove the harvest finalizer from them, with one patch for each pod and many patches at once.
 
 The pod's uid is a precondition of the patch, so a new pod of the same name is not touched. A pod that does not exist
-counts as released. Nothing is recorded here; the caller records outcomes first.
+counts as released. Nothing is recorded here: the harvest records outcomes before it calls `release_all`, and outcomes
+that no ledger has are lost by the other functions.
 
-Removes the harvest finalizer from pods, without recording their outcomes.
-
-`release_pods` is for uninstalling the provider, and for pods of a gang that no triggerer follows. It needs only the
-permissions to list and patch pods. Outcomes that are not in a ledger are lost.
-
-`drain_pods` is for a gang that was just ended. One release is not enough there: the Job controller may be in the middle
-of creating pods, and does not notice the deletion before it has created them.
+| function | for |
+|---|---|
+| `release_all` | pods that the caller has chosen |
+| `release_pods` | a gang that is over and that nobody follows; a namespace or a cluster, to uninstall the provider |
+| `drain_pods` | a gang that was just deleted or halted, whose pods may still be created |
+| `release_and_count_running` | an earlier attempt, for whose pods the next one waits |
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
+log = logging.getLogger(__name__)
 
 PATCHES_IN_FLIGHT_MAX: Final = 16
 """Of one gang. Each uses a TLS connection, whose handshake costs both sides as much as ten patches. With 16 in flight
@@ -46,6 +47,14 @@ a server that answers in 30 ms takes 500 patches a second."""
 LOOP_IN_FLIGHT_MAX: Final = 64
 """Of all gangs of a loop, out of the hundred connections that a client may open. When a thousand gangs end at once, the
 one request that each event waits for must not queue behind releases that nobody waits for."""
+FAILURES_SHOWN_MAX: Final = 10
+DRAIN_WITHIN_S: Final = 60.0
+"""A kill has two minutes, and a Job controller with the default limits creates 20 pods a second."""
+DRAIN_PAUSE_BASE_S: Final = 0.2
+DRAIN_PAUSE_CAP_S: Final = 5.0
+"""The list of a gang of 5,000 pods is 30 MB."""
+QUIET_S: Final = 10.0
+"""The Job controller creates 500 pods in one go, at intervals far below a second."""
 
 
 async def release_all(
@@ -53,7 +62,6 @@ async def release_all(
     pods: Sequence[PodView],
     done: Callable[[PodView, ClusterError | None], None],
     *,
-    in_flight: int = PATCHES_IN_FLIGHT_MAX,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
     """Release pods. A pod that fails does not stop the others.
@@ -61,29 +69,29 @@ async def release_all(
     :param done: Called with each pod when it is released, or with the error.
     :param until: No further release is started when this returns true.
     """
-    rest = takewhile(lambda _: not until(), pods)
+    left: Iterator[PodView] = takewhile(lambda _: not until(), pods)
+    of_all_gangs = loop_local(_InFlight).limit
+
+    async def release_next() -> None:
+        for pod in left:
+            try:
+                async with of_all_gangs:
+                    await release_pod(client, pod)
+            except ClusterError as error:
+                done(pod, error)
+            else:
+                done(pod, None)
+
     async with asyncio.TaskGroup() as group:
-        for number in range(min(in_flight, len(pods))):
-            group.create_task(_release_from(client, rest, done), name=f"release-{number}")
+        for number in range(min(PATCHES_IN_FLIGHT_MAX, len(pods))):
+            group.create_task(release_next(), name=f"release-{number}")
 
 
-def _patches_in_flight() -> asyncio.Semaphore:
-    """Limit the patches of all gangs of the loop."""
-    return asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
+class _InFlight:
+    """The limit of one event loop."""
 
-
-async def _release_from(
-    client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None]
-) -> None:
-    of_all_gangs = loop_local(_patches_in_flight)
-    for pod in pods:
-        try:
-            async with of_all_gangs:
-                await release_pod(client, pod)
-        except ClusterError as exc:
-            done(pod, exc)
-        else:
-            done(pod, None)
+    def __init__(self) -> None:
+        self.limit = asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
 
 
 async def release_pod(client: Client, pod: PodView) -> None:
@@ -124,18 +132,6 @@ async def _is_there(client: Client, pod: PodView) -> bool:
     except NotFound:
         return False
     return bool(there["metadata"]["uid"] == pod.metadata.uid)
-
-
-log = logging.getLogger(__name__)
-
-FAILURES_SHOWN_MAX: Final = 10
-DRAIN_WITHIN_S: Final = 60.0
-"""A kill has two minutes, and a Job controller with the default limits creates 20 pods a second."""
-DRAIN_PAUSE_BASE_S: Final = 0.2
-DRAIN_PAUSE_CAP_S: Final = 5.0
-"""The list of a gang of 5,000 pods is 30 MB."""
-QUIET_S: Final = 10.0
-"""The Job controller creates 500 pods in one go, at intervals far below a second."""
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""The use cases of gangs in one cluster: submit and read here, and those of `endings` and `submissions`.
+"""The use cases of gangs in one cluster: submit, read and end gangs here, and those of `submissions`.
 
 `GangService` has one coroutine for each use case, with its defaults. The Airflow hook derives its blocking methods from
-these coroutines. The service selects the namespace and calls the packages `submission`, `tracking` and `cluster`, which
-implement the use cases. It does not know Airflow.
+these coroutines. The service selects the namespace and calls the packages `submission`, `tracking`, `ending`, and
+`cluster`, which implement the use cases. It does not know Airflow.
 
 A DAG file may import this module, so the module imports no client library. Each method imports what it calls.
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Policies, Reattach, Validate
-from airflow_provider_gangjobs.service.endings import EndingService
+from airflow_provider_gangjobs.service.submissions import SubmissionService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
-    from airflow_provider_gangjobs.ending.end import LiveGang
+    from airflow_provider_gangjobs.ending.kill import KillResult, LiveGang
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
@@ -43,7 +44,7 @@ SUBMISSION_DEADLINE_S: Final = 120.0
 """Twice the time that an API server may need to restart. Discovery and all steps of a submission share the deadline."""
 
 
-class GangService(EndingService, frozen=True):
+class GangService(SubmissionService, frozen=True):
     """The gangs of one cluster, over one client.
 
     Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.
@@ -324,15 +325,130 @@ class GangService(EndingService, frozen=True):
 
     async def is_live(self, ref: GangRef) -> bool:
         """Return whether the Job of exactly this uid exists and has not ended."""
-        from airflow_provider_gangjobs.ending.end import is_live
+        from airflow_provider_gangjobs.ending.kill import is_live
 
         return await is_live(self.client, ref)
 
     async def live_attempts(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[LiveGang]:
         """Return the task's live gangs that `claim` is responsible for, with the numbers of their attempts."""
-        from airflow_provider_gangjobs.ending.end import live_attempts
+        from airflow_provider_gangjobs.ending.kill import live_attempts
 
         return await live_attempts(self.client, key, claim, namespace=namespace or self.namespace)
+
+    # -- ends: the page of the package `ending` says which of them is used when ------------------------------
+
+    async def mark_delivered(self, ref: GangRef) -> bool:
+        """Mark the outcome as delivered, so that the next submission is a new attempt.
+
+        Returns false if the Job is gone. A task uses `deliver`, which checks the claim.
+        """
+        from airflow_provider_gangjobs.jobs.claim import mark_delivered
+
+        return await mark_delivered(self.client, ref, at=datetime.now(UTC))
+
+    async def deliver(self, ref: GangRef, claim: str, *, release_held: bool = False, delete: bool = False) -> bool:
+        """Mark the gang as delivered if `claim` is responsible for it.
+
+        The mark and the deletion apply only while `claim` is responsible for the gang: a try that is late changes no
+        gang that the next try has adopted. The pods of a gang whose Job is gone are released, too.
+
+        :param release_held: Then release the gang's pods.
+        :param delete: Then delete the Job.
+        :return: False if the gang was left alone.
+        """
+        from airflow_provider_gangjobs.ending.delete_gang import deliver
+
+        return await deliver(self.client, ref, claim, release_held=release_held, delete=delete)
+
+    async def discard(self, ref: GangRef, claim: str, *, release_held: bool = False) -> bool:
+        """Delete the gang, ended or not, if `claim` is responsible for it. Returns false if the gang was left alone.
+
+        The pods of a gang that had not ended are released.
+
+        :param release_held: Also release the pods of a gang that has ended.
+        """
+        from airflow_provider_gangjobs.ending.delete_gang import discard
+
+        return await discard(self.client, ref, claim, release_held=release_held)
+
+    async def delete(self, ref: GangRef, *, deleted_by: str = "") -> bool:
+        """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone.
+
+        The pods of the gang are released, also if the Job was gone. Outcomes that are not recorded yet are lost.
+
+        :param deleted_by: Who deletes the gang on purpose. A task that waits for the gang then fails without a retry,
+            and its error has this text. By default, the task does not know, and its retries run the gang again.
+        """
+        from airflow_provider_gangjobs.ending.delete_gang import delete
+
+        return await delete(self.client, ref, deleted_by=deleted_by)
+
+    async def kill(self, ref: GangRef, claim: str) -> KillResult:
+        """Delete the gang if it is live and `claim` is responsible for it. Otherwise leave the gang alone.
+
+        The pods are released, since nobody follows the gang any more who would record their outcomes. A gang that has
+        ended keeps its pods: their outcomes are still to be recorded.
+        """
+        from airflow_provider_gangjobs.ending.kill import kill
+
+        return await kill(self.client, ref, claim)
+
+    async def end_live_gangs(
+        self,
+        key: TaskKey,
+        claim: str,
+        *,
+        namespace: str | None = None,
+        delete: bool,
+        reason: str,
+        on_ended: Callable[[GangRef], None] = lambda ref: None,
+    ) -> list[GangRef]:
+        """Delete or halt the task's live gangs that `claim` is responsible for. Returns these gangs.
+
+        A gang that ends meanwhile, or that another try adopts meanwhile, is left alone. The outcomes of pods that still
+        ran are not recorded.
+
+        :param delete: Delete the gangs. Otherwise they are halted with `reason`, and their Jobs stay.
+        :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
+        """
+        from airflow_provider_gangjobs.ending.kill import end_live_gangs
+
+        return await end_live_gangs(
+            self.client,
+            key,
+            claim,
+            namespace=namespace or self.namespace,
+            delete=delete,
+            reason=reason,
+            on_ended=on_ended,
+        )
+
+    async def halt(self, ref: GangRef, *, reason: str) -> bool:
+        """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
+        from airflow_provider_gangjobs.ending.halt import halt
+
+        return await halt(self.client, ref, reason=reason)
+
+    async def halt_live(self, ref: GangRef, claim: str, *, reason: str) -> bool:
+        """Halt the gang as `halt` does, if it is live and `claim` is responsible for it. Otherwise return false."""
+        from airflow_provider_gangjobs.ending.kill import halt_live
+
+        return await halt_live(self.client, ref, claim, reason=reason)
+
+    async def release_pods(self, ref: GangRef) -> None:
+        """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""
+        from airflow_provider_gangjobs.ending.release import release_pods
+
+        await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+
+    async def release_and_count_running(self, ref: GangRef) -> int:
+        """Return how many pods of a gang that is over have not ended.
+
+        If the Job is gone or is being deleted, the gang's pods are released.
+        """
+        from airflow_provider_gangjobs.ending.release import release_and_count_running
+
+        return await release_and_count_running(self.client, ref)
 
 
 __all__ = ["GangService"]

@@ -121,18 +121,9 @@ class SubmissionService(Struct, frozen=True):
             SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
         """
         from airflow_provider_gangjobs.ending.delete_submission import delete_submission
-        from airflow_provider_gangjobs.ending.release import release_pods
-
-        async def release(ref: GangRef) -> None:
-            await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
         return await delete_submission(
-            self.client,
-            trigger_id,
-            namespace=namespace or self.namespace,
-            release=release,
-            job=job,
-            timeout_s=timeout_s,
+            self.client, trigger_id, namespace=namespace or self.namespace, job=job, timeout_s=timeout_s
         )
 
     async def tidy(

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.conditional_deletion import remove_job_if
-from airflow_provider_gangjobs.ending.end import halt_job
+from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt, task_selector
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision, time_limit
@@ -349,7 +349,7 @@ class _SubmissionRun(Struct, frozen=True):
             was_started = old.never_ran and not job.never_ran
             return job_state(job) is JobState.LIVE and job.claim == old.claim and not was_started
 
-        removal = await remove_job_if(self.requests, old.ref, is_superseded, seen=seen)
+        removal = await delete_job_if(self.requests, old.ref, is_superseded, seen=seen)
         if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
@@ -447,7 +447,7 @@ class _SubmissionRun(Struct, frozen=True):
         def is_ours(job: Job) -> bool:
             return job.is_suspended and job.holds_claim(self.request.claim)
 
-        await remove_job_if(self.requests, progress.ref, is_ours)
+        await delete_job_if(self.requests, progress.ref, is_ours)
 
     def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
         job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored

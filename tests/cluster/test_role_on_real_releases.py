@@ -11,14 +11,14 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import SECRETS
-from airflow_provider_gangjobs.ending.end import KillResult
+from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.sweep.leases import Leases
+from airflow_provider_gangjobs.ending.sweep.single_sweep import sweep_once
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.sweeping.leases import Leases
-from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
+from airflow_provider_gangjobs.service import GangService, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
 
@@ -103,8 +103,14 @@ async def test_gangs_that_nobody_follows_are_swept(tenant: Tenant, gangs: GangSe
     follows = await triggerer.others(gangs.client)
     assert follows is not None
     assert follows(orphan)
-    await other.remove(gangs.client)
-    swept = await sweep_once(gangs, tenant.namespace, older_than=timedelta(0), end_unowned=timedelta(0))
+    await other.delete(gangs.client)
+    swept = await sweep_once(
+        gangs.client,
+        tenant.namespace,
+        follow=lambda ref: follow(tenant.config, ref),
+        older_than=timedelta(0),
+        end_unowned=timedelta(0),
+    )
     assert [(gang.ref, gang.error) for gang in swept] == [(orphan, "")]
     assert ("coordination.k8s.io", "leases", "list") in tenant.used_permissions()
     assert_within_role(tenant)

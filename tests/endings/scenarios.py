@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.http.request import PropagationPolicy
-from airflow_provider_gangjobs.ending import end
+from airflow_provider_gangjobs.ending import delete_gang
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
@@ -96,7 +96,7 @@ async def person_suspends_and_resumes(gang: GangUnderTest) -> None:
 
 async def task_deletes_gang(gang: GangUnderTest) -> None:
     await gang.running()
-    await end.remove(gang.admin, gang.ref, deleted_by="task etl.cleanup of run r")
+    await delete_gang.delete_job(gang.admin, gang.ref, deleted_by="task etl.cleanup of run r")
 
 
 def person_deletes_job(propagation_policy: PropagationPolicy) -> Callable[[GangUnderTest], Awaitable[None]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.ending.end import KillResult, halt, kill
+from airflow_provider_gangjobs.ending.halt import halt
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
@@ -56,7 +57,7 @@ class Caller:
                 submission = await cluster.submit(claim=self.claim, api=api)
                 return Answer.DONE if submission.ref == ref else Answer.LEFT
             case Kind.KILL:
-                return _KILLED[await kill(api, ref, self.claim, clock=clock)]
+                return _KILLED[(await begin_kill(api, ref, self.claim, clock=clock)).result]
             case Kind.HALT:
                 done = await halt(api, ref, reason="a test", claim_id=self.claim, clock=clock)
             case _:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.ending.end import kill, remove
+from airflow_provider_gangjobs.ending.delete_gang import delete_job
+from airflow_provider_gangjobs.ending.kill import begin_kill
 from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.service import GangService
@@ -69,7 +70,7 @@ async def test_job_stays_until_its_pods_are_released():
     async with VirtualControlPlane.running() as plane:
         ref = claimed_gang(plane, 4)
         await plane.until(lambda: plane.running_ranks() == 4)
-        await kill(plane.client, ref, CLAIM)
+        await begin_kill(plane.client, ref, CLAIM)
         await plane.until(lambda: plane.running_ranks() == 0)
         job = plane.job()
         assert (job is not None and "deletionTimestamp" in job["metadata"], len(plane.held())) == (True, 4)
@@ -96,7 +97,7 @@ async def test_drain_that_does_not_succeed_is_reported(caplog):
     async with VirtualControlPlane.running() as plane:
         ref = claimed_gang(plane, 4)
         await plane.until(lambda: plane.running_ranks() == 4)
-        await remove(plane.client, ref)
+        await delete_job(plane.client, ref)
         plane.arm("status", code=403, method="PATCH", times=None)
 
         assert not await drain_pods(plane.client, ref, within_s=20)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.ending.sweep.leases import (
+    ALLOWED_AGAIN_S,
+    DELETE_AFTER,
+    DURATION,
+    MISSING_RULE,
+    RENEW_EVERY_S,
+    Leases,
+)
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.ownership import DURATION, GRACE
-from airflow_provider_gangjobs.sweeping.leases import ALLOWED_AGAIN_S, MISSING_RULE, REMOVE_AFTER, RENEW_EVERY_S, Leases
+from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import LEASES
 from tests.provider.virtual_control_plane import NAMESPACE, loop_clock
@@ -95,9 +102,9 @@ async def test_leases_are_used_again_after_the_role_allows_them(plane):
 async def test_process_that_stops_removes_its_lease_and_others_remove_what_a_crash_left(plane):
     ours, crashed = leases(), leases()
     await crashed.renew(plane.client, [THEIRS])
-    await asyncio.sleep(REMOVE_AFTER.total_seconds() + GRACE.total_seconds())
+    await asyncio.sleep(DELETE_AFTER.total_seconds() + GRACE.total_seconds())
     await ours.renew(plane.client, [OURS])
     await ours.others(plane.client)
     assert len(stored(plane)) == 1
-    await ours.remove(plane.client)
+    await ours.delete(plane.client)
     assert stored(plane) == []

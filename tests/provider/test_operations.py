@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.ending.delete_submission import delete_submission
-from airflow_provider_gangjobs.ending.end import halt
-from airflow_provider_gangjobs.ending.release import release_pods
+from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -59,15 +58,11 @@ async def delete(
         cluster.bench.run(seconds)
         cluster.bench.stop_deleted()
 
-    async def free(ref: GangRef) -> None:
-        await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
-
     cluster.time.meanwhile = meanwhile
     return await delete_submission(
         api or cluster.client,
         trigger_id,
         namespace=NAMESPACE,
-        release=free,
         clock=cluster.time.clock(),
         **{"timeout_s": 120, **options},
     )
@@ -244,14 +239,9 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
     submission = await submit(cluster)
     cluster.bench.run()
 
-    async def free(ref: GangRef) -> None:
-        await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
-
     cluster.run_controllers_during_sleep()
     with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
-        await delete_submission(
-            cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.time.clock()
-        )
+        await delete_submission(cluster.client, ID, namespace=NAMESPACE, timeout_s=60, clock=cluster.time.clock())
     assert caught.value.retryable
     assert (await found(cluster)).state is OperationState.FAILED
     assert await delete(cluster) == (submission.ref,)

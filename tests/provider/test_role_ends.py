@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.ending.end import KillResult
+from airflow_provider_gangjobs import service
+from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.sweep.single_sweep import sweep_once
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
@@ -58,7 +59,13 @@ async def gone(plane: VirtualControlPlane, ref: GangRef) -> None:
 
 async def sweep(plane: VirtualControlPlane, **options) -> list[str]:
     await asyncio.sleep(120)
-    swept = await sweep_once(GangService(plane.client), NAMESPACE, older_than=LATER, **options)
+    swept = await sweep_once(
+        plane.client,
+        NAMESPACE,
+        follow=lambda ref: service.follow(plane.config, ref),
+        older_than=LATER,
+        **options,
+    )
     return [str(each.decision.action) for each in swept]
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_gangjobs.ending.end import KillResult
+from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result

@@ -147,7 +147,7 @@ async def test_other_parameters_of_a_role_are_a_conflict():
 
 @pytest.mark.parametrize("at", ["create podgroups", "patch jobs"])
 async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(at):
-    from airflow_provider_gangjobs.ending.end import halt
+    from airflow_provider_gangjobs.ending.halt import halt
 
     async with running_cluster() as cluster:
 

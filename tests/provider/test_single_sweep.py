@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import LEASES
+from airflow_provider_gangjobs.ending.sweep.leases import lease_body
+from airflow_provider_gangjobs.ending.sweep.single_sweep import sweep_once
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_ON_KILL
-from airflow_provider_gangjobs.gang.state.ownership import SweepAction, lease_body
-from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.sweeping.single_sweep import sweep_once
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.service import follow
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.test_trigger_sweeping import submit
@@ -29,7 +30,12 @@ HOUR_S = HOUR.total_seconds() + 60
 
 
 async def sweep(plane: VirtualControlPlane, **options: Any) -> dict[str, SweepAction]:
-    swept = await sweep_once(GangService(plane.client), NAMESPACE, **{"older_than": HOUR, **options})
+    swept = await sweep_once(
+        plane.client,
+        NAMESPACE,
+        follow=lambda ref: follow(plane.config, ref),
+        **{"older_than": HOUR, **options},
+    )
     assert [gang.error for gang in swept if gang.error] == []
     assert all(gang.decision.reason for gang in swept)
     return {gang.ref.name: gang.decision.action for gang in swept}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.ending.end import remove
+from airflow_provider_gangjobs.ending.delete_gang import delete_job
 from airflow_provider_gangjobs.exceptions import (
     GangUnsupported,
     InvalidGangSpec,
@@ -125,7 +125,7 @@ async def test_a_failure_is_followed_by_another_attempt(cluster):
 async def test_submission_does_not_wait_for_a_job_that_is_being_deleted(cluster):
     first = await cluster.submit()
     cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
-    await remove(cluster.client, first.ref)
+    await delete_job(cluster.client, first.ref)
     second = await cluster.submit()
     assert (second.attempt, second.adopted) == (1, False)
 
@@ -135,7 +135,7 @@ async def test_remains_of_a_deleted_gang_use_up_its_name(cluster):
     cluster.bench.registry.patch(
         SERVICES, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/slow"]}}
     )
-    await remove(cluster.client, first.ref)
+    await delete_job(cluster.client, first.ref)
     second = await cluster.submit()
     assert second.attempt == 1
     assert [job["metadata"]["uid"] for job in cluster.live_jobs()] == [second.ref.uid]
@@ -154,7 +154,7 @@ async def test_other_parameters_are_refused_while_it_runs(cluster):
 
 async def test_job_of_the_same_name_that_is_not_the_providers_is_a_conflict(cluster):
     submission = await cluster.submit()
-    await remove(cluster.client, submission.ref)
+    await delete_job(cluster.client, submission.ref)
     cluster.bench.run(60)
     cluster.bench.job(submission.ref.name)
     with pytest.raises(SubmissionConflict, match="belongs to another submission"):

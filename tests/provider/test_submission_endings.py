@@ -11,7 +11,8 @@ import pytest
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete_submission import delete_submission
-from airflow_provider_gangjobs.ending.end import KillResult, delete_claimed, halt, kill
+from airflow_provider_gangjobs.ending.halt import halt
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+async def kill(api: Any, ref: GangRef, claim: str, **options: Any) -> KillResult:
+    return (await begin_kill(api, ref, claim, **options)).result
+
+
 async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
     return bool(await GangService(api).end_live_gangs(KEY, "ti-1", namespace=ref.namespace, delete=delete, reason="x"))
 
 
 ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
     "a kill": ("delete jobs", lambda api, ref: kill(api, ref, "ti-1")),
-    "a discard": ("delete jobs", lambda api, ref: delete_claimed(api, ref, "ti-1")),
+    "a discard": ("delete jobs", lambda api, ref: GangService(api).discard(ref, "ti-1")),
     "a halt": ("patch jobs", lambda api, ref: halt(api, ref, reason="x", claim_id="ti-1")),
     "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
     "the deletion after a delivery": (
@@ -151,11 +156,8 @@ async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
     change = partial(mark_delivered_by, cluster.client, first.ref, "ti-1", at=NOW)
     api = InterleavingClient(cluster.client, "delete jobs", change)
 
-    async def free(ref: GangRef) -> None:
-        """Remove the finalizer from the pods, as a harvester does when they have ended."""
-
     await delete_submission(
-        api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, timeout_s=120, clock=cluster.time.clock()
+        api, first.trigger_id, namespace=NAMESPACE, job=True, timeout_s=120, clock=cluster.time.clock()
     )
 
     assert (api.happened, cluster.jobs()) == (1, [])

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_gangjobs.ending.end import halt, remove
+from airflow_provider_gangjobs.ending.delete_gang import delete_job
+from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
@@ -19,7 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 async def test_deletion_of_the_job_deletes_all_of_its_objects(cluster):
     submission = await cluster.submit()
     cluster.bench.run()
-    assert (await remove(cluster.client, submission.ref)).deleted
+    assert (await delete_job(cluster.client, submission.ref)).deleted
     for _ in range(3):
         cluster.bench.run(60)
         cluster.bench.stop_deleted()
@@ -27,22 +28,22 @@ async def test_deletion_of_the_job_deletes_all_of_its_objects(cluster):
             cluster.bench.release(pod, "gangjobs.airflow/harvest")
     left = [cluster.objects(kind) for kind in (JOBS, PODS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)]
     assert left == [[]] * 6
-    assert not (await remove(cluster.client, submission.ref)).deleted
+    assert not (await delete_job(cluster.client, submission.ref)).deleted
 
 
 async def test_deletion_does_not_delete_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
-    await remove(cluster.client, first.ref)
+    await delete_job(cluster.client, first.ref)
     cluster.bench.run(60)
     second = await cluster.submit()
     assert second.ref.name == first.ref.name
-    assert not (await remove(cluster.client, first.ref)).deleted
+    assert not (await delete_job(cluster.client, first.ref)).deleted
     assert len(cluster.live_jobs()) == 1
 
 
 async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
-    await remove(cluster.client, first.ref)
+    await delete_job(cluster.client, first.ref)
     cluster.bench.run(60)
     await cluster.submit()
     before = cluster.live_jobs()
@@ -67,7 +68,7 @@ async def test_halted_gang_fails_and_never_runs_again(cluster, ran_s):
 
 async def test_marks_on_a_job_that_is_gone_return_false(cluster):
     submission = await cluster.submit()
-    await remove(cluster.client, submission.ref)
+    await delete_job(cluster.client, submission.ref)
     cluster.bench.run()
     assert not await mark_delivered(cluster.client, submission.ref, at=NOW)
     assert not await halt(cluster.client, submission.ref, reason="x")
@@ -77,6 +78,6 @@ async def test_marks_on_a_job_that_is_gone_return_false(cluster):
 async def test_deletion_is_retried_while_others_change_the_job(cluster, fault):
     submission = await cluster.submit()
     cluster.faults.add(fault)
-    await remove(cluster.client, submission.ref, clock=cluster.time.clock())
+    await delete_job(cluster.client, submission.ref, clock=cluster.time.clock())
     cluster.bench.run()
     assert cluster.jobs() == []

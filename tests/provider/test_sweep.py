@@ -9,15 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.ending.end import kill
+from airflow_provider_gangjobs.ending.kill import begin_kill
+from airflow_provider_gangjobs.ending.sweep.namespace_view import ListedView
+from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S, Sweep
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
-from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.sweeping.namespace_view import ListedView
-from airflow_provider_gangjobs.sweeping.sweep import ASK_AGAIN_AFTER_S, Sweep
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.examples import examples
@@ -29,12 +28,14 @@ from tests.sandbox.builders import NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from airflow_provider_gangjobs.ending.sweep.actions import SweptGang
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.sweeping.actions import SweptGang
 
 PROD, STAGING = (replace(KEY, installation=name) for name in ("prod", "staging"))
 DELETE = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
 GRACE_S, MINUTE_S = GRACE.total_seconds(), CONFIRM_AFTER.total_seconds()
+
+ENDS = {True: TaskEnd.ENDED, False: TaskEnd.NOT_ENDED, None: TaskEnd.UNKNOWN}
 
 
 class Sweeper:
@@ -45,12 +46,12 @@ class Sweeper:
         self.answers = list(answers or [True])
         self.asked = 0
         self.followed: set[GangRef] = set()
-        self.released: list[GangRef] = []
+        self.followed_to_the_end: list[GangRef] = []
         self.sweep = Sweep(
             installation,
             is_followed=self.followed.__contains__,
-            has_ended=self._answer,
-            release=self._release,
+            ask=self._answer,
+            follow=self._follow,
             clock=cluster.time.clock(),
         )
 
@@ -60,19 +61,19 @@ class Sweeper:
     async def swept(self, *, after_s: float = 0.0, api: Any = None) -> list[SweptGang]:
         self.cluster.time.now += after_s
         view = await ListedView.read(self.cluster.client, NAMESPACE)
-        return await self.sweep.run(GangService(api or self.cluster.client), view)
+        return await self.sweep.run(api or self.cluster.client, view)
 
     async def until_confirmed(self, *, api: Any = None) -> list[SweepAction]:
         """Sweep three times: the gang has no follower, and then its task has ended in two answers."""
         looks = [await self.look(), await self.look(after_s=GRACE_S), await self.look(after_s=MINUTE_S, api=api)]
         return [action for look in looks for action in look]
 
-    async def _answer(self, key: Any) -> bool | None:
+    async def _answer(self, key: Any) -> TaskEnd:
         self.asked += 1
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return ENDS[self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]]
 
-    async def _release(self, ref: GangRef) -> None:
-        self.released.append(ref)
+    async def _follow(self, ref: GangRef) -> None:
+        self.followed_to_the_end.append(ref)
 
 
 def uids(cluster: SubmissionCluster) -> list[str]:
@@ -128,18 +129,27 @@ async def test_airflow_is_not_even_asked_about_a_gang_that_a_sweep_may_not_end(c
     assert (uids(cluster), sweeper.asked) == ([ref.uid], 0)
 
 
-@pytest.mark.parametrize(("answer", "is_left"), [(True, False), (False, True), (None, True)])
+@pytest.mark.parametrize(
+    ("answer", "is_left"),
+    [
+        (TaskEnd.ENDED, False),
+        (TaskEnd.CLEARED, False),
+        (TaskEnd.SUCCEEDED, True),
+        (TaskEnd.NOT_ENDED, True),
+        (TaskEnd.UNKNOWN, True),
+    ],
+)
 async def test_gang_that_outlives_its_task_is_ended_only_if_the_task_has_failed(
-    cluster, answer: bool | None, is_left: bool
+    cluster, answer: TaskEnd, is_left: bool
 ):
     policies = Policies(OnKill.DELETE, OnFinish.KEEP, WaitUntil.SUBMITTED)
     await cluster.submit(key=PROD, policies=policies)
     sweeper = Sweeper(cluster, True)
 
-    async def has_failed(key: Any) -> bool | None:
+    async def ask(key: Any) -> TaskEnd:
         return answer
 
-    sweeper.sweep.has_failed = has_failed
+    sweeper.sweep.ask = ask
     await sweeper.until_confirmed()
     assert (len(cluster.live_jobs()), sweeper.asked) == (int(is_left), 0)
 
@@ -159,7 +169,7 @@ async def test_gang_that_another_triggerer_follows_is_not_asked_about(cluster):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
     sweeper = Sweeper(cluster)
 
-    async def others() -> Callable[[GangRef], bool]:
+    async def others(_: Any) -> Callable[[GangRef], bool]:
         return {ref}.__contains__
 
     sweeper.sweep.others = others
@@ -174,7 +184,7 @@ async def test_settled_gang_that_a_lease_still_names_does_not_stop_the_sweep_of_
     sweeper = Sweeper(cluster)
     forgotten: list[str] = []
 
-    async def others() -> Callable[[GangRef], bool]:
+    async def others(_: Any) -> Callable[[GangRef], bool]:
         return {ended}.__contains__
 
     sweeper.sweep.others, sweeper.sweep.forget = others, forgotten.append
@@ -243,12 +253,12 @@ def sweeper_of_ended_task(cluster: SubmissionCluster, *ends: TaskEnd) -> Sweeper
     sweeper = Sweeper(cluster)
     answers = iter(ends)
 
-    async def task_end(key: Any) -> TaskEnd:
+    async def ask(key: Any) -> TaskEnd:
         assert key == PROD
         sweeper.asked += 1
         return next(answers)
 
-    sweeper.sweep.task_end = task_end
+    sweeper.sweep.ask = ask
     return sweeper
 
 
@@ -265,7 +275,7 @@ async def test_cleared_task_runs_again_after_a_sweep_has_written_the_mark_of_its
     assert (again.attempt, again.adopted) == (1, False)
 
 
-@pytest.mark.parametrize("end", [TaskEnd.UNKNOWN, TaskEnd.NOT_ENDED, TaskEnd.ENDED])
+@pytest.mark.parametrize("end", [TaskEnd.UNKNOWN, TaskEnd.NOT_ENDED, TaskEnd.CLEARED, TaskEnd.ENDED])
 async def test_success_that_airflow_has_not_accepted_stays_undelivered(cluster, end: TaskEnd):
     ref = await succeeded(cluster)
     sweeper = sweeper_of_ended_task(cluster, end)
@@ -307,7 +317,7 @@ async def test_held_pods_of_an_ended_gang_are_harvested_once_in_each_grace(clust
     sweeper = Sweeper(cluster)
     looks = [await sweeper.look(after_s=GRACE_S) for _ in range(3)]
     assert looks == [[], [SweepAction.RELEASE], [SweepAction.RELEASE]]
-    assert sweeper.released == [ref, ref]
+    assert sweeper.followed_to_the_end == [ref, ref]
 
 
 async def vanished(cluster: SubmissionCluster, **submitted: Any) -> GangRef:
@@ -367,7 +377,7 @@ class PagesUngated:
 
 
 OTHERS: dict[str, Callable[[SubmissionCluster, GangRef], Callable[[Any], Awaitable[Any]]]] = {
-    "kill": lambda cluster, ref: lambda api: kill(api, ref, "ti-1", clock=cluster.time.clock()),
+    "kill": lambda cluster, ref: lambda api: begin_kill(api, ref, "ti-1", clock=cluster.time.clock()),
     "deliver": lambda cluster, ref: lambda api: mark_delivered_by(api, ref, "ti-1", at=NOW, clock=cluster.time.clock()),
 }
 

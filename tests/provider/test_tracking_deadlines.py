@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS as JOBS_RESOURCE
-from airflow_provider_gangjobs.ending.end import halt
+from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind

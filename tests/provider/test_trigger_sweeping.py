@@ -17,6 +17,9 @@ from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow_provider_gangjobs.attempt.triggerer.metrics import collect_sample
 from airflow_provider_gangjobs.attempt.triggerer.sweeping import sweep_grace
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
+from airflow_provider_gangjobs.ending.sweep.leases import RENEW_EVERY_S
+from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S
+from airflow_provider_gangjobs.ending.sweep.sweeper import LINGER_S, LOOK_EVERY_S
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import (
@@ -28,9 +31,6 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
-from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
-from airflow_provider_gangjobs.sweeping.sweep import ASK_AGAIN_AFTER_S
-from airflow_provider_gangjobs.sweeping.sweeper import LINGER_S, LOOK_EVERY_S
 from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger

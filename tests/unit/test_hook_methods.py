@@ -9,15 +9,11 @@ import pytest
 
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.service.endings import EndingService
 from airflow_provider_gangjobs.service.submissions import SubmissionService
 
 STEPS = {
-    "begin_kill",
-    "finish_kill",
     "halt_live",
     "live_attempts",
-    "drain_pods",
     "release_and_count_running",
     "hand_over",
 }
@@ -26,7 +22,7 @@ COROUTINES = {
     name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if not name.startswith("_")
 }
 USE_CASES = sorted(COROUTINES - STEPS)
-SERVICE_MODULES = {service.__module__ for service in (GangService, EndingService, SubmissionService)}
+SERVICE_MODULES = {service.__module__ for service in (GangService, SubmissionService)}
 
 
 def test_hook_has_exactly_the_use_cases_of_the_service() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.ending.end import KillResult
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, finish_kill
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -85,17 +85,17 @@ async def _kill(
             reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
             log.info("The task was not killed (its state is %s): %s", state, reason)
             return None
-        killed = await gangs.begin_kill(args.ref, args.claim)
-    log.info("The task was killed. Gang %s %s", args.ref, _RESULTS[killed.result])
+        begun = await begin_kill(gangs.client, args.ref, args.claim)
+    log.info("The task was killed. Gang %s %s", args.ref, _RESULTS[begun.result])
     try:
         async with limits.releases, asyncio.timeout(KILL_TIMEOUT_S):
-            if killed.result is KillResult.ENDED:
+            if begun.result is KillResult.ENDED:
                 await args.hook.afollow(args.ref, config=config)
             else:
-                await gangs.finish_kill(killed)
+                await finish_kill(gangs.client, begun)
     except Exception:
         log.exception("Some pods of gang %s may still be held. A sweep releases them", args.ref)
-    return killed.result
+    return begun.result
 
 
 class _Limits:

@@ -85,22 +85,21 @@ class _Sweepers:
 
     async def _sweep(self, place: _Place) -> None:
         from airflow_provider_gangjobs.cluster.clock import Clock
+        from airflow_provider_gangjobs.ending.sweep.sweep import Sweep
+        from airflow_provider_gangjobs.ending.sweep.sweeper import NamespaceSweeper
         from airflow_provider_gangjobs.service import follow
-        from airflow_provider_gangjobs.sweeping.sweep import Sweep
-        from airflow_provider_gangjobs.sweeping.sweeper import NamespaceSweeper
+        from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
 
         hook = GangJobHook(place.conn_id, must_exist=place.must_exist)
 
-        async def release(ref: GangRef) -> None:
+        async def follow_to_the_end(ref: GangRef) -> None:
             await follow(await hook.aconfig(), ref)
 
         sweep = Sweep(
             place.installation,
             is_followed=self._is_followed,
-            has_ended=has_ended,
-            has_failed=has_failed,
-            task_end=task_end,
-            release=release,
+            ask=task_end,
+            follow=follow_to_the_end,
             clock=Clock(monotonic=asyncio.get_running_loop().time),
             grace=sweep_grace(),
         )
@@ -109,6 +108,7 @@ class _Sweepers:
             place.namespace,
             read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
             followed=lambda: self._followed[place].keys(),
+            index=gang_of,
         )
         try:
             await sweeper.run()
@@ -133,30 +133,14 @@ def sweep_grace(config: configparser.ConfigParser = conf) -> timedelta:
     return timedelta(seconds=config.getint("gangjobs", "sweep_grace", fallback=int(GRACE.total_seconds())))
 
 
-async def has_ended(key: TaskKey, *, outlives_task: bool = False) -> bool | None:
-    """Return whether a task has ended and no try of it continues with its gang. `None` if Airflow cannot be asked.
-
-    :param outlives_task: The gang runs on after its task has succeeded, so a success is no end.
-    """
-    state = await _task_state(key)
-    return None if state == AbsentState.UNKNOWN else is_kill(state, outlives_task=outlives_task)
-
-
-async def has_failed(key: TaskKey) -> bool | None:
-    """Return as `has_ended` whether a task has ended without success."""
-    return await has_ended(key, outlives_task=True)
-
-
 async def task_end(key: TaskKey) -> TaskEnd:
-    """Return how a task has ended whose gang has succeeded, if it has ended."""
-    state = await _task_state(key)
+    """Return whether a task has ended, and how. A task that is gone has ended without success."""
+    task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
+    state = await read_task_state(task, cast("Logger", log))
     if state == AbsentState.UNKNOWN:
         return TaskEnd.UNKNOWN
     if is_success(state):
         return TaskEnd.SUCCEEDED
-    return TaskEnd.ENDED if is_final_failure(state) else TaskEnd.NOT_ENDED
-
-
-async def _task_state(key: TaskKey) -> str:
-    task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
-    return await read_task_state(task, cast("Logger", log))
+    if is_final_failure(state):
+        return TaskEnd.ENDED
+    return TaskEnd.CLEARED if is_kill(state) else TaskEnd.NOT_ENDED

@@ -30,7 +30,7 @@ _CLEANUP_HALT_REASONS: Final = frozenset(
 )
 """The reason of this version, and the reason in Jobs that an earlier version has halted."""
 DELETION_HALT_REASON: Final = "its submission is being deleted"
-REMOVAL_MARK: Final = {ANNOTATION_HALTED: "Deleted: the deletion of the gang has begun"}
+DELETION_MARK: Final = {ANNOTATION_HALTED: "Deleted: the deletion of the gang has begun"}
 """Annotations of a gang with roles that is about to be deleted. Stored in Jobs and compared, so never changed."""
 NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB, and a person reads this note."""
@@ -132,9 +132,9 @@ def end_patch() -> dict[str, Any]:
     return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 
 
-def without_removal_mark(job: Job) -> Job:
-    """Return the Job as it was before `REMOVAL_MARK`, so that a deletion that was interrupted is judged as before."""
-    if job.halt_note != REMOVAL_MARK[ANNOTATION_HALTED]:
+def without_deletion_mark(job: Job) -> Job:
+    """Return the Job as it was before `DELETION_MARK`, so that a deletion that was interrupted is judged as before."""
+    if job.halt_note != DELETION_MARK[ANNOTATION_HALTED]:
         return job
     metadata = job.view.metadata
     annotations = replace(metadata.annotations, halted=None)

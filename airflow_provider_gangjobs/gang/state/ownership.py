@@ -14,135 +14,34 @@ sweep asks Airflow about gangs that have succeeded and are not delivered, and wr
 clears the task would get the old results.
 
 Whatever is not known leaves the gang as it is: a wrong deletion costs hours of work.
-
-The Lease in which one process names all gangs of a namespace that it follows. Pure.
-
-Each triggerer has one Lease for each namespace, and writes it every few minutes. So ten thousand gangs that wait cost
-as many writes as one gang. A gang is named by four bytes of a hash of its uid, so the names of ten thousand gangs take
-54 kB of the 256 KiB that the annotations of an object may have. Two gangs may have the same four bytes. Then a gang
-that nobody follows counts as followed, and stays until the other gang has ended.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_FOLLOWS, LABEL_INSTALLATION, LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, next_finish_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
 
 __all__ = [
     "CONFIRM_AFTER",
-    "DURATION",
     "GRACE",
-    "FollowerLease",
     "SweepAction",
     "SweepDecision",
     "SweepFacts",
     "TaskEnd",
     "confirm_end",
     "decide_sweep",
+    "ends_live_gang",
     "is_settled",
-    "lease_body",
     "may_release_orphaned_pods",
-    "read_lease",
 ]
-
-
-DURATION: Final = timedelta(minutes=12)
-"""How long a Lease is valid after it was written. Shorter than the grace of a sweep, and longer than two intervals
-between writes."""
-GANGS_MAX: Final = 40_000
-"""The Lease of a process that follows more gangs has the text `ALL`, which counts as the name of every gang."""
-ALL: Final = "*"
-_BYTES: Final = 4
-
-
-@dataclass(frozen=True)
-class FollowerLease:
-    """What a Lease says."""
-
-    name: str
-    resource_version: str
-    renewed_at: datetime | None
-    """`None` if the Lease has no valid time."""
-    gangs: frozenset[bytes] | None
-    """Hashes of the uids of the gangs; `None` if the process follows all gangs, or if the names cannot be read."""
-
-    def is_valid(self, now: datetime, *, within: timedelta = DURATION) -> bool:
-        """Return whether the Lease was written at most `within` before `now`, by the clock of the API server."""
-        return self.renewed_at is not None and now - self.renewed_at <= within
-
-    def names(self, ref: GangRef) -> bool:
-        """Return whether the process follows the gang."""
-        return self.gangs is None or _hash(ref) in self.gangs
-
-
-def lease_body(name: str, holder: str, installation: str, refs: Iterable[GangRef], now: datetime) -> dict[str, Any]:
-    """Return the Lease of a process, as an object to create and as a merge patch.
-
-    :param holder: The process, for people.
-    :param now: The time by the clock of the API server.
-    """
-    labels = {LABEL_PURPOSE: ObjectPurpose.FOLLOWER.value} | (
-        {LABEL_INSTALLATION: installation} if installation else {}
-    )
-    return {
-        "metadata": {"name": name, "labels": labels, "annotations": {ANNOTATION_FOLLOWS: _format(refs)}},
-        "spec": {
-            "holderIdentity": holder,
-            "leaseDurationSeconds": int(DURATION.total_seconds()),
-            "renewTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        },
-    }
-
-
-def read_lease(stored: Mapping[str, Any]) -> FollowerLease:
-    """Read a stored Lease. A Lease that cannot be read names all gangs, so nothing is ended because of it."""
-    metadata = stored["metadata"]
-    try:
-        renewed_at = datetime.fromisoformat(stored["spec"]["renewTime"])
-    except (KeyError, TypeError, ValueError):
-        renewed_at = None
-    return FollowerLease(
-        name=metadata["name"],
-        resource_version=metadata["resourceVersion"],
-        renewed_at=renewed_at,
-        gangs=_parse((metadata.get("annotations") or {}).get(ANNOTATION_FOLLOWS)),
-    )
-
-
-def _format(refs: Iterable[GangRef]) -> str:
-    hashes = sorted(set(map(_hash, refs)))
-    return ALL if len(hashes) > GANGS_MAX else base64.b64encode(b"".join(hashes)).decode()
-
-
-def _parse(text: str | None) -> frozenset[bytes] | None:
-    if text is None or text == ALL:
-        return None
-    try:
-        packed = base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
-        return None
-    if len(packed) % _BYTES:
-        return None
-    return frozenset(packed[start : start + _BYTES] for start in range(0, len(packed), _BYTES))
-
-
-def _hash(ref: GangRef) -> bytes:
-    return zlib.crc32(ref.uid.encode()).to_bytes(_BYTES)
 
 
 OVER: Final = "the gang is over, and its time to live removes the Job"
@@ -162,11 +61,14 @@ class TaskEnd(StrEnum):
     NOT_ENDED = "not ended"
     ENDED_ONCE = "ended once"
     """The task has ended by the last answer, and the answer is not confirmed yet."""
+    CLEARED = "cleared"
+    """A user has cleared the task, and Airflow has not begun with it again. A live gang has no task then; a gang that
+    has succeeded may be delivered by the next try."""
     ENDED = "ended"
-    """Airflow has confirmed that the task has ended; about a gang that has succeeded: that it has ended without
-    success."""
+    """The task has ended; in the facts about a live gang: Airflow has confirmed this. In an answer of Airflow: the task
+    has ended without success."""
     SUCCEEDED = "succeeded"
-    """Airflow has accepted the success of the task. Airflow is asked for this only about a gang that has succeeded."""
+    """Airflow has accepted the success of the task."""
     ASSUMED = "assumed"
     """A person has asked to end gangs that nobody follows, whatever Airflow says."""
 
@@ -273,7 +175,7 @@ def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
             )
         case TaskEnd.ENDED | TaskEnd.ENDED_ONCE:
             return _leave("the gang has succeeded, and its task has ended without success")
-        case TaskEnd.NOT_ENDED:
+        case TaskEnd.NOT_ENDED | TaskEnd.CLEARED:
             return _leave("the gang has succeeded, and its task has not ended")
         case TaskEnd.UNKNOWN | TaskEnd.ASSUMED:
             return _leave(
@@ -306,7 +208,7 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
             return _leave("Airflow has said once that its task has ended; a second answer must confirm this")
         case TaskEnd.NOT_ENDED:
             return _leave("its task has not ended")
-        case TaskEnd.UNKNOWN | TaskEnd.SUCCEEDED:
+        case TaskEnd.UNKNOWN | TaskEnd.SUCCEEDED | TaskEnd.CLEARED:
             return _leave("it is not known whether its task has ended")
 
 
@@ -318,7 +220,7 @@ def is_settled(job: Job, facts: SweepFacts) -> bool:
     """
     is_unowned = facts.unowned_for is not None and facts.unowned_for >= facts.grace
     has_ended = job.is_ended and not job.is_being_deleted
-    may_be_delivered = _lacks_delivery(job) and facts.task in {TaskEnd.NOT_ENDED, TaskEnd.UNKNOWN}
+    may_be_delivered = _lacks_delivery(job) and facts.task in {TaskEnd.NOT_ENDED, TaskEnd.CLEARED, TaskEnd.UNKNOWN}
     is_done = has_ended and not facts.held_pods and not may_be_delivered
     return is_unowned and is_done and decide_sweep(job, facts).action is SweepAction.LEAVE
 
@@ -336,6 +238,16 @@ def may_release_orphaned_pods(
     :param unowned_for: How long the Job has been gone while nobody followed the gang.
     """
     return pod_installation in {"", installation} and unowned_for >= grace
+
+
+def ends_live_gang(answer: TaskEnd, *, outlives_task: bool) -> bool | None:
+    """Return whether no try of a task continues with its live gang, by an answer of Airflow. `None` if it is unknown.
+
+    :param outlives_task: The gang runs on after its task has succeeded, so a success is no end.
+    """
+    if answer is TaskEnd.UNKNOWN:
+        return None
+    return answer in {TaskEnd.ENDED, TaskEnd.CLEARED} or (answer is TaskEnd.SUCCEEDED and not outlives_task)
 
 
 def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: float) -> tuple[TaskEnd, float | None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.end import KillResult
+from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService

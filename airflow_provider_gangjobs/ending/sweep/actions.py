@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.ending.end import delete_if
+from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.spec import OnFinish
@@ -16,22 +17,23 @@ from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDec
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
 from airflow_provider_gangjobs.jobs.halted import finish_halted
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.service import GangService
 
 log = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 8
 OUTCOMES_LOGGED_MAX: Final = 100
-RELEASE_TIMEOUT_S: Final = 300.0
+FOLLOW_TIMEOUT_S: Final = 300.0
 VANISHED: Final = SweepDecision(
     SweepAction.RELEASE, "its Job is gone with its ledger, so nobody can record the outcomes of its pods any more"
 )
@@ -53,18 +55,18 @@ class SweepActions:
 
     def __init__(
         self,
-        gangs: GangService,
+        client: Client,
         *,
-        release: Callable[[GangRef], Awaitable[object]],
+        follow: Callable[[GangRef], Awaitable[object]],
         is_followed: Callable[[GangRef], bool],
         clock: Clock,
     ) -> None:
         """
-        :param release: Records the outcomes of a gang that is over, and releases its pods.
+        :param follow: Follows a gang that is over, which records the outcomes of its pods and releases them.
         :param is_followed: Whether this process has begun to follow the gang since the decision.
         """
-        self._gangs = gangs
-        self._release = release
+        self._client = client
+        self._follow = follow
         self._is_followed = is_followed
         self._clock = clock
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
@@ -92,16 +94,17 @@ class SweepActions:
             return stored.claim == job.claim and decide_sweep(stored, facts).action is decision.action
 
         if decision.action is SweepAction.RELEASE:
-            async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                await self._release(job.ref)
+            async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+                await self._follow(job.ref)
             return True
         if decision.action is SweepAction.MARK_DELIVERED:
             return await self._mark_delivered(job)
         if decision.action is SweepAction.FINISH:
-            return await finish_halted(self._gangs.client, job.ref, clock=self._clock)
-        if not await delete_if(self._gangs.client, job.ref, is_still_so, clock=self._clock):
+            return await finish_halted(self._client, job.ref, clock=self._clock)
+        requests = RetryingRequests(self._client, job.ref.namespace, clock=self._clock)
+        if not (await delete_job_if(requests, job.ref, is_still_so)).deleted:
             return False
-        await self._gangs.drain_pods(job.ref, roles=job.role_names)
+        await drain_pods(self._client, job.ref, roles=job.role_names)
         return True
 
     async def _mark_delivered(self, job: Job) -> bool:
@@ -109,22 +112,21 @@ class SweepActions:
 
         A user may have marked the task as successful, so it is not certain that anybody has the results.
         """
-        client = self._gangs.client
         values = {
-            annotation_pointer(ANNOTATION_DELIVERED): client.server_clock.now().isoformat(timespec="seconds"),
+            annotation_pointer(ANNOTATION_DELIVERED): self._client.server_clock.now().isoformat(timespec="seconds"),
             annotation_pointer(ANNOTATION_ON_FINISH): OnFinish.KEEP.value,
         }
-        return await patch_claimed(client, job.ref, job.claim or "", values, clock=self._clock) is not None
+        return await patch_claimed(self._client, job.ref, job.claim or "", values, clock=self._clock) is not None
 
     async def _release_if_gone(self, ref: GangRef, pods: Sequence[PodView]) -> bool:
-        if not await is_gone(self._gangs.client, ref):
+        if not await is_gone(self._client, ref):
             return False
         # The ledger is deleted with the Job, so the log is the only place that is left for the outcomes.
         outcomes = failures_first((outcome_of(pod, ended=has_ended(pod)) for pod in pods), OUTCOMES_LOGGED_MAX)
         log.warning(
             "Gang %s: its Job is gone. Outcomes of its %d held pods:\n%s", ref, len(pods), format_table(outcomes)
         )
-        await self._gangs.release_pods(ref)
+        await release_pods(self._client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
         return True
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
+from airflow_provider_gangjobs.ending.sweep.actions import SweepActions, SweptGang
+from airflow_provider_gangjobs.ending.sweep.namespace_view import NamespaceView, held_by_gang
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
@@ -27,19 +28,18 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     TaskEnd,
     confirm_end,
     decide_sweep,
+    ends_live_gang,
     is_settled,
     may_release_orphaned_pods,
 )
-from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
-from airflow_provider_gangjobs.sweeping.namespace_view import NamespaceView, held_by_gang
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.service import GangService
 
 log = logging.getLogger(__name__)
 
@@ -67,18 +67,12 @@ class Sweep:
     """Id of the installation. Without an id, only pods whose Job is gone are released."""
     is_followed: Callable[[GangRef], bool]
     """Whether somebody is known to follow the gang."""
-    has_ended: Callable[[TaskKey], Awaitable[bool | None]]
-    """Asks Airflow whether a task has ended and no try continues with its gang. `None` if that is not known."""
-    release: Callable[[GangRef], Awaitable[object]]
-    """Records the outcomes of a gang that is over, and releases its pods."""
-    others: Callable[[], Awaitable[Callable[[GangRef], bool] | None]] | None = None
+    ask: Callable[[TaskKey], Awaitable[TaskEnd]]
+    """Asks Airflow about a task: `SUCCEEDED`, `ENDED` without success, `CLEARED`, `NOT_ENDED`, or `UNKNOWN`."""
+    follow: Callable[[GangRef], Awaitable[object]]
+    """Follows a gang that is over, which records the outcomes of its pods and releases them."""
+    others: Callable[[Client], Awaitable[Callable[[GangRef], bool] | None]] | None = None
     """Reads which gangs other processes follow; the result is `None` if that cannot be read."""
-    has_failed: Callable[[TaskKey], Awaitable[bool | None]] | None = None
-    """Asks the same about a task whose gang runs on after the task has succeeded: whether the task has ended without
-    success. By default that is not known."""
-    task_end: Callable[[TaskKey], Awaitable[TaskEnd]] | None = None
-    """Asks about the task of a gang that has succeeded and was not delivered: `SUCCEEDED`, `ENDED` without success,
-    `NOT_ENDED`, or `UNKNOWN`. By default that is not known."""
     clock: Clock = field(default_factory=Clock)
     grace: timedelta = GRACE
     forget: Callable[[str], None] | None = None
@@ -86,12 +80,12 @@ class Sweep:
     _memory: dict[GangRef, _Memory] = field(default_factory=dict, init=False)
     _has_more: bool = field(default=False, init=False)
 
-    async def run(self, gangs: GangService, view: NamespaceView) -> list[SweptGang]:
+    async def run(self, client: Client, view: NamespaceView) -> list[SweptGang]:
         """Sweep once: look at all gangs, and act. Returns what was done, with the errors of requests that failed."""
         unowned, vanished = await self._find_unowned(view)
         decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
         if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
-            follows = await self._read_others()
+            follows = await self._read_others(client)
             decided = [each for each in decided if not follows(each[0].ref)]
             vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
@@ -101,7 +95,7 @@ class Sweep:
         for job, _, decision in decided:
             if decision.action is SweepAction.FINISH:  # a Job that stays suspended is tried again after the next grace
                 self._memory[job.ref].unowned_since_s = now_s
-        actions = SweepActions(gangs, release=self._release, is_followed=self.is_followed, clock=self.clock)
+        actions = SweepActions(client, follow=self._follow, is_followed=self.is_followed, clock=self.clock)
         acts = [
             actions.act(job, facts, decision)
             for job, facts, decision in decided
@@ -185,9 +179,9 @@ class Sweep:
             for pod in pods
         )
 
-    async def _read_others(self) -> Callable[[GangRef], bool]:
+    async def _read_others(self, client: Client) -> Callable[[GangRef], bool]:
         """Return a function that says whether another process follows a gang. The grace of such a gang begins again."""
-        follows = await self.others() if self.others is not None else None
+        follows = await self.others(client) if self.others is not None else None
         now_s = self.clock.monotonic()
 
         def is_followed(ref: GangRef) -> bool:
@@ -224,32 +218,27 @@ class Sweep:
     async def _task_end(self, job: Job) -> TaskEnd:
         key, memory = job.task_key, self._memory[job.ref]
         assert key is not None, "only the gangs of tasks are asked about"
-        if job.is_over:
-            known = TaskEnd.UNKNOWN if self.task_end is None else await self.task_end(key)
-            memory.asked_at_s = self.clock.monotonic()
-            return known
-        ask = self.has_failed if job.outlives_task else self.has_ended
-        has_ended = None if ask is None else await ask(key)
+        answer = await self.ask(key)
         memory.asked_at_s = now_s = self.clock.monotonic()
+        if job.is_over:
+            return answer
+        has_ended = ends_live_gang(answer, outlives_task=job.outlives_task)
         known, memory.ended_since_s = confirm_end(memory.ended_since_s, has_ended=has_ended, now_s=now_s)
         return known
 
-    async def _release(self, ref: GangRef) -> None:
-        """Release the pods of a gang that is over. A release that fails is repeated after the next grace."""
+    async def _follow(self, ref: GangRef) -> None:
+        """Follow a gang that is over. If its pods stay held, this is repeated after the next grace."""
         self._memory[ref].unowned_since_s = self.clock.monotonic()
-        await self.release(ref)
+        await self.follow(ref)
 
 
-def log_swept(swept: Iterable[SweptGang]) -> Counter[SweepAction]:
-    """Log what a look has done, and return how many gangs by action."""
-    done: Counter[SweepAction] = Counter()
+def log_swept(swept: Iterable[SweptGang]) -> None:
+    """Log what a look has done."""
     for each in swept:
         if each.error:
             log.warning("Sweep of gang %s: %s failed: %s", each.ref, each.decision.action, each.error)
         else:
-            done[each.decision.action] += 1
             log.info("Sweep of gang %s: %s, because %s", each.ref, each.decision.action, each.decision.reason)
-    return done
 
 
 __all__ = ["Sweep", "log_swept"]

@@ -1,9 +1,8 @@
 """Sweeper: the task that sweeps one namespace while gangs are followed there, from the informers of the followers.
 
 A look sends no request unless there is something to do: the watches of Jobs and pods exist for the followers anyway.
-The informers forget the gangs that are settled, because an ended Job may be kept for a week.
-
-Statistics: what all sweeps of one event loop have done, for metrics.
+The informers forget the gangs that are settled, because an ended Job may be kept for a week. `sweep_totals` counts what
+all sweeps of one event loop have done, for metrics.
 """
 
 from __future__ import annotations
@@ -16,21 +15,20 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.ending.sweep.leases import Leases
+from airflow_provider_gangjobs.ending.sweep.namespace_view import InformerView
+from airflow_provider_gangjobs.ending.sweep.sweep import Sweep, log_swept
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.kube.views import JobView, PodView
-from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.sweeping.leases import Leases
-from airflow_provider_gangjobs.sweeping.namespace_view import InformerView
-from airflow_provider_gangjobs.sweeping.sweep import Sweep, log_swept
-from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.ending.sweep.actions import SweptGang
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.sweeping.actions import SweptGang
 
 __all__ = ["NamespaceSweeper", "SweepCounter", "SweepTotals", "sweep_totals"]
 
@@ -111,16 +109,20 @@ class NamespaceSweeper:
         *,
         read_config: Callable[[], Awaitable[ClusterConfig]],
         followed: Callable[[], Collection[GangRef]],
+        index: Callable[[JobView | PodView], str | None],
     ) -> None:
         """
         :param read_config: Reads the connection.
         :param followed: Returns the gangs that this process follows in the namespace.
+        :param index: Returns the name of an object's gang: the index of the informers of the followers.
         """
         self._sweep = sweep
         self._namespace = namespace
         self._read_config = read_config
         self._followed = followed
+        self._index = index
         self._leases = Leases(namespace, sweep.installation, clock=sweep.clock)
+        sweep.others = self._leases.others
         self._idle_since_s: float | None = None
 
     async def run(self) -> None:
@@ -128,17 +130,16 @@ class NamespaceSweeper:
         while True:
             config = await self._read_config()
             async with informers().client(config) as client:
-                if await self._sweep_over(GangService(client)):
+                if await self._sweep_over(client):
                     return
 
-    async def _sweep_over(self, gangs: GangService) -> bool:
+    async def _sweep_over(self, client: Client) -> bool:
         """Look `LOOKS_PER_CONNECTION` times over this client. Returns whether there is nothing left to do."""
-        client, namespace = gangs.client, self._namespace
-        self._sweep.others = lambda: self._leases.others(client)
-        self._sweep.forget = lambda gang: _forget(client.config.key, namespace, gang)
+        namespace, index = self._namespace, self._index
+        self._sweep.forget = lambda gang: self._forget(client.config.key, gang)
         async with (
-            informers().acquire(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=gang_of) as jobs,
-            informers().acquire(client, PODS, namespace, LABEL_GANG, decode=PodView, index=gang_of) as pods,
+            informers().acquire(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=index) as jobs,
+            informers().acquire(client, PODS, namespace, LABEL_GANG, decode=PodView, index=index) as pods,
         ):
             view = InformerView(jobs, pods)
             for _ in range(LOOKS_PER_CONNECTION):
@@ -154,7 +155,7 @@ class NamespaceSweeper:
                 totals = sweep_totals()
                 totals.count(SweepCounter.LOOKS)
                 try:
-                    swept = await self._sweep.run(gangs, view)
+                    swept = await self._sweep.run(client, view)
                     log_swept(swept)
                     totals.count_swept(swept)
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
@@ -164,7 +165,7 @@ class NamespaceSweeper:
                 if self._followed() or self._sweep.has_more:
                     self._idle_since_s = None
                 else:
-                    await self._leases.remove(client)
+                    await self._leases.delete(client)
                     if self._has_idled():
                         return True
         return False
@@ -175,7 +176,6 @@ class NamespaceSweeper:
         self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
         return now_s - self._idle_since_s >= LINGER_S
 
-
-def _forget(cluster: str, namespace: str, gang: str) -> None:
-    informers().forget(cluster, namespace, gang_of, gang)
-    sweep_totals().count(SweepCounter.FORGOTTEN)
+    def _forget(self, cluster: str, gang: str) -> None:
+        informers().forget(cluster, self._namespace, self._index, gang)
+        sweep_totals().count(SweepCounter.FORGOTTEN)

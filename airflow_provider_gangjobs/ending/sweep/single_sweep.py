@@ -10,22 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_gangjobs.ending.sweep.actions import VANISHED, SweepActions, SweptGang
+from airflow_provider_gangjobs.ending.sweep.leases import read_leases
+from airflow_provider_gangjobs.ending.sweep.namespace_view import ListedView, held_by_gang
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, TaskEnd, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
-from airflow_provider_gangjobs.service import follow
-from airflow_provider_gangjobs.sweeping.actions import VANISHED, SweepActions, SweptGang
-from airflow_provider_gangjobs.sweeping.leases import read_leases
-from airflow_provider_gangjobs.sweeping.namespace_view import ListedView, held_by_gang
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from datetime import datetime, timedelta
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.service import GangService
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,17 @@ class _Planned:
 
 
 async def sweep_once(
-    gangs: GangService,
+    client: Client,
     namespace: str | None,
     *,
+    follow: Callable[[GangRef], Awaitable[object]],
     older_than: timedelta,
     end_unowned: timedelta | None = None,
     dry_run: bool = False,
 ) -> list[SweptGang]:
     """Sweep all installations of a namespace, or of the cluster, once. Safe to repeat and to run concurrently.
 
+    :param follow: Follows a gang that is over, which records the outcomes of its pods and releases them.
     :param older_than: Pods are released if their gang has been over, or their Job gone, for this long.
     :param end_unowned: End live gangs that are older than this and that no Lease has named for this long. By default no
         live gang is ended.
@@ -57,9 +58,9 @@ async def sweep_once(
     Raises:
         ClusterError: the gangs or the Leases could not be listed.
     """
-    view = await ListedView.read(gangs.client, namespace)
-    leases = await read_leases(gangs.client, namespace) if end_unowned is not None else []
-    now = gangs.client.server_clock.now()
+    view = await ListedView.read(client, namespace)
+    leases = await read_leases(client, namespace) if end_unowned is not None else []
+    now = client.server_clock.now()
 
     def is_followed(ref: GangRef) -> bool:
         valid = (lease for lease in leases if end_unowned and lease.is_valid(now, within=end_unowned))
@@ -69,10 +70,7 @@ async def sweep_once(
     if dry_run:
         return [SweptGang(one.ref, one.decision, one.installation) for one in planned]
 
-    async def release(ref: GangRef) -> None:
-        await follow(gangs.client.config, ref)
-
-    actions = SweepActions(gangs, release=release, is_followed=lambda ref: False, clock=gangs.client.clock)
+    actions = SweepActions(client, follow=follow, is_followed=lambda ref: False, clock=client.clock)
     done = []
     for one in planned:
         if one.job is None or one.facts is None:

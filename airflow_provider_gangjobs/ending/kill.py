@@ -1,0 +1,194 @@
+"""End the live gangs of a task, by a deletion or a halt, if the task instance that ends them holds their claim.
+
+A gang that has ended, or that another try has adopted, is left alone. A kill has two steps, because the gang ends by
+itself after the first one: `begin_kill` deletes the gang, and `finish_kill` releases its pods. Nobody follows the gang
+any more who would record their outcomes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending.conditional_deletion import Deletion, delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import may_get_pods, release_deleted
+from airflow_provider_gangjobs.ending.halt import halt_job
+from airflow_provider_gangjobs.ending.release import drain_pods
+from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.kube.views import Object
+
+
+class KillResult(StrEnum):
+    """The result of a kill of a gang."""
+
+    DELETED = "deleted"
+    ENDED = "ended"
+    """The gang has ended, or was halted. The Job and the ledger stay."""
+    LEFT_ALONE = "left alone"
+    """The Job is gone, or another task instance is responsible for the gang."""
+
+
+def kill_result(job: Job, claim_id: str) -> KillResult:
+    """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
+    if not job.holds_claim(claim_id):
+        return KillResult.LEFT_ALONE
+    return KillResult.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else KillResult.ENDED
+
+
+class Kill(Struct, frozen=True):
+    """A kill that has begun. The pods of a gang that is deleted are still to be released."""
+
+    ref: GangRef
+    result: KillResult
+    deletion: Deletion
+
+
+async def kill(client: Client, ref: GangRef, claim_id: str) -> KillResult:
+    """Delete the gang if it is live and `claim_id` is responsible for it, and release its pods.
+
+    Raises:
+        ClusterError: it is unknown whether the gang is deleted.
+    """
+    begun = await begin_kill(client, ref, claim_id)
+    await finish_kill(client, begun)
+    return begun.result
+
+
+async def begin_kill(
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
+) -> Kill:
+    """Delete the gang by the rule of `kill_result`. The pods of the gang are not released.
+
+    :param seen: The Job as it was just read.
+
+    Raises:
+        ClusterError: it is unknown whether the gang is deleted.
+    """
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+
+    def is_killed(job: Job) -> bool:
+        return kill_result(job, claim_id) is KillResult.DELETED
+
+    deletion = await delete_job_if(requests, ref, is_killed, seen=seen)
+    if deletion.deleted:
+        result = KillResult.DELETED
+    elif deletion.kept is None or deletion.job is None:
+        result = KillResult.LEFT_ALONE
+    else:
+        result = kill_result(deletion.job, claim_id)
+    return Kill(ref, result, deletion)
+
+
+async def finish_kill(client: Client, begun: Kill) -> None:
+    """Release the pods of the gang that `begin_kill` has deleted, or whose Job was gone. Safe to repeat."""
+    if begun.deletion.kept is None:
+        await release_deleted(client, begun.ref, begun.deletion)
+
+
+async def halt_live(
+    client: ClientProtocol, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None
+) -> bool:
+    """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    stored = await requests.find(JOBS, ref.name)
+    if stored is None or read_job(stored).ref != ref:
+        return False
+    if kill_result(await requests.read_gang(stored), claim_id) is not KillResult.DELETED:
+        return False
+    return await halt_job(requests, read_job(stored), reason, claim_id=claim_id)
+
+
+async def end_live_gangs(
+    client: Client,
+    key: TaskKey,
+    claim_id: str,
+    *,
+    namespace: str,
+    delete: bool,
+    reason: str,
+    on_ended: Callable[[GangRef], None],
+) -> list[GangRef]:
+    """Delete or halt the task's live gangs that `claim_id` is responsible for, and release their pods.
+
+    Returns the gangs that were ended.
+
+    :param delete: Delete the gangs. Otherwise they are halted with `reason`.
+    :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
+    """
+    requests = RetryingRequests(client, namespace)
+    ended: list[Job] = []
+    for stored, gang in await _live_gangs(requests, key, claim_id):
+        if delete:
+            has_ended = (await begin_kill(client, gang.ref, claim_id, seen=stored)).result is KillResult.DELETED
+        else:
+            has_ended = await halt_job(requests, read_job(stored), reason, claim_id=claim_id)
+        if has_ended:
+            ended.append(gang)
+    for gang in ended:
+        on_ended(gang.ref)
+    drains = (drain_pods(client, gang.ref, may_get_pods=may_get_pods(gang), roles=gang.role_names) for gang in ended)
+    await asyncio.gather(*drains)
+    return [gang.ref for gang in ended]
+
+
+async def is_live(client: ClientProtocol, ref: GangRef) -> bool:
+    """Return whether the Job of exactly this uid exists and has not ended.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    requests = RetryingRequests(client, ref.namespace)
+    stored = await requests.find(JOBS, ref.name)
+    gang = await requests.read_gang(stored) if stored is not None else None
+    return gang is not None and gang.ref == ref and job_state(gang) is JobState.LIVE
+
+
+class LiveGang(Struct, frozen=True):
+    """A gang that runs."""
+
+    ref: GangRef
+    attempt: int
+    disruptions: int
+    """How many attempts in a row before this one were lost to disruptions."""
+
+
+async def live_attempts(client: ClientProtocol, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
+    """Return the task's live gangs that `claim_id` is responsible for, with the numbers of their attempts."""
+    gangs = await _live_gangs(RetryingRequests(client, namespace), key, claim_id)
+    return [LiveGang(gang.ref, gang.attempt_number, gang.disruptions) for _, gang in gangs]
+
+
+async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, Job]]:
+    found = await requests.list(JOBS, task_selector(*key.digests))
+    gangs = [(stored, await requests.read_gang(stored)) for stored in found]
+    return [(stored, gang) for stored, gang in gangs if job_state(gang) is JobState.LIVE and gang.holds_claim(claim_id)]
+
+
+__all__ = [
+    "Kill",
+    "KillResult",
+    "LiveGang",
+    "begin_kill",
+    "end_live_gangs",
+    "finish_kill",
+    "halt_live",
+    "is_live",
+    "kill",
+    "kill_result",
+    "live_attempts",
+]
