@@ -9,7 +9,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.apimachinery import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

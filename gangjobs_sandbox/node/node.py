@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from datetime import datetime
 
-    from airflow_provider_gangjobs.kube.quantity import ResourceList
+    from gangjobs_sandbox.apimachinery.quantity import ResourceList
 
     from .client import ApiClient
     from .config import NodeConfig
