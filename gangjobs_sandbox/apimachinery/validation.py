@@ -111,11 +111,10 @@ def qualified_name(text: str, what: str = "qualified name") -> list[str]:
         found.append("prefix part must be non-empty")
     elif slash:
         found.extend(f"prefix part {complaint}" for complaint in dns_subdomain(prefix))
-    if not name:
-        found.append("name part must be non-empty")
-    else:
-        found.extend(f"name part {complaint}" for complaint in _too_long(name, _LABEL_MAX, "bytes"))
-    if not _QUALIFIED.fullmatch(name[:_LABEL_MAX].rstrip("-_.")):
+    too_long = _too_long(name, _LABEL_MAX, "bytes") if name else ["must be non-empty"]
+    found.extend(f"name part {complaint}" for complaint in too_long)
+    short = name[:_LABEL_MAX].rstrip("-_.") if len(name) > _LABEL_MAX else name
+    if not _QUALIFIED.fullmatch(short):
         found.append(_NOT_QUALIFIED)
     return found
 

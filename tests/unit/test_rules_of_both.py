@@ -46,6 +46,7 @@ NAMES: dict[str, tuple[Callable[[Any], str | None], Callable[[str], bool]]] = {
 @example(text="a/b/c")
 @example(text="/a")
 @example(text="a/")
+@example(text="a-")
 @example(text="..")
 @example(text="orphan")
 def test_names_are_valid_for_both(
@@ -124,6 +125,7 @@ SELECTORS = st.lists(
 
 @given(SELECTORS | st.from_regex(r"\A!?[a-z]{1,2}( in \((a|b|-|)(,[a-z]?)*\)|!?=[a-z]?|[<>][0-9])?\Z"))
 @example("a in (b")
+@example("a-")
 @example("a=b,,c")
 @example("a=b, c in (x,,y) ,!d")
 def test_selectors_are_valid_for_both(text: str) -> None:
