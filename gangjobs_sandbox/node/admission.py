@@ -11,8 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.apimachinery import quantity
-
-from .config import GPU
+from gangjobs_sandbox.node.config import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

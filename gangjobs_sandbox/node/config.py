@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
     from pathlib import Path
 
-    from .isolation import Isolation
+    from gangjobs_sandbox.node.isolation import Isolation
 
 __all__ = ["GPU", "NodeConfig"]
 
