@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_gangjobs.kube import quantity
 from gangjobs_sandbox import tls
 from gangjobs_sandbox.api import Address, create_app, serving
+from gangjobs_sandbox.apimachinery import quantity
 from gangjobs_sandbox.clock import SystemClock
 from gangjobs_sandbox.controllers import ControllerSettings, controller_manager
 from gangjobs_sandbox.journal import CorruptJournalError, Journal, UnwritableJournalError

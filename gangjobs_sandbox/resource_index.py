@@ -12,7 +12,7 @@ from gangjobs_sandbox.revisions import EventType, key_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.kube.selector import Selector
+    from gangjobs_sandbox.apimachinery.selectors import Selector
     from gangjobs_sandbox.revisions import Event, Key, Stored
 
 __all__ = ["Expired", "ResourceIndex"]

@@ -18,7 +18,7 @@ from gangjobs_sandbox.resources import RESOURCES, Resource, by_key
 from gangjobs_sandbox.revisions import Event, EventType, Key, Object, Stored, key_of, objects_copy
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.kube.selector import Selector
+    from gangjobs_sandbox.apimachinery.selectors import Selector
 
 __all__ = ["Event", "EventType", "Expired", "Object", "Observer", "Store", "Stored", "Versions", "objects_copy"]
 

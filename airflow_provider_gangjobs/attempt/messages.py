@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.kube import SANDBOX_SERVER
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,6 +24,8 @@ _SCHEDULERS: Final = {
     "yunikorn": "YuniKorn",
 }
 """Text by the detail of the decision. Every other detail is a version of the Workload API."""
+SANDBOX_SERVER: Final = "gangjobs-sandbox"
+"""The header `Server` of the responses of the sandbox. A kube-apiserver sends no such header."""
 SANDBOX_NOTE: Final = (
     "This cluster is the sandbox: it pulls no image, runs each command as a program of this machine, and has no "
     "PersistentVolumeClaims"

@@ -1,4 +1,1 @@
-from typing import Final
-
-SANDBOX_SERVER: Final = "gangjobs-sandbox"
-"""The header `Server` of the responses of the sandbox. A kube-apiserver sends no such header."""
+"""Rules of Kubernetes objects that are independent of gangs: names, quantities, views, and the text of messages."""

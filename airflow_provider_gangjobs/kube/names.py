@@ -1,20 +1,20 @@
-"""Validates names, label keys and values, finalizers, and environment variable names as Kubernetes does.
+"""Names: which ones Kubernetes accepts, the keys of labels and annotations, and the JSON pointers of fields.
 
 The rules and limits are those of `k8s.io/apimachinery/pkg/util/validation` and `ValidateObjectMeta`. Each
 `problem_with_...` function returns the problem as a phrase, or None if the text is valid.
 
-Keys of the labels and annotations that views read. `gang.labels` documents them, together with all other keys.
-
-JSON pointers (RFC 6901), by which a JSON patch names the values of an object.
+The keys are those that views read. `gang.labels` documents them, together with all other keys. A pointer (RFC 6901)
+names a value of an object in a JSON patch.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
     "ANNOTATIONS_BYTES_MAX",
@@ -28,6 +28,7 @@ __all__ = [
     "problem_with_dns_subdomain",
     "problem_with_env_name",
     "problem_with_finalizer",
+    "problem_with_label_selector",
     "problem_with_label_value",
     "problem_with_qualified_name",
 ]
@@ -48,6 +49,7 @@ _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
 _ENV = re.compile(r"[ -<>-~]+", re.ASCII)
 _CONFIG_MAP_KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 
+_SELECTOR_SYMBOLS: Final = frozenset({"", "=", "==", "!=", "!", "<", ">", "(", ")", ","})
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
 
@@ -137,6 +139,74 @@ def problem_with_config_map_key(text: Any) -> str | None:
     if wrong is None and text.startswith(".."):
         return f"{text!r} may not start with '..'"
     return wrong
+
+
+def problem_with_label_selector(text: str) -> str | None:
+    """Label selector as in a URL, such as `a=b,c in (x,y),!d`."""
+    try:
+        _SelectorSyntax(text).check()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+class _SelectorSyntax:
+    """The grammar of `k8s.io/apimachinery/pkg/labels`: each method takes its part of the text, or raises ValueError."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[str] = re.findall(r"==|!=|[=!<>(),]|[^\s=!<>(),]+", text)
+
+    def check(self) -> None:
+        if self._tokens:
+            self._requirement()
+        while self._tokens:
+            self._take_one_of([","], "','")
+            self._requirement()
+
+    def _requirement(self) -> None:
+        if self._next == "!":
+            self._tokens.pop(0)
+            self._key()
+            return
+        key = self._key()
+        if self._next in {"", ","}:
+            return
+        operator = self._take_one_of(["in", "notin", "=", "==", "!=", ">", "<"], "in, notin, =, ==, !=, gt, lt")
+        values = self._set() if operator in {"in", "notin"} else [self._value(empty_before={"", ","})]
+        for position, value in enumerate(values):
+            if problem := problem_with_label_value(value):
+                where = f"values[{position}][{key}]: Invalid value: {json.dumps(value)}"
+                raise ValueError(f"unable to parse requirement: {where}: {problem}")
+
+    def _key(self) -> str:
+        key = self._word()
+        if problem := problem_with_qualified_name(key):
+            raise ValueError(f"unable to parse requirement: <nil>: Invalid value: {json.dumps(key)}: {problem}")
+        return key
+
+    def _set(self) -> list[str]:
+        self._take_one_of(["("], "'('")
+        values = [self._value(empty_before={",", ")"})]
+        while self._take_one_of([",", ")"], "',' or ')'") == ",":
+            values.append(self._value(empty_before={",", ")"}))
+        return values
+
+    def _value(self, *, empty_before: set[str]) -> str:
+        return "" if self._next in empty_before else self._word()
+
+    def _word(self) -> str:
+        is_symbol = self._next in _SELECTOR_SYMBOLS
+        return self._take_one_of([] if is_symbol else [self._next], "identifier")
+
+    @property
+    def _next(self) -> str:
+        return self._tokens[0] if self._tokens else ""
+
+    def _take_one_of(self, accepted: Sequence[str], expected: str) -> str:
+        found = self._next
+        if found not in accepted:
+            raise ValueError(f"unable to parse requirement: found '{found}', expected: {expected}")
+        return self._tokens.pop(0)
 
 
 def is_dns_label(text: Any) -> bool:

@@ -1,11 +1,12 @@
-"""Parses Kubernetes quantities ("500m", "2Gi", "1e3") as exact numbers, and adds resource requests.
+"""Parses Kubernetes quantities ("500m", "2Gi", "1e3") as exact numbers, and adds the resource requests of a pod.
 
-All amounts are `Decimal`, because rounding errors of floats could overcommit a node. The grammar is that of
-apimachinery's `resource.Quantity`: a signed number with a binary suffix, a decimal suffix, or an exponent.
+The grammar is that of apimachinery's `resource.Quantity`: a signed number with a binary suffix, a decimal suffix, or an
+exponent. All amounts are `Decimal`, so that nothing is rounded.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ResourceList",
-    "add",
-    "fits",
     "format_bytes",
     "format_cpu",
-    "largest",
     "parse",
-    "parse_list",
     "requests_of",
-    "subtract",
 ]
 
 ResourceList = dict[str, Decimal]
@@ -72,62 +68,16 @@ def format_cpu(cores: Decimal) -> str:
     """Return cores as Kubernetes formats them: whole cores as a number, and fractions in millicores, rounded up."""
     if cores == cores.to_integral_value():
         return str(int(cores))
-    return f"{_ceil(cores * 1000)}m"
+    return f"{math.ceil(cores * 1000)}m"
 
 
 def format_bytes(amount: Decimal) -> str:
     """Return bytes, rounded up to whole bytes, with the largest binary suffix that divides them."""
-    count = _ceil(amount)
+    count = math.ceil(amount)
     for power in range(len(_BINARY_STEPS), 0, -1):
         if count and count % 1024**power == 0:
             return f"{count // 1024**power}{_BINARY_STEPS[power - 1]}"
     return str(count)
-
-
-def parse_list(resources: Mapping[str, Any] | None) -> ResourceList:
-    """Parse the values of a Kubernetes ResourceList.
-
-    Raises:
-        ValueError: a value is not a quantity. The message names the resource.
-    """
-    parsed: ResourceList = {}
-    for name, quantity in (resources or {}).items():
-        try:
-            parsed[name] = parse(quantity)
-        except ValueError as exc:
-            raise ValueError(f"{name}: {exc}") from exc
-    return parsed
-
-
-def add(*lists: Mapping[str, Decimal]) -> ResourceList:
-    """Return the sum of resource lists, name by name."""
-    total: ResourceList = {}
-    for resources in lists:
-        for name, amount in resources.items():
-            total[name] = total.get(name, Decimal(0)) + amount
-    return total
-
-
-def subtract(left: Mapping[str, Decimal], right: Mapping[str, Decimal]) -> ResourceList:
-    """Return `left - right`, name by name. A resource that only `right` has becomes negative."""
-    return add(left, {name: -amount for name, amount in right.items()})
-
-
-def largest(*lists: Mapping[str, Decimal]) -> ResourceList:
-    """Return the maximum of resource lists, name by name."""
-    result: ResourceList = {}
-    for resources in lists:
-        for name, amount in resources.items():
-            result[name] = max(result.get(name, amount), amount)
-    return result
-
-
-def fits(request: Mapping[str, Decimal], free: Mapping[str, Decimal]) -> tuple[str, ...]:
-    """Return the sorted names of the resources that `free` lacks. The result is empty if the request fits.
-
-    A request of zero always fits, even on a node that does not have the resource.
-    """
-    return tuple(sorted(name for name, amount in request.items() if amount > 0 and amount > free.get(name, Decimal(0))))
 
 
 def requests_of(pod_spec: Mapping[str, Any]) -> ResourceList:
@@ -138,13 +88,13 @@ def requests_of(pod_spec: Mapping[str, Any]) -> ResourceList:
     added to the result. A resource with a limit and without a request counts with its limit.
 
     Raises:
-        ValueError: a value is not a quantity.
+        ValueError: a value is not a quantity. The message names the resource.
     """
-    running = add(*(_container_requests(container) for container in pod_spec.get("containers") or ()))
+    running = _add(*(_container_requests(container) for container in pod_spec.get("containers") or ()))
     start_peak, sidecars = _init_requests(pod_spec.get("initContainers") or ())
-    needed = largest(add(running, sidecars), start_peak)
+    needed = _largest(_add(running, sidecars), start_peak)
     needed.update(_container_requests(pod_spec))
-    return add(needed, parse_list(pod_spec.get("overhead")))
+    return _add(needed, _parse_list(pod_spec.get("overhead")))
 
 
 def _init_requests(containers: Iterable[Mapping[str, Any]]) -> tuple[ResourceList, ResourceList]:
@@ -153,18 +103,39 @@ def _init_requests(containers: Iterable[Mapping[str, Any]]) -> tuple[ResourceLis
     for container in containers:
         own = _container_requests(container)
         if container.get("restartPolicy") == "Always":
-            sidecars = add(sidecars, own)
-            peak = largest(peak, sidecars)
+            sidecars = _add(sidecars, own)
+            peak = _largest(peak, sidecars)
         else:
-            peak = largest(peak, add(own, sidecars))
+            peak = _largest(peak, _add(own, sidecars))
     return peak, sidecars
+
+
+def _add(*lists: Mapping[str, Decimal]) -> ResourceList:
+    total: ResourceList = {}
+    for resources in lists:
+        for name, amount in resources.items():
+            total[name] = total.get(name, Decimal(0)) + amount
+    return total
+
+
+def _largest(*lists: Mapping[str, Decimal]) -> ResourceList:
+    result: ResourceList = {}
+    for resources in lists:
+        for name, amount in resources.items():
+            result[name] = max(result.get(name, amount), amount)
+    return result
 
 
 def _container_requests(container: Mapping[str, Any]) -> ResourceList:
     resources = container.get("resources") or {}
-    return parse_list({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+    return _parse_list({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
-def _ceil(value: Decimal) -> int:
-    whole = int(value)
-    return whole + 1 if value > whole else whole
+def _parse_list(resources: Mapping[str, Any] | None) -> ResourceList:
+    parsed: ResourceList = {}
+    for name, quantity in (resources or {}).items():
+        try:
+            parsed[name] = parse(quantity)
+        except ValueError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
+    return parsed

@@ -3,11 +3,9 @@
 Decoding a pod into a view takes a few microseconds and less than a kilobyte. A dict takes ten times as much of both.
 Other fields, labels, and annotations are skipped, so fields of newer servers and long annotations of add-ons do no
 harm. Views are read-only and contain no cycles, hence `gc=False`: thousands of views do not lengthen a full garbage
-collection. Objects that are written to the API stay dicts.
+collection. Objects that are written to the API stay dicts, of the type `Object`.
 
-The form in which an API server sends and takes objects.
-
-Stores equal values once: 100,000 pods of one gang differ in name, uid, version, and little else.
+An interner stores equal values once: 100,000 pods of one gang differ in name, uid, version, and little else.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
 from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
 from airflow_provider_gangjobs.parameters.checks import is_templated
 
@@ -319,18 +320,13 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             raise InvalidGangSpec(tuple(problems))
 
     def _selector_problems(self) -> list[Problem]:
-        from airflow_provider_gangjobs.kube.selector import parse
-
         if self.selector is None or is_templated(self.selector):
             return []
         remedy = "Give a label selector, such as team=vision"
         if self.selector.strip() in ("", "None"):
             return [Problem("selector", f"is {self.selector!r}", remedy)]
-        try:
-            parse(self.selector)
-        except ValueError as error:
-            return [Problem("selector", str(error), remedy)]
-        return []
+        wrong = problem_with_label_selector(self.selector)
+        return [Problem("selector", wrong, remedy)] if wrong else []
 
 
 __all__ = ["GangJobSensor"]

@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from airflow_provider_gangjobs.kube import SANDBOX_SERVER
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.api import bodies, discovery
 from gangjobs_sandbox.api.faults import FaultMiddleware, Faults, manage_faults
@@ -32,10 +31,13 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.registry import Registry
 
-__all__ = ["BOOKMARK_S", "create_app"]
+__all__ = ["BOOKMARK_S", "SERVER", "create_app"]
 
 BOOKMARK_S = 60.0
 """The interval of bookmarks in a watch, in seconds; the same as that of the API server."""
+
+SERVER = "gangjobs-sandbox"
+"""The header `Server` of the responses. A kube-apiserver sends no such header, and a client can tell the two apart."""
 
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
@@ -92,7 +94,7 @@ class _Date:
         async def dated(message: Message) -> None:
             if message["type"] == "http.response.start":
                 date = format_datetime(self._clock.now(), usegmt=True).encode()
-                identity = [(b"date", date), (b"server", SANDBOX_SERVER.encode())]
+                identity = [(b"date", date), (b"server", SERVER.encode())]
                 message = {**message, "headers": [*message.get("headers", ()), *identity]}
             await send(message)
 

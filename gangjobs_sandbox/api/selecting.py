@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube import selector as selectors
-from airflow_provider_gangjobs.kube.selector import FieldSelector, Selector
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.apimachinery import selectors
+from gangjobs_sandbox.apimachinery.selectors import FieldSelector, Selector
 from gangjobs_sandbox.registry.field_selectors import check_fields, matches_fields
 from gangjobs_sandbox.store import Event, EventType, Stored
 

@@ -1,7 +1,9 @@
-"""`gangjobs sandbox`: runs an embedded cluster in the foreground, or for the duration of one command.
+"""`gangjobs-sandbox`: runs an embedded cluster in the foreground, or for the duration of one command.
 
 `up` shows what happens in the cluster until Ctrl-C or SIGTERM. `run` passes the cluster to a command in KUBECONFIG and
-as an Airflow connection, and returns the exit code of the command.
+as an Airflow connection, and returns the exit code of the command. Where the provider is installed as well, its command
+line has the same actions as `gangjobs sandbox`. What is heavy is imported by the action that needs it, so that `--help`
+is fast.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gangjobs_sandbox import __version__
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gangjobs_sandbox.cluster import SandboxConfig
 
-__all__ = ["configure"]
+__all__ = ["configure", "main"]
 
 RELEASES = ("1.35", "1.36", "1.37", "none")
 PORT_MAX = 65535
@@ -29,6 +33,20 @@ PORT_MAX = 65535
 
 class CommandError(Exception):
     """The command fails. The message says why, and what to do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run an action and return its exit code: 1 after a CommandError, 2 for invalid arguments, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="gangjobs-sandbox", description="Run a small Kubernetes control plane on this machine."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    configure(parser)
+    options = parser.parse_args(argv)
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        return 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         _add_cluster_options(subparser)
     runner.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run")
     runner.set_defaults(run=partial(_run_action, run))
+    parser.set_defaults(program=parser.prog)
 
 
 def _run_action(action: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
@@ -52,7 +71,7 @@ def _run_action(action: Callable[[argparse.Namespace], int], options: argparse.N
     try:
         return action(options)
     except CommandError as error:
-        print(f"gangjobs: {error}", file=sys.stderr)
+        print(f"{options.program.split()[0]}: {error}", file=sys.stderr)
         return 1
 
 
@@ -71,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     """Run a command with its own cluster. Returns the exit code of the command."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        raise CommandError("no command is given. For example: gangjobs sandbox run -- kubectl get nodes")
+        raise CommandError(f"no command is given. For example: {options.program} run -- kubectl get nodes")
     from gangjobs_sandbox.thread import running
 
     with _sandbox_errors_as_command_errors(), running(_config(options)) as sandbox:
@@ -173,3 +192,7 @@ def _port(text: str) -> int:
     if not 0 <= number <= PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text} is not a port: 0 to {PORT_MAX}")
     return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

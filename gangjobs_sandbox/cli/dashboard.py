@@ -18,7 +18,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, parse_list, requests_of
+from gangjobs_sandbox.apimachinery.quantity import ResourceList, format_bytes, format_cpu, parse_list, requests_of
 from gangjobs_sandbox.cli.summary import (
     COLORS,
     Object,

@@ -1,4 +1,4 @@
-"""The foreground of `gangjobs sandbox up`: prints how to use the cluster, then what happens in it."""
+"""The foreground of `gangjobs-sandbox up`: prints how to use the cluster, then what happens in it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from ipaddress import IPv4Network
 
-from .shim.kernel import IS_LINUX
+from gangjobs_sandbox.node.shim.kernel import IS_LINUX
 
 __all__ = ["AddressPool"]
 

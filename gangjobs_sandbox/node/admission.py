@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import quantity
-
-from .config import GPU
+from gangjobs_sandbox.apimachinery import quantity
+from gangjobs_sandbox.node.config import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.apimachinery import quantity
 
 if TYPE_CHECKING:
     from decimal import Decimal
     from pathlib import Path
 
-    from .isolation import Isolation
+    from gangjobs_sandbox.node.isolation import Isolation
 
 __all__ = ["GPU", "NodeConfig"]
 

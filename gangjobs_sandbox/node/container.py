@@ -13,23 +13,23 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .container_config import MESSAGE_FILE, NoCommandError, build_spec
-from .logs import last_text
-from .pod_state import ContainerState, Terminated, Waiting
-from .probes import Actions, watch_readiness
-from .process import SPEC_FILE, ContainerProcess
-from .recorder import NORMAL, WARNING
-from .restart import Backoff, is_restarted
-from .shim.spec import LOG_FILE, REASON_START, Exit
-from .sources import SourceMissingError
-from .waiting import cancel_and_wait
+from gangjobs_sandbox.node.container_config import MESSAGE_FILE, NoCommandError, build_spec
+from gangjobs_sandbox.node.logs import last_text
+from gangjobs_sandbox.node.pod_state import ContainerState, Terminated, Waiting
+from gangjobs_sandbox.node.probes import Actions, watch_readiness
+from gangjobs_sandbox.node.process import SPEC_FILE, ContainerProcess
+from gangjobs_sandbox.node.recorder import NORMAL, WARNING
+from gangjobs_sandbox.node.restart import Backoff, is_restarted
+from gangjobs_sandbox.node.shim.spec import LOG_FILE, REASON_START, Exit
+from gangjobs_sandbox.node.sources import SourceMissingError
+from gangjobs_sandbox.node.waiting import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from .container_config import ContainerContext
-    from .sources import Sources
+    from gangjobs_sandbox.node.container_config import ContainerContext
+    from gangjobs_sandbox.node.sources import Sources
 
 __all__ = ["ContainerRunner", "Pod", "StopRequest"]
 

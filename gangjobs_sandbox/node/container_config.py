@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import quantity
-
-from .environment import container_environment, node_environment
-from .expansion import expand
-from .isolation import Isolation
-from .path_rewriting import Rewriter
-from .shim.spec import Mount, Spec
+from gangjobs_sandbox.apimachinery import quantity
+from gangjobs_sandbox.node.environment import container_environment, node_environment
+from gangjobs_sandbox.node.expansion import expand
+from gangjobs_sandbox.node.isolation import Isolation
+from gangjobs_sandbox.node.path_rewriting import Rewriter
+from gangjobs_sandbox.node.shim.spec import Mount, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .downward_api import PodFacts
-    from .pod_folder import PodFolder
-    from .sources import Sources
+    from gangjobs_sandbox.node.downward_api import PodFacts
+    from gangjobs_sandbox.node.pod_folder import PodFolder
+    from gangjobs_sandbox.node.sources import Sources
 
 __all__ = ["DEFAULT_MESSAGE_PATH", "MESSAGE_FILE", "ContainerContext", "NoCommandError", "build_spec"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .hosts import HostsFile
+    from gangjobs_sandbox.node.hosts import HostsFile
 
 __all__ = ["NameTable", "PodName", "ServiceName", "hosts_header", "hosts_line", "names_of"]
 

@@ -10,9 +10,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .downward_api import PodFacts, field_value, resource_value
-from .expansion import expand
-from .sources import Kind, SourceMissingError, Sources
+from gangjobs_sandbox.node.downward_api import PodFacts, field_value, resource_value
+from gangjobs_sandbox.node.expansion import expand
+from gangjobs_sandbox.node.sources import Kind, SourceMissingError, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,12 +9,12 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.apimachinery import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .pod_folder import PodFolder
+    from gangjobs_sandbox.node.pod_folder import PodFolder
 
 __all__ = ["GRACE_EVICTED_S", "wait_for_excess"]
 

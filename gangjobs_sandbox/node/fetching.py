@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.errors import StatusError
-
-from .client import ApiClient, UnreachableError, core_path
-from .sources import Reference, SourceMissingError, Sources
-from .volumes import token_requests
+from gangjobs_sandbox.node.client import ApiClient, UnreachableError, core_path
+from gangjobs_sandbox.node.sources import Reference, SourceMissingError, Sources
+from gangjobs_sandbox.node.volumes import token_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .process import ContainerProcess
-from .shim.kernel import IS_LINUX
-from .shim.spec import Mount, Spec
+from gangjobs_sandbox.node.process import ContainerProcess
+from gangjobs_sandbox.node.shim.kernel import IS_LINUX
+from gangjobs_sandbox.node.shim.spec import Mount, Spec
 
 if TYPE_CHECKING:
     from pathlib import Path

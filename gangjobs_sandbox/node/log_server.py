@@ -21,8 +21,7 @@ from starlette.routing import Route
 from gangjobs_sandbox import tls
 from gangjobs_sandbox.api.server import serving
 from gangjobs_sandbox.clock import parse_time
-
-from .registration import HOST_IP
+from gangjobs_sandbox.node.registration import HOST_IP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gangjobs_sandbox.api.logs import LogSource
-
-    from .config import NodeConfig
+    from gangjobs_sandbox.node.config import NodeConfig
 
 __all__ = ["serving_logs"]
 

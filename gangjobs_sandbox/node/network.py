@@ -7,16 +7,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.errors import StatusError
-
-from .addresses import AddressPool
-from .client import UnreachableError, core_path
-from .dns import NameTable, ServiceName
-from .watch import Listed, list_and_watch
+from gangjobs_sandbox.node.addresses import AddressPool
+from gangjobs_sandbox.node.client import UnreachableError, core_path
+from gangjobs_sandbox.node.dns import NameTable, ServiceName
+from gangjobs_sandbox.node.watch import Listed, list_and_watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from .client import ApiClient
+    from gangjobs_sandbox.node.client import ApiClient
 
 __all__ = ["PodNetwork"]
 

@@ -13,29 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import SystemClock
-
-from .admission import Admission
-from .client import core_path
-from .isolation import IsolationProbe, probe
-from .log_server import serving_logs
-from .logs import LogOptions, read_log
-from .network import PodNetwork
-from .pod import PodHost, PodWorker
-from .pod_folder import PodFolder, pod_folders
-from .process import ContainerProcess
-from .recorder import WARNING, Recorder
-from .registration import Registration
-from .shim.spec import LOG_FILE
-from .watch import Changed, Listed, list_and_watch
+from gangjobs_sandbox.node.admission import Admission
+from gangjobs_sandbox.node.client import core_path
+from gangjobs_sandbox.node.isolation import IsolationProbe, probe
+from gangjobs_sandbox.node.log_server import serving_logs
+from gangjobs_sandbox.node.logs import LogOptions, read_log
+from gangjobs_sandbox.node.network import PodNetwork
+from gangjobs_sandbox.node.pod import PodHost, PodWorker
+from gangjobs_sandbox.node.pod_folder import PodFolder, pod_folders
+from gangjobs_sandbox.node.process import ContainerProcess
+from gangjobs_sandbox.node.recorder import WARNING, Recorder
+from gangjobs_sandbox.node.registration import Registration
+from gangjobs_sandbox.node.shim.spec import LOG_FILE
+from gangjobs_sandbox.node.watch import Changed, Listed, list_and_watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from datetime import datetime
 
-    from airflow_provider_gangjobs.kube.quantity import ResourceList
-
-    from .client import ApiClient
-    from .config import NodeConfig
+    from gangjobs_sandbox.apimachinery.quantity import ResourceList
+    from gangjobs_sandbox.node.client import ApiClient
+    from gangjobs_sandbox.node.config import NodeConfig
 
 __all__ = ["Node", "NodeLogs"]
 

@@ -20,33 +20,40 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import parse_time
-
-from .container import ContainerRunner, StopRequest
-from .container_config import ContainerContext
-from .dns import PodName, hosts_header
-from .downward_api import PodFacts
-from .eviction import GRACE_EVICTED_S, wait_for_excess
-from .fetching import fetch_sources, fetch_tokens
-from .hosts import HostsFile
-from .pod_folder import PodFolder
-from .pod_state import ContainerState, Kind, PhaseOverride, PodState, Terminated, Waiting, container_states
-from .recorder import WARNING
-from .registration import HOST_IP
-from .sources import SourceMissingError, Sources, environment_references, volume_references
-from .status import TERMINAL_PHASES, is_terminal, pod_status, terminate_unfinished
-from .status_manager import StatusWriter, delete_pod
-from .volumes import UnsupportedVolumeError, VolumeContext, place_volume
-from .waiting import cancel_and_wait, wait_first
+from gangjobs_sandbox.node.container import ContainerRunner, StopRequest
+from gangjobs_sandbox.node.container_config import ContainerContext
+from gangjobs_sandbox.node.dns import PodName, hosts_header
+from gangjobs_sandbox.node.downward_api import PodFacts
+from gangjobs_sandbox.node.eviction import GRACE_EVICTED_S, wait_for_excess
+from gangjobs_sandbox.node.fetching import fetch_sources, fetch_tokens
+from gangjobs_sandbox.node.hosts import HostsFile
+from gangjobs_sandbox.node.pod_folder import PodFolder
+from gangjobs_sandbox.node.pod_state import (
+    ContainerState,
+    Kind,
+    PhaseOverride,
+    PodState,
+    Terminated,
+    Waiting,
+    container_states,
+)
+from gangjobs_sandbox.node.recorder import WARNING
+from gangjobs_sandbox.node.registration import HOST_IP
+from gangjobs_sandbox.node.sources import SourceMissingError, Sources, environment_references, volume_references
+from gangjobs_sandbox.node.status import TERMINAL_PHASES, is_terminal, pod_status, terminate_unfinished
+from gangjobs_sandbox.node.status_manager import StatusWriter, delete_pod
+from gangjobs_sandbox.node.volumes import UnsupportedVolumeError, VolumeContext, place_volume
+from gangjobs_sandbox.node.waiting import cancel_and_wait, wait_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .admission import Admission
-    from .client import ApiClient
-    from .config import NodeConfig
-    from .isolation import Isolation
-    from .network import PodNetwork
-    from .recorder import Recorder
+    from gangjobs_sandbox.node.admission import Admission
+    from gangjobs_sandbox.node.client import ApiClient
+    from gangjobs_sandbox.node.config import NodeConfig
+    from gangjobs_sandbox.node.isolation import Isolation
+    from gangjobs_sandbox.node.network import PodNetwork
+    from gangjobs_sandbox.node.recorder import Recorder
 
 __all__ = ["PodHost", "PodWorker"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from .shim.spec import read_json, write_json
+from gangjobs_sandbox.node.shim.spec import read_json, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path

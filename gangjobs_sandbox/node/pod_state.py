@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from .shim.spec import LOST_CODE, LOST_MESSAGE, REASON_LOST
+from gangjobs_sandbox.node.shim.spec import LOST_CODE, LOST_MESSAGE, REASON_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from .path_rewriting import Rewriter
-from .process import SPEC_FILE, ContainerProcess
-from .shim.spec import read_spec
+from gangjobs_sandbox.node.path_rewriting import Rewriter
+from gangjobs_sandbox.node.process import SPEC_FILE, ContainerProcess
+from gangjobs_sandbox.node.shim.spec import read_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

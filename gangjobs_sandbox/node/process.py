@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .shim.spec import (
+from gangjobs_sandbox.node.shim.spec import (
     CONTROL_FILE,
     DIAGNOSTICS_FILE,
     LOCK_FILE,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.errors import StatusError
-
-from .client import MERGE, ApiClient, UnreachableError, core_path
+from gangjobs_sandbox.node.client import MERGE, ApiClient, UnreachableError, core_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

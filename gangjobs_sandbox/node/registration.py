@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 from gangjobs_sandbox import __version__
 from gangjobs_sandbox.clock import micro_time, timestamp
 from gangjobs_sandbox.errors import StatusError
-
-from .client import MERGE, ApiClient, UnreachableError, core_path
+from gangjobs_sandbox.node.client import MERGE, ApiClient, UnreachableError, core_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from .config import NodeConfig
-    from .isolation import IsolationProbe
+    from gangjobs_sandbox.node.config import NodeConfig
+    from gangjobs_sandbox.node.isolation import IsolationProbe
 
 __all__ = ["HOST_IP", "ISOLATION_ANNOTATION", "Registration"]
 

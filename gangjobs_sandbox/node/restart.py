@@ -6,7 +6,7 @@ to five minutes. The delay is reset after a run of ten minutes.
 
 from __future__ import annotations
 
-from .pod_state import Kind
+from gangjobs_sandbox.node.pod_state import Kind
 
 __all__ = ["Backoff", "is_restarted"]
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import timestamp
-
-from .pod_state import ContainerState, Kind, PhaseOverride, PodState, Terminated
+from gangjobs_sandbox.node.pod_state import ContainerState, Kind, PhaseOverride, PodState, Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.errors import StatusError
-
-from .client import ApiClient, UnreachableError, core_path
+from gangjobs_sandbox.node.client import ApiClient, UnreachableError, core_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

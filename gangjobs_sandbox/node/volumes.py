@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .downward_api import PodFacts, field_value, resource_value
-from .sources import Kind, Reference, SourceMissingError, Sources
+from gangjobs_sandbox.node.downward_api import PodFacts, field_value, resource_value
+from gangjobs_sandbox.node.sources import Kind, Reference, SourceMissingError, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.errors import StatusError
-
-from .client import ApiClient, UnreachableError
+from gangjobs_sandbox.node.client import ApiClient, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -6,10 +6,9 @@ import base64
 import binascii
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube import names
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.apimachinery import validation
 from gangjobs_sandbox.errors import Cause
-from gangjobs_sandbox.registry import naming
 from gangjobs_sandbox.registry.deletion import Outcome
 from gangjobs_sandbox.registry.strategies import Context, Strategy
 
@@ -39,7 +38,7 @@ class NamespaceStrategy(Strategy):
     returns_deleted = True
 
     def problems_with_name(self, name: str, context: Context) -> list[str]:
-        return naming.dns_label(name)
+        return validation.dns_label(name)
 
     def default(self, obj: Object, context: Context) -> None:
         metadata = obj["metadata"]
@@ -99,7 +98,7 @@ class ServiceStrategy(Strategy):
 
     def problems_with_name(self, name: str, context: Context) -> list[str]:
         """Return the errors in the name. Names that start with a digit are allowed since 1.36 (KEP-5311)."""
-        return naming.dns_label_1035(name) if context.release.schema == "1.35" else naming.dns_label(name)
+        return validation.dns_label_1035(name) if context.release.schema == "1.35" else validation.dns_label(name)
 
     def default(self, obj: Object, context: Context) -> None:
         spec = obj.setdefault("spec", {})
@@ -191,7 +190,7 @@ def _data_causes(obj: Object) -> Iterator[Cause]:
 
 
 def _problem_with_key(key: str) -> str | None:
-    if names.problem_with_config_map_key(key) is None:
+    if validation.is_config_map_key(key):
         return None
     return (
         "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  "

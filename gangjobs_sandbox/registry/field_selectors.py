@@ -18,7 +18,7 @@ from gangjobs_sandbox.resources import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.kube.selector import FieldSelector
+    from gangjobs_sandbox.apimachinery.selectors import FieldSelector
     from gangjobs_sandbox.store import Object
 
 __all__ = ["check_fields", "matches_fields"]

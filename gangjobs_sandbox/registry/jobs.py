@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import selector as selectors
 from gangjobs_sandbox import errors
-from gangjobs_sandbox.registry import gates, naming
+from gangjobs_sandbox.apimachinery import selectors, validation
+from gangjobs_sandbox.registry import gates
 from gangjobs_sandbox.registry.deletion import Propagation
 from gangjobs_sandbox.registry.job_scheduling import (
     require_fixed_parallelism,
@@ -123,7 +123,7 @@ class JobStrategy(Strategy):
 
     def warnings(self, obj: Object) -> list[str]:
         name = obj["metadata"]["name"]
-        if not (complaints := naming.dns_label(name)):
+        if not (complaints := validation.dns_label(name)):
             return []
         text = "this is used in Pod names and hostnames, which can result in surprising behavior"
         return [f"metadata.name: {text}; a DNS label is recommended: [{' '.join(complaints)}]"]
@@ -247,7 +247,7 @@ def _name_causes(job: Object) -> Iterator[Cause]:
     spec, name = job["spec"], job["metadata"]["name"]
     if spec["completionMode"] == "Indexed" and spec.get("completions"):
         last = f"{name}-{spec['completions'] - 1}"
-        if naming.dns_label(last):
+        if validation.dns_label(last):
             detail = f"will not able to create pod with invalid DNS label: {last}"
             yield errors.invalid_value("metadata.name", name, detail)
 

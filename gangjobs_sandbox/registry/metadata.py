@@ -8,11 +8,10 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import names
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.apimachinery import validation
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.errors import Cause
-from gangjobs_sandbox.registry import naming
 
 if TYPE_CHECKING:
     import random
@@ -39,6 +38,7 @@ _STANDARD_FINALIZERS = frozenset({FOREGROUND, ORPHAN, "kubernetes"})
 SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """The characters of generated parts of names. There are no vowels, so the names contain no words."""
 _GENERATED_PREFIX_MAX = 58
+_ANNOTATIONS_BYTES_MAX = 256 * 1024
 _SERVER_FIELDS = ("managedFields", "selfLink", "resourceVersion")
 _CREATED_FIELDS = ("deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 
@@ -118,16 +118,16 @@ def validate(metadata: Mapping[str, Any], name_rule: Callable[[str], list[str]])
 def label_causes(labels: Mapping[str, str] | None, path: str) -> Iterable[Cause]:
     """Return the errors in the keys and values of labels."""
     for key, value in (labels or {}).items():
-        yield from (errors.invalid_value(path, key, text) for text in naming.qualified_name(key, "valid label key"))
-        yield from (errors.invalid_value(path, value, text) for text in naming.label_value(value))
+        yield from (errors.invalid_value(path, key, text) for text in validation.qualified_name(key, "valid label key"))
+        yield from (errors.invalid_value(path, value, text) for text in validation.label_value(value))
 
 
 def _annotation_causes(annotations: Mapping[str, str]) -> Iterable[Cause]:
     for key in annotations:
-        for text in naming.qualified_name(key.lower()):
+        for text in validation.qualified_name(key.lower()):
             yield errors.invalid_value("metadata.annotations", key, text)
-    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > names.ANNOTATIONS_BYTES_MAX:
-        limit = names.ANNOTATIONS_BYTES_MAX
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _ANNOTATIONS_BYTES_MAX:
+        limit = _ANNOTATIONS_BYTES_MAX
         yield Cause("FieldValueTooLong", "metadata.annotations", f"Too long: may not be more than {limit} bytes")
 
 
@@ -151,7 +151,7 @@ def _owner_causes(owners: Iterable[Mapping[str, Any]]) -> Iterable[Cause]:
 def _finalizer_causes(finalizers: Iterable[str]) -> Iterable[Cause]:
     path = "metadata.finalizers"
     for position, name in enumerate(finalizers):
-        yield from (errors.invalid_value(path, name, text) for text in naming.qualified_name(name))
+        yield from (errors.invalid_value(path, name, text) for text in validation.qualified_name(name))
         if "/" not in name and name not in _STANDARD_FINALIZERS:
             detail = "name is neither a standard finalizer name nor is it fully qualified"
             yield errors.invalid_value(f"{path}[{position}]", name, detail)

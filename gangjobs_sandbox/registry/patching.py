@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import jsonpatch
 
-from airflow_provider_gangjobs.kube import strategic_merge
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.apimachinery import strategic_merge
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.resources import Resource

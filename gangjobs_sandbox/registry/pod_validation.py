@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import names, quantity
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.apimachinery import quantity, validation
 from gangjobs_sandbox.errors import Cause
-from gangjobs_sandbox.registry import naming
 from gangjobs_sandbox.registry.metadata import label_causes
 
 if TYPE_CHECKING:
@@ -84,9 +83,9 @@ def _group_causes(spec: Mapping[str, Any], path: str) -> Iterator[Cause]:
         if not name:
             yield errors.invalid_value(field, None, "must specify one of: `podGroupName`")
         else:
-            yield from (errors.invalid_value(field, name, text) for text in naming.dns_subdomain(name))
+            yield from (errors.invalid_value(field, name, text) for text in validation.dns_subdomain(name))
     if (reference := spec.get("workloadRef")) is not None:
-        for part, rule in (("name", naming.dns_subdomain), ("podGroup", naming.dns_label)):
+        for part, rule in (("name", validation.dns_subdomain), ("podGroup", validation.dns_label)):
             field = f"{path}.workloadRef.{part}"
             if not (name := reference.get(part)):
                 yield errors.required(field)
@@ -105,7 +104,7 @@ def _name_causes(obj: Mapping[str, Any], path: str, seen: set[str]) -> Iterator[
     if not name:
         yield errors.required(path)
         return
-    yield from (errors.invalid_value(path, name, text) for text in naming.dns_label(name))
+    yield from (errors.invalid_value(path, name, text) for text in validation.dns_label(name))
     if name in seen:
         yield errors.duplicate(path, name)
     seen.add(name)
@@ -131,7 +130,7 @@ def _environment_causes(variables: Iterable[Mapping[str, Any]], path: str) -> It
         name = variable.get("name") or ""
         if not name:
             yield errors.required(f"{at}.name")
-        elif names.problem_with_env_name(name):
+        elif not validation.is_env_name(name):
             detail = "a valid environment variable name must consist only of printable ASCII characters other than '='"
             yield errors.invalid_value(f"{at}.name", name, detail)
         source = variable.get("valueFrom")

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import selector as selectors
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.apimachinery import selectors
 from gangjobs_sandbox.clock import Clock, SystemClock, timestamp
 from gangjobs_sandbox.registry import deletion, field_selectors, metadata, pods
 from gangjobs_sandbox.registry.core import terminating
@@ -26,7 +26,7 @@ from gangjobs_sandbox.resources import NAMESPACES, PODS, Resource, by_key
 from gangjobs_sandbox.store import Object, Observer, Store, objects_copy
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.kube.selector import FieldSelector, Selector
+    from gangjobs_sandbox.apimachinery.selectors import FieldSelector, Selector
 
 __all__ = ["Registry"]
 

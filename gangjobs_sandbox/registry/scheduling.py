@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox import errors
+from gangjobs_sandbox.apimachinery import validation
 from gangjobs_sandbox.errors import Cause
-from gangjobs_sandbox.registry import naming
 from gangjobs_sandbox.registry.strategies import Context, Strategy
 from gangjobs_sandbox.resources import PODGROUPS, PRIORITYCLASSES, WORKLOADS
 from gangjobs_sandbox.store import Object, objects_copy
@@ -102,7 +102,9 @@ def _template_list_causes(templates: list[Any], path: str, policy: str) -> Itera
         name = names[position]
         if not name:
             yield errors.required(f"{at}.name")
-        yield from (errors.invalid_value(f"{at}.name", name, text) for text in (naming.dns_label(name) if name else ()))
+        yield from (
+            errors.invalid_value(f"{at}.name", name, text) for text in (validation.dns_label(name) if name else ())
+        )
         yield from _policy_causes(template.get(policy), f"{at}.{policy}")
 
 

@@ -13,8 +13,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from gangjobs_sandbox.apimachinery.quantity import canonical
 from gangjobs_sandbox.clock import parse_time
-from gangjobs_sandbox.registry.quantities import canonical
 from gangjobs_sandbox.store import objects_copy
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gangjobs_sandbox.registry import naming
+from gangjobs_sandbox.apimachinery import validation
 from gangjobs_sandbox.registry.deletion import DeleteOptions, Propagation
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Strategy:
 
     def problems_with_name(self, name: str, context: Context) -> list[str]:
         """Return the errors in the name of an object of this kind."""
-        return naming.dns_subdomain(name)
+        return validation.dns_subdomain(name)
 
     def default(self, obj: Object, context: Context) -> None:
         """Set the defaults of omitted fields."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube.selector import Operator, Requirement
+from gangjobs_sandbox.apimachinery.selectors import Operator, Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

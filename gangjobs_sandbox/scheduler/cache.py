@@ -17,7 +17,7 @@ from gangjobs_sandbox.scheduler.nodes import NodeState, Obj, node_state, request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.kube.quantity import ResourceList
+    from gangjobs_sandbox.apimachinery.quantity import ResourceList
     from gangjobs_sandbox.cooperative import Cooperative
 
 GroupKey = tuple[str, GroupRef]

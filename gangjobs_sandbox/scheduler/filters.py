@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.apimachinery import quantity
 from gangjobs_sandbox.controllers.taints import (
     NO_SCHEDULE,
     UNSCHEDULABLE,

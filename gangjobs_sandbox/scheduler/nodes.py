@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.apimachinery import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.kube.quantity import ResourceList
+    from gangjobs_sandbox.apimachinery.quantity import ResourceList
 
 Obj = dict[str, Any]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.apimachinery import quantity
 from gangjobs_sandbox.cooperative import run_to_completion
 from gangjobs_sandbox.scheduler import filters
 from gangjobs_sandbox.scheduler.nodes import PODS, NodeState, Obj, request_of
@@ -20,7 +20,7 @@ from gangjobs_sandbox.scheduler.nodes import PODS, NodeState, Obj, request_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider_gangjobs.kube.quantity import ResourceList
+    from gangjobs_sandbox.apimachinery.quantity import ResourceList
     from gangjobs_sandbox.cooperative import Cooperative
 
 _SCORED = {"cpu": Decimal("0.1"), "memory": Decimal(200 * 1024**2)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.apimachinery import quantity
 from gangjobs_sandbox.node.admission import Admission
 from gangjobs_sandbox.node.config import GPU
 from gangjobs_sandbox.node.pod_state import Kind, PhaseOverride, PodState, Terminated, Waiting, container_states

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.kube import quantity
-from gangjobs_sandbox.registry.quantities import canonical
+from gangjobs_sandbox.apimachinery import quantity
+from gangjobs_sandbox.apimachinery.quantity import canonical
 from gangjobs_sandbox.registry.schema import DecodingError, schema_of
 from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, WORKLOADS
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_provider_gangjobs.kube import selector as selectors
+from gangjobs_sandbox.apimachinery import selectors
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from gangjobs_sandbox.store import Event, EventType, Expired, Store, objects_copy
 from tests.examples import examples

@@ -3,34 +3,23 @@
 import os
 import subprocess
 import sys
-from email.parser import HeaderParser
-from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from packaging.requirements import Requirement
 
 import airflow_provider_gangjobs
 import gangjobs_sandbox
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-def built_wheel(project, folder):
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(build, cwd=project, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+from tests.wheels import PROVIDER, REPOSITORY, SANDBOX, built_wheel, requirements_of
 
 
 @pytest.fixture(scope="module")
 def provider_wheel(tmp_path_factory):
-    return built_wheel(REPOSITORY, tmp_path_factory.mktemp("provider"))
+    return built_wheel(PROVIDER, tmp_path_factory.mktemp("provider"))
 
 
 @pytest.fixture(scope="module")
 def sandbox_wheel(tmp_path_factory):
-    return built_wheel(REPOSITORY / "gangjobs_sandbox", tmp_path_factory.mktemp("sandbox"))
+    return built_wheel(SANDBOX, tmp_path_factory.mktemp("sandbox"))
 
 
 def files_in(wheel):
@@ -42,13 +31,6 @@ def package_files(package, suffixes):
     """The paths, relative to the repository, of the files that a package is made of."""
     found = (path for path in (REPOSITORY / package).rglob("*") if path.suffix in suffixes or path.name == "py.typed")
     return {path.relative_to(REPOSITORY).as_posix() for path in found}
-
-
-def requirements_of(wheel):
-    with ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = HeaderParser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist")
-    return {requirement.name: requirement for requirement in map(Requirement, lines)}
 
 
 def call_gangjobs(*arguments, wheels):
@@ -82,10 +64,14 @@ def test_extra_of_the_provider_installs_the_sandbox(provider_wheel):
     assert not requirement.marker.evaluate({"extra": ""})
 
 
-def test_sandbox_accepts_the_provider_of_the_same_commit(sandbox_wheel):
-    requirement = requirements_of(sandbox_wheel)["airflow-provider-gangjobs"]
-    assert requirement.specifier.contains(airflow_provider_gangjobs.__version__)
+def test_extra_of_the_provider_accepts_the_sandbox_of_the_same_commit(provider_wheel):
+    requirement = requirements_of(provider_wheel)["gangjobs-sandbox"]
+    assert requirement.specifier.contains(gangjobs_sandbox.__version__)
     assert gangjobs_sandbox.__version__ == airflow_provider_gangjobs.__version__
+
+
+def test_sandbox_requires_neither_the_provider_nor_airflow(sandbox_wheel):
+    assert not [name for name in requirements_of(sandbox_wheel) if "airflow" in name]
 
 
 def test_command_without_the_sandbox_names_the_extra_to_install(provider_wheel):

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_PURPOSE,
     LABEL_TASK,
 )
-from airflow_provider_gangjobs.kube.selector import parse
+from gangjobs_sandbox.apimachinery.selectors import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

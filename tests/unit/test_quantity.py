@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.kube import quantity
+import airflow_provider_gangjobs.kube.quantity
+import gangjobs_sandbox.apimachinery.quantity
+
+SANDBOX = gangjobs_sandbox.apimachinery.quantity
+
+
+@pytest.fixture(scope="module", params=[airflow_provider_gangjobs.kube.quantity, SANDBOX], ids=["provider", "sandbox"])
+def quantity(request):
+    """The module of each distribution."""
+    return request.param
 
 
 @pytest.mark.parametrize(
@@ -29,40 +38,40 @@ from airflow_provider_gangjobs.kube import quantity
     ],
     ids=str,
 )
-def test_quantity_has_its_exact_value(text, value):
+def test_quantity_has_its_exact_value(quantity, text, value):
     assert quantity.parse(text) == Decimal(value)
 
 
 @pytest.mark.parametrize(
     "text", ["", "Gi", "1 Gi", "1gi", "1Mib", "NaN", "inf", "1e", "1e99999", "ten", True, "１"], ids=repr
 )
-def test_what_is_no_quantity_is_refused(text):
+def test_what_is_no_quantity_is_refused(quantity, text):
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity.parse(text)
 
 
-def test_list_error_names_the_resource():
+def test_list_error_names_the_resource(quantity):
     with pytest.raises(ValueError, match="memory: 'lots' is not a quantity"):
-        quantity.parse_list({"cpu": "1", "memory": "lots"})
+        quantity.requests_of({"overhead": {"cpu": "1", "memory": "lots"}})
 
 
 @pytest.mark.parametrize(("cores", "text"), [("2", "2"), ("0.5", "500m"), ("0.0001", "1m"), ("0", "0")], ids=str)
-def test_cpu_is_written_in_cores_or_millicores(cores, text):
+def test_cpu_is_written_in_cores_or_millicores(quantity, cores, text):
     assert quantity.format_cpu(Decimal(cores)) == text
 
 
 @pytest.mark.parametrize(("amount", "text"), [(1024, "1Ki"), (1536, "1536"), (8 * 1024**3, "8Gi"), (0, "0")], ids=str)
-def test_bytes_take_the_largest_exact_suffix(amount, text):
+def test_bytes_take_the_largest_exact_suffix(quantity, amount, text):
     assert quantity.format_bytes(Decimal(amount)) == text
 
 
 @given(st.integers(0, 2**70))
-def test_written_bytes_read_back_equal(amount):
+def test_written_bytes_read_back_equal(quantity, amount):
     assert quantity.parse(quantity.format_bytes(Decimal(amount))) == amount
 
 
 @given(st.integers(0, 10**9))
-def test_written_millicores_read_back_equal(millicores):
+def test_written_millicores_read_back_equal(quantity, millicores):
     cores = Decimal(millicores) / 1000
     assert quantity.parse(quantity.format_cpu(cores)) == cores
 
@@ -95,16 +104,16 @@ def container(restart_policy=None, **requests):
         "pod level",
     ],
 )
-def test_pod_request_is_counted_as_the_scheduler_does(spec, cpu):
+def test_pod_request_is_counted_as_the_scheduler_does(quantity, spec, cpu):
     assert quantity.requests_of(spec)["cpu"] == Decimal(cpu)
 
 
 def test_lacking_resources_are_named_in_order():
-    free = quantity.parse_list({"cpu": "1", "memory": "1Gi"})
-    request = quantity.parse_list({"nvidia.com/gpu": 1, "cpu": 2, "memory": "1Gi", "example.com/nic": 0})
-    assert quantity.fits(request, free) == ("cpu", "nvidia.com/gpu")
+    free = SANDBOX.parse_list({"cpu": "1", "memory": "1Gi"})
+    request = SANDBOX.parse_list({"nvidia.com/gpu": 1, "cpu": 2, "memory": "1Gi", "example.com/nic": 0})
+    assert SANDBOX.fits(request, free) == ("cpu", "nvidia.com/gpu")
 
 
 def test_subtraction_undoes_addition():
-    left, right = quantity.parse_list({"cpu": "2"}), quantity.parse_list({"cpu": "500m"})
-    assert quantity.subtract(quantity.add(left, right), right) == left
+    left, right = SANDBOX.parse_list({"cpu": "2"}), SANDBOX.parse_list({"cpu": "500m"})
+    assert SANDBOX.subtract(SANDBOX.add(left, right), right) == left

@@ -39,10 +39,10 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
+from airflow_provider_gangjobs.gang.render.strategic_merge import merge_pod_template
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
-from airflow_provider_gangjobs.kube import strategic_merge
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
@@ -151,7 +151,7 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
     if spec.image_pull_secrets is not None:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     template = {"metadata": dict(in_manifest.get("metadata", {})), "spec": pod}
-    merged = strategic_merge.apply(template, spec.pod_overrides or {}, "PodTemplateSpec")
+    merged = merge_pod_template(template, spec.pod_overrides or {})
     return _with_main_container_first(merged, containers[0].get("name"))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube import selector
+from gangjobs_sandbox.apimachinery import selectors
 from gangjobs_sandbox.controllers.meta import Obj, is_deleting, labels_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def claim(job: Obj, pods: PodIndex, control: PodControl) -> Cooperative[None]:
     """
     if is_deleting(job):
         return
-    selected = selector.from_object(job["spec"].get("selector"))
+    selected = selectors.from_object(job["spec"].get("selector"))
     for pod in _alive(pods.controlled_by(job["metadata"]["uid"])):
         if not selected.matches(labels_of(pod)):
             control.disown(job, pod)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube import selector
+from gangjobs_sandbox.apimachinery import selectors
 from gangjobs_sandbox.controllers.job import conditions
 from gangjobs_sandbox.controllers.job.pods import is_tracked
 from gangjobs_sandbox.controllers.job.sync import GangObjects, JobSync
@@ -142,7 +142,7 @@ class JobController:
     def _enqueue_adopters(self, pod: Obj) -> None:
         for (namespace, _), job in self._jobs.items():
             if namespace == namespace_of(pod):
-                selected = selector.from_object(job["spec"].get("selector"))
+                selected = selectors.from_object(job["spec"].get("selector"))
                 if selected.matches(labels_of(pod)):
                     self._enqueue(job, BATCH_PERIOD_S)
 

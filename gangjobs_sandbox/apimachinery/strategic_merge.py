@@ -9,15 +9,13 @@ parts with the arguments, so treat the result as immutable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from airflow_provider_gangjobs.kube.views import Object
-
 __all__ = ["ListRule", "apply", "json_merge"]
 
+Object = dict[str, Any]
 
 DELETE_FROM = "$deleteFromPrimitiveList/"
 ELEMENT_ORDER = "$setElementOrder/"
@@ -179,10 +177,11 @@ def _key_of(item: Any, key: str) -> Any:
 
 
 def _delete_primitives(merged: Object, name: str, values: Any) -> None:
-    if not isinstance(values, list):
+    present = merged.get(name) or []
+    if not isinstance(values, list) or not isinstance(present, list):
         raise ValueError(f"{DELETE_FROM}{name} must be a list")
     if name in merged:
-        merged[name] = [item for item in merged[name] or () if item not in values]
+        merged[name] = [item for item in present if item not in values]
 
 
 def _order_list(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.kube import strategic_merge
-from airflow_provider_gangjobs.kube.strategic_merge import ListRule, apply, json_merge
+from gangjobs_sandbox.apimachinery import strategic_merge
+from gangjobs_sandbox.apimachinery.strategic_merge import ListRule, apply, json_merge
 from gangjobs_sandbox.registry.schema import Schema, schema_of
 from gangjobs_sandbox.resources import (
     JOBS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube import names
+from gangjobs_sandbox.apimachinery import validation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,7 +155,8 @@ class _Parser:
 
     def key(self) -> str:
         key = self.word()
-        if problem := names.problem_with_qualified_name(key):
+        if found := validation.qualified_name(key):
+            problem = "; ".join(found)
             raise ValueError(f"unable to parse requirement: <nil>: Invalid value: {json.dumps(key)}: {problem}")
         return key
 
@@ -176,9 +177,9 @@ class _Parser:
 
     def checked(self, key: str, operator: Operator, values: list[str]) -> Requirement:
         for position, value in enumerate(values):
-            if problem := names.problem_with_label_value(value):
+            if found := validation.label_value(value):
                 where = f"values[{position}][{key}]: Invalid value: {json.dumps(value)}"
-                raise ValueError(f"unable to parse requirement: {where}: {problem}")
+                raise ValueError(f"unable to parse requirement: {where}: {'; '.join(found)}")
         return Requirement(key, operator, frozenset(values))
 
     def value(self) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.kube.selector import (
+from gangjobs_sandbox.apimachinery.selectors import (
     FieldSelector,
     Operator,
     Requirement,
