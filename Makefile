@@ -59,7 +59,7 @@ clusters: $(SYNCED) ## Build the control planes, the Kueue and JobSet controller
 	@$(BIN)/python -m tests.queues.jobset.build
 	@$(BIN)/python -m tests.queues.schedulers.build
 
-BENCHMARKS := parse task_process wait notice harvest submit many_pods logs sandbox scale_model
+BENCHMARKS := parse task_process wait notice harvest
 
 bench: $(SYNCED) ## Compare the cost of the provider and of its peer on a real API server, in quick runs (some minutes)
 	@$(BIN)/python -m tests.cluster.controlplane.build 1.36 1.37
