@@ -72,7 +72,9 @@ class Lane:
         if re.search(rf"^apache-airflow=={re.escape(self.airflow)}\.", newest.read_text(), flags=re.MULTILINE):
             return newest
         known = sorted(path.stem.removeprefix("airflow-") for path in own.parent.glob("*.lock"))
-        raise LaneError(f"no pins for Airflow {self.airflow}: known are {', '.join(known)}, and the one of {newest.name}")
+        raise LaneError(
+            f"no pins for Airflow {self.airflow}: known are {', '.join(known)}, and the one of {newest.name}"
+        )
 
     def install(self) -> None:
         """Install the lane, unless it is installed already.
