@@ -30,7 +30,7 @@ LINE = b"x" * 300 + b"\n"
 LOG_AS_A_TRIGGERER = """
 import os, socket
 from airflow.sdk.execution_time.supervisor import _configure_logs_over_json_channel
-from airflow_provider_gangjobs.triggers.log_channel import find_channel
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import find_channel
 own, supervisor = socket.socketpair()
 print(find_channel(), flush=True)
 _configure_logs_over_json_channel(own.detach())
