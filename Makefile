@@ -2,6 +2,8 @@
 # Without make: python3 -m venv .venv; .venv/bin/pip install --require-hashes -r requirements.lock;
 #          .venv/bin/pip install --no-deps -e . -e gangjobs_sandbox
 PYTHON ?= python3
+# A version, as in `make lane PYTHON=3.11`, is the lane's; .venv is made by python3 then.
+HOST_PYTHON := $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))
 VENV   := .venv
 BIN    := $(VENV)/bin
 SYNCED := $(VENV)/.synced
@@ -15,7 +17,7 @@ QUICK  := not slow and (not airflow or representative)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-ci test-cluster test-kubelet test-queues test-airflow clusters bench check docs format up down lock clean
+.PHONY: help setup demo test test-all test-ci test-cluster test-kubelet test-queues test-airflow clusters bench check docs format up down lane lock coverage release clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,13 +55,30 @@ test-queues: $(SYNCED) ## Run all tests with the real Kueue, Volcano and cosched
 test-airflow: $(SYNCED) ## Run all tests with real Airflow: on SQLite, on PostgreSQL with killed processes, and its pages
 	@$(BIN)/python -m tests.tiers postgres airflow ui
 
+# The Python of a lane; 3.11 if none is named.
+LANE = lane-$(AIRFLOW)-$(or $(filter 3.%,$(PYTHON)),3.11)
+
+lane: $(SYNCED) ## Run unit and provider tests and the demo with another Airflow and Python: make lane AIRFLOW=3.1 PYTHON=3.11
+	@test -n "$(AIRFLOW)" || { echo "Name an Airflow: make lane AIRFLOW=3.1 PYTHON=3.11 (or lowest; tests/lanes.py)" >&2; exit 1; }
+	@$(BIN)/python -m tests.tiers $(LANE)
+
+coverage: $(SYNCED) ## Measure which branches of the rules the unit and provider tests take; fail below the floor
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile=quick -m "not slow and not airflow" tests/unit tests/provider
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+release: $(SYNCED) ## Check and build a release, and try what was built, without an upload: make release VERSION=0.1.0
+	@test -n "$(VERSION)" || { echo "Name the version: make release VERSION=0.1.0" >&2; exit 1; }
+	@$(BIN)/python -m scripts.release $(VERSION)
+
 clusters: $(SYNCED) ## Build the control planes, the Kueue and JobSet controllers and the gang schedulers that are missing (an hour)
 	@$(BIN)/python -m tests.cluster.controlplane.build 1.33 1.34 1.35 1.36 1.37
 	@$(BIN)/python -m tests.queues.kueue.build
 	@$(BIN)/python -m tests.queues.jobset.build
 	@$(BIN)/python -m tests.queues.schedulers.build
 
-BENCHMARKS := parse task_process wait notice harvest submit many_pods logs sandbox scale_model
+BENCHMARKS := parse task_process wait notice harvest
 
 bench: $(SYNCED) ## Compare the cost of the provider and of its peer on a real API server, in quick runs (some minutes)
 	@$(BIN)/python -m tests.cluster.controlplane.build 1.36 1.37
@@ -79,27 +98,33 @@ format: $(SYNCED) ## Format the sources and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade \
-		--all-extras --group dev --no-emit-package airflow-provider-gangjobs --no-emit-package gangjobs-sandbox \
-		pyproject.toml -o requirements.lock
+RESOLVE = $(UV) pip compile --quiet --universal --python-version 3.11 --no-header --upgrade --all-extras \
+	--no-emit-package airflow-provider-gangjobs --no-emit-package gangjobs-sandbox pyproject.toml
+# Versions of the time of Airflow's last patch release. This release of pytest-asyncio is newer.
+RESOLVE_LANE = $(RESOLVE) --group test --no-annotate --exclude-newer-package pytest-asyncio=2026-06-20
+
+lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements.lock, and those of the lanes
+	$(RESOLVE) --group dev --generate-hashes -o requirements.lock
+	$(RESOLVE_LANE) --exclude-newer 2026-03-15 -o requirements/airflow-3.1.lock
+	$(RESOLVE_LANE) --exclude-newer 2026-06-20 -o requirements/airflow-3.2.lock
+	$(RESOLVE_LANE) --exclude-newer 2026-03-15 --resolution lowest-direct -o requirements/airflow-lowest.lock
 
 clean: down ## Remove all files that make has created
-	rm -rf $(VENV) .tools .demo .airflow .sandbox .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .lanes .tools .demo .airflow .sandbox .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache .coverage* build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .tools/bin/uv:
 	@echo "uv is not on PATH: installing it into .tools"
-	@$(PYTHON) -m venv .tools || { \
+	@$(HOST_PYTHON) -m venv .tools || { \
 		echo "Cannot create a virtual environment. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 $(SYNCED): requirements.lock pyproject.toml gangjobs_sandbox/pyproject.toml | $(UV)
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { \
-		echo "Python 3.11 to 3.14 is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.12 ..." >&2; \
+	@$(HOST_PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+		echo "Python 3.11 to 3.13 is needed, but $(HOST_PYTHON) is $$($(HOST_PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.12 ..." >&2; \
 		exit 1; }
-	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv --without-pip $(VENV); }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(HOST_PYTHON) -m venv --without-pip $(VENV); }
 	@echo "installing requirements.lock into $(VENV)"
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable gangjobs_sandbox

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,9 @@ from tests.cluster.controlplane.build import binary
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+
+    from airflow_provider_gangjobs.cluster.resources import Resource
 
 RELEASE = "1.36"
 REST_CPU = 0.25
@@ -130,15 +132,7 @@ def hollow_nodes(plane: ControlPlane, count: int, *, lasts_s: float = 0.0, logs:
     """
     kubeconfig = str(plane.folder / "admin.kubeconfig")
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.hollow_nodes",
-            kubeconfig,
-            str(count),
-            str(lasts_s),
-            *(["logs"] if logs else []),
-        ],
+        [sys.executable, "-m", "benchmarks.hollow_nodes", kubeconfig, str(count), str(lasts_s), *["logs"] * logs],
         cwd=ROOT,
         env=with_bytecode(os.environ),
         stdout=subprocess.PIPE,
@@ -180,31 +174,45 @@ async def run_all(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight:
             group.create_task(worker())
 
 
-async def write_gangs(client: Client, namespace: str, names: Iterable[str], *, pods: int = 1) -> dict[str, str]:
-    """Write running gangs, and return the uid of each Job by its name."""
+async def watched_objects(
+    client: Client, resource: Resource, namespace: str, since: str, **options: Any
+) -> AsyncIterator[Json]:
+    """Yield each object that is created or changed after the resource version `since`, without end."""
+    version = since
+    while True:
+        watch = client.watch(resource, namespace, resource_version=version, **options)
+        async with aclosing(watch):
+            async for lines in watch:
+                for event in map(json.loads, lines.splitlines()):
+                    if event["type"] in {"ADDED", "MODIFIED"}:
+                        version = event["object"]["metadata"]["resourceVersion"]
+                        yield event["object"]
+
+
+async def write_gangs(tenant: Tenant, names: Iterable[str]) -> dict[str, str]:
+    """Write running gangs of one pod, and return the uid of each Job by its name."""
     uids: dict[str, str] = {}
+    namespace = tenant.namespace
 
     async def write(name: str) -> None:
-        job = await client.create(JOBS, job_manifest(name, pods), namespace)
+        job = await client.create(JOBS, job_manifest(name, 1), namespace)
         uids[name] = job["metadata"]["uid"]
-        status = {"active": pods, "ready": pods, "startTime": now(), "uncountedTerminatedPods": {}}
+        status = {"active": 1, "ready": 1, "startTime": now(), "uncountedTerminatedPods": {}}
         await client.patch(JOBS, name, namespace, {"status": status}, subresource="status")
-        for index in range(pods):
-            pod = pod_manifest(job, index)
-            await client.create(PODS, pod, namespace)
-            await client.patch(PODS, pod["metadata"]["name"], namespace, running(), subresource="status")
+        await client.create(PODS, pod_manifest(job), namespace)
+        await client.patch(PODS, f"{name}-0", namespace, running(), subresource="status")
 
-    await run_all((lambda name=name: write(name)) for name in names)  # type: ignore[misc]
+    async with Client(admin_config(tenant.plane, namespace)) as client:
+        await run_all((lambda name=name: write(name)) for name in names)  # type: ignore[misc]
     return uids
 
 
-async def end_pods(client: Client, namespace: str, name: str, *, pods: int = 1) -> None:
-    """Write that the gang's pods have succeeded."""
-    for index in range(pods):
-        await client.patch(PODS, f"{name}-{index}", namespace, succeeded(), subresource="status")
+async def end_pod(client: Client, namespace: str, name: str) -> None:
+    """Write that the gang's pod has succeeded."""
+    await client.patch(PODS, f"{name}-0", namespace, succeeded(), subresource="status")
 
 
-async def complete(client: Client, namespace: str, name: str, *, pods: int = 1) -> None:
+async def complete(client: Client, namespace: str, name: str) -> None:
     """Write that the Job is complete, as the last write of the Job controller."""
     at = now()
     conditions = [
@@ -214,9 +222,9 @@ async def complete(client: Client, namespace: str, name: str, *, pods: int = 1) 
     status = {
         "active": 0,
         "ready": 0,
-        "succeeded": pods,
+        "succeeded": 1,
         "terminating": 0,
-        "completedIndexes": "0" if pods == 1 else f"0-{pods - 1}",
+        "completedIndexes": "0",
         "completionTime": at,
         "conditions": conditions,
     }
@@ -258,18 +266,18 @@ def _pod_spec() -> Json:
     return {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
 
 
-def pod_manifest(job: Json, index: int) -> Json:
-    """Return a pod as the Job controller creates it, already bound to a node."""
+def pod_manifest(job: Json) -> Json:
+    """Return the pod of a Job of one pod as the Job controller creates it, already bound to a node."""
     name, template = job["metadata"]["name"], job["spec"]["template"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
     meta = {
-        "name": f"{name}-{index}",
-        "labels": {**template["metadata"]["labels"], "batch.kubernetes.io/job-completion-index": str(index)},
-        "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+        "name": f"{name}-0",
+        "labels": {**template["metadata"]["labels"], "batch.kubernetes.io/job-completion-index": "0"},
+        "annotations": {"batch.kubernetes.io/job-completion-index": "0"},
         "finalizers": template["metadata"].get("finalizers", []),
         "ownerReferences": [owner],
     }
-    spec = {**_pod_spec(), "nodeName": f"hollow-{index % 10}"}
+    spec = {**_pod_spec(), "nodeName": "hollow-0"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 

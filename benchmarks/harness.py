@@ -7,13 +7,11 @@ machine is, and compared runs are interleaved.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 1000
@@ -61,21 +59,16 @@ def quantile(values: Sequence[float], share: float) -> float:
 def arguments(
     doc: str | None,
     *,
-    paths: Sequence[str] = (),
     choices: Mapping[str, Sequence[str]] = {},
     switches: Mapping[str, str] = {},
     **numbers: int,
 ) -> argparse.Namespace:
-    """Parse the command line: --quick, --out, and one option for each number, path, list of names, and switch."""
+    """Parse the command line: --quick, --out, and one option for each number, list of names, and switch."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller run, of a minute or less")
     parser.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
     for name, default in numbers.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"normally {default}")
-    for name in paths:
-        parser.add_argument(
-            f"--{name}", type=Path, help="a checkout of another commit, measured in turns with this one"
-        )
     for name, allowed in choices.items():
         parser.add_argument(f"--{name}", nargs="+", choices=allowed, default=list(allowed))
     for name, meaning in switches.items():
@@ -167,20 +160,6 @@ def _shown(value: object) -> str:
     )
 
 
-def run_module(module: str, *arguments: object) -> dict[str, Any]:
-    """Run a module in a new process, and return the last line that it prints, which is JSON.
-
-    Memory that another part of a benchmark has used and freed does not count in a new process.
-
-    Raises:
-        subprocess.CalledProcessError: the process failed.
-    """
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, env=with_bytecode(os.environ), check=True, stdout=subprocess.PIPE)
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
 def rss_mb(*, collect: bool = False) -> float:
     """Return the resident memory of this process, in MiB. With `collect`, collect garbage first."""
     if collect:
@@ -188,24 +167,18 @@ def rss_mb(*, collect: bool = False) -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def ticks(seconds: float) -> AsyncIterator[None]:
-    """Yield now, and then each time after `seconds`, without end."""
-    while True:
-        yield
-        await asyncio.sleep(seconds)
-
-
 def line_of(output: IO[str]) -> dict[str, Any]:
-    """Return the next line that a process under test prints, which is JSON.
+    """Return the next line of JSON that a process under test prints. Other lines, such as logs, are passed on.
 
     Raises:
         RuntimeError: The process has ended.
     """
-    line = output.readline()
-    if not line:
-        raise RuntimeError("the process under test has ended without a result, or ran into its time limit")
-    read: dict[str, Any] = json.loads(line)
-    return read
+    for line in output:
+        if line.startswith("{"):
+            read: dict[str, Any] = json.loads(line)
+            return read
+        print("  process under test:", line.rstrip(), file=sys.stderr)
+    raise RuntimeError("the process under test has ended without a result, or ran into its time limit")
 
 
 def with_bytecode(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +54,6 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class Stage(Enum):
-    """The stages of a pod, in their order."""
-
-    RUNNING = auto()
-    ENDED = auto()
-    DELETED = auto()
-
-
 class _Logs:
     """Logs that have the same two lines for every container. The lines begin with times, which the clients request."""
 
@@ -80,8 +71,11 @@ class HollowNodes:
     """How long each container runs, in seconds."""
     log_port: int | None = None
     """The port on which all nodes serve logs; `None` if they serve none."""
-    _known: dict[str, Stage] = field(default_factory=dict)
-    _work: asyncio.Queue[tuple[_Pod, Stage]] = field(default_factory=asyncio.Queue)
+    _seen: set[str] = field(default_factory=set)
+    """The pods that have been started."""
+    _ended: set[str] = field(default_factory=set)
+    """The pods that end or have ended, and are not removed yet."""
+    _writing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WRITERS))
 
     async def join(self) -> None:
         """Create the nodes, which are ready and have room."""
@@ -100,65 +94,50 @@ class HollowNodes:
     async def run(self) -> None:
         """Write the statuses of the pods until cancelled. Pods that no longer exist are ignored."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(WRITERS):
-                group.create_task(self._write())
-            group.create_task(self._watch())
+            events, pods = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod)
+            version = "0"
+            while True:
+                watch = self.client.watch(
+                    PODS, None, resource_version=version, field_selector="spec.nodeName!=", timeout_s=300
+                )
+                try:
+                    async with aclosing(watch):
+                        async for lines in watch:
+                            for event in events.decode_lines(lines):
+                                if event.type not in ("ADDED", "MODIFIED"):
+                                    continue
+                                pod = pods.decode(event.object)
+                                version = pod.metadata.resource_version
+                                self._handle(pod.metadata, group)
+                except ClusterError as error:
+                    # A busy server ends watches. The next watch shows the changes since then.
+                    version = "0" if isinstance(error, Gone) else version
 
-    async def _watch(self) -> None:
-        events, pods = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod)
-        version = "0"
-        while True:
-            watch = self.client.watch(
-                PODS, None, resource_version=version, field_selector="spec.nodeName!=", timeout_s=300
-            )
-            try:
-                async with aclosing(watch):
-                    async for lines in watch:
-                        for event in events.decode_lines(lines):
-                            if event.type not in ("ADDED", "MODIFIED"):
-                                continue
-                            pod = pods.decode(event.object)
-                            version = pod.metadata.resource_version
-                            self._handle(pod)
-            except ClusterError as error:
-                # A busy server ends watches. The next watch shows the changes since then.
-                version = "0" if isinstance(error, Gone) else version
+    def _handle(self, meta: _Meta, group: asyncio.TaskGroup) -> None:
+        if meta.uid not in self._seen:
+            self._seen.add(meta.uid)
+            group.create_task(self._run_pod(meta))
+        elif meta.deletion_timestamp is not None and meta.uid in self._ended:
+            self._ended.remove(meta.uid)
+            group.create_task(self._remove(meta))
 
-    def _handle(self, pod: _Pod) -> None:
-        meta = pod.metadata
-        if meta.uid not in self._known:
-            self._enqueue(pod, Stage.RUNNING)
-        elif meta.deletion_timestamp is not None and self._known[meta.uid] is Stage.ENDED:
-            self._enqueue(pod, Stage.DELETED)
+    async def _run_pod(self, meta: _Meta) -> None:
+        with suppress(NotFound):
+            await self._patch_status(meta, running())
+            await asyncio.sleep(self.lasts_s)
+            self._ended.add(meta.uid)
+            await self._patch_status(meta, succeeded(RESULT))
 
-    def _enqueue(self, pod: _Pod, stage: Stage) -> None:
-        self._known[pod.metadata.uid] = stage
-        self._work.put_nowait((pod, stage))
-
-    async def _write(self) -> None:
-        while True:
-            pod, stage = await self._work.get()
-            try:
-                await self._advance(pod, stage)
-            except NotFound:
-                continue
-            if stage is Stage.RUNNING:
-                asyncio.get_running_loop().call_later(self.lasts_s, self._enqueue, pod, Stage.ENDED)
-
-    async def _advance(self, pod: _Pod, stage: Stage) -> None:
-        meta = pod.metadata
-        match stage:
-            case Stage.RUNNING:
-                await self._patch_status(meta, running())
-            case Stage.ENDED:
-                await self._patch_status(meta, succeeded(RESULT))
-            case Stage.DELETED:
+    async def _remove(self, meta: _Meta) -> None:
+        with suppress(NotFound):
+            async with self._writing:
                 await self.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0)
 
     async def _patch_status(self, meta: _Meta, body: dict[str, Any]) -> None:
-        await self.client.patch(
-            PODS, meta.name, meta.namespace, body, subresource="status", response_format=ResponseFormat.METADATA
-        )
+        async with self._writing:
+            await self.client.patch(
+                PODS, meta.name, meta.namespace, body, subresource="status", response_format=ResponseFormat.METADATA
+            )
 
 
 async def main(kubeconfig: str, count: int, lasts_s: float, *, logs: bool) -> None:

@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_patch
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from benchmarks.api_server import watched_objects
 from benchmarks.harness import rss_mb
 from benchmarks.waiting import print_json
 
@@ -26,7 +27,6 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
     config = ClusterConfig.from_extras("naive", {"kube_config_path": kubeconfig})
     in_flight = asyncio.Semaphore(PATCHES_IN_FLIGHT_MAX)
     released: set[str] = set()
-    watches = 0
     async with Client(config) as client, asyncio.TaskGroup() as group:
 
         async def release(meta: dict[str, Any]) -> None:
@@ -39,31 +39,21 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
         version = listed["metadata"]["resourceVersion"]
         print_json(ready=True)
         cpu = time.process_time()
-        while len(released) < pods:
-            watches += 1
-            watch = client.watch(
-                PODS, namespace, resource_version=version, label_selector=f"gangjobs.airflow/gang={gang}"
-            )
-            async with aclosing(watch):
-                async for lines in watch:
-                    for pod in (json.loads(line)["object"] for line in lines.splitlines()):
-                        meta = pod["metadata"]
-                        version = meta["resourceVersion"]
-                        has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-                        if (
-                            has_ended
-                            and FINALIZER_HARVEST in meta.get("finalizers", ())
-                            and meta["uid"] not in released
-                        ):
-                            released.add(meta["uid"])
-                            group.create_task(release(meta))
-                    if len(released) == pods:
-                        break
+        watched = watched_objects(client, PODS, namespace, version, label_selector=f"gangjobs.airflow/gang={gang}")
+        async with aclosing(watched):
+            async for pod in watched:
+                meta = pod["metadata"]
+                has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+                is_held = FINALIZER_HARVEST in meta.get("finalizers", ())
+                if has_ended and is_held and meta["uid"] not in released:
+                    released.add(meta["uid"])
+                    group.create_task(release(meta))
+                if len(released) == pods:
+                    break
     print_json(
         cpu_s=time.process_time() - cpu,
         events={gang: (time.time(), "succeeded")},
         requests=sum(client.statistics().requests.values()),
-        watches=watches,
         rss_mb=round(rss_mb(collect=True), 1),
     )
 

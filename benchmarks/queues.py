@@ -15,10 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import NotFound
@@ -32,14 +29,13 @@ from benchmarks.api_server import (
     Json,
     admin_config,
     control_plane,
-    cpu_s,
     hollow_nodes,
     job_manifest,
-    requests_of,
     run_all,
+    watched_objects,
 )
-from benchmarks.harness import Report, arguments, line_of, log_progress, median
-from benchmarks.waiting_process import waiting_process
+from benchmarks.harness import Report, arguments, log_progress, median
+from benchmarks.waiting_process import IDLE_FIGURES, idle_figures, waiting_process
 from tests.queues.kueue.manager import running_kueue
 from tests.queues.tenants import kueue_tenant
 
@@ -126,49 +122,20 @@ async def _bound_s(
     return ended - began
 
 
-class _PodMeta(msgspec.Struct, gc=False):
-    uid: str
-
-
-class _PodSpec(msgspec.Struct, rename="camel", gc=False):
-    node_name: str = ""
-
-
-class _Pod(msgspec.Struct, gc=False):
-    metadata: _PodMeta
-    spec: _PodSpec
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
 async def _wait_until_bound(admin: Client, namespace: str, run: str, pods: int, opened: asyncio.Event) -> float:
-    """Return the time at which a watch has shown as many pods with a node.
-
-    The API server may end a watch at any time. The next watch begins with all pods that exist.
-    """
-    decoder, pod_decoder, bound = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod), set()
-    while True:
-        watch = admin.watch(
-            PODS,
-            namespace,
-            resource_version="0",
-            label_selector=f"{LABEL_RUN}={run}",
-            timeout_s=WITHIN_S,
-            on_open=opened.set,
-        )
-        async with aclosing(watch):
-            async for lines in watch:
-                for event in decoder.decode_lines(lines):
-                    if event.type not in {"ADDED", "MODIFIED"}:
-                        continue
-                    pod = pod_decoder.decode(event.object)
-                    if pod.spec.node_name:
-                        bound.add(pod.metadata.uid)
-                    if len(bound) >= pods:
-                        return time.perf_counter()
+    """Return the time at which a watch has shown as many pods with a node."""
+    bound: set[str] = set()
+    selector = f"{LABEL_RUN}={run}"
+    watched = watched_objects(
+        admin, PODS, namespace, "0", label_selector=selector, timeout_s=WITHIN_S, on_open=opened.set
+    )
+    async with aclosing(watched):
+        async for pod in watched:
+            if pod["spec"].get("nodeName"):
+                bound.add(pod["metadata"]["uid"])
+            if len(bound) >= pods:
+                break
+    return time.perf_counter()
 
 
 async def _by_hand(admin: Client, namespace: str, run: str, pods: int, queue: str | None) -> None:
@@ -231,20 +198,12 @@ def _measure_wait(kueue: Kueue, tenant: Tenant, queue: str | None, gangs: int, s
     if queue is not None:
         asyncio.run(_wait_until_judged(tenant, gangs))
     with waiting_process(tenant, "ours", uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
-        server = cpu_s(tenant.plane)
-        result = line_of(output)
-        server = cpu_s(tenant.plane) - server
-    minutes = result["took_s"] / 60
-    since, until = (datetime.fromisoformat(result[name]) for name in ("since", "until"))
+        result = idle_figures(tenant, output, gangs)
     return {
-        "cpu_s_per_min": round(result["cpu_s"] / minutes, 3),
-        "cpu_ms_per_gang_min": round(result["cpu_s"] / minutes / gangs * 1000, 3),
-        "requests_per_min": round(requests_of(tenant, since, until) / minutes, 1),
-        "watched_resources": len(result["statistics"]),
-        "kb_per_gang": result["kb_per_gang"],
+        **{name: round(result[name], 3) for name in IDLE_FIGURES},
+        "watched_resources": result["watched_resources"],
         "start_s": round(result["start"]["start_s"], 1),
         "start_cpu_s": round(result["start"]["start_cpu_s"], 2),
-        "server_cpu_s_per_min": round(server / minutes, 2),
     }
 
 

@@ -27,8 +27,6 @@ from benchmarks.harness import ROOT, Report, arguments, log_progress, median, wi
 from tests.cluster.node_pool import NodePool
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cluster.tenant import Tenant
 
 RELEASE: Final = "1.37"
@@ -37,19 +35,9 @@ CHILD: Final = ROOT / "benchmarks" / "task_process_child.py"
 SCRIPT: Final = 'echo rank $RANK begins; [ -z "$GANG_RESULT_PATH" ] || echo "{}" > "$GANG_RESULT_PATH"; echo ends'
 STEPS: Final = {
     "gangjobs": ("parse", "submit", "adopt", "resume"),
-    "before": ("parse", "submit", "adopt", "resume"),
     "cncf": ("parse", "submit", "resume"),
 }
 GOALS_CPU_S: Final = {"submit": 0.3, "resume": 0.2}
-DIGITS: Final = {
-    "process_cpu_s": 2,
-    "parse_cpu_s": 3,
-    "step_cpu_s": 3,
-    "wall_s": 2,
-    "peak_mb": 0,
-    "modules": 0,
-    "requests": 0,
-}
 AUDIT_DELAY_S: Final = 0.3
 """The API server writes its audit log a moment after the response."""
 
@@ -75,19 +63,14 @@ class ProcessRunner:
 
     tenant: Tenant
     environment: dict[str, str]
-    before: Path | None
-    """A checkout of another commit of the provider."""
 
     def run(self, who: str, step: str, task: dict[str, Any]) -> tuple[Measured, dict[str, Any]]:
         """Run one process of a task, and return its figures and the JSON that it printed."""
-        environment = dict(self.environment)
-        if who == "before":
-            environment["PYTHONPATH"] = str(self.before)
         operator = "peer" if who == "cncf" else "ours"
         since, began = datetime.now(UTC), time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-P", str(CHILD), operator, step, json.dumps(task)],
-            env=environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -148,12 +131,11 @@ def run_task(runner: ProcessRunner, who: str) -> dict[str, Measured]:
 
 def measure(runner: ProcessRunner, runs: int) -> dict[str, list[dict[str, Measured]]]:
     """Return the figures of each contender: for each run, the figures by step."""
-    contenders = ["gangjobs", "cncf", *(["before"] if runner.before else [])]
-    for who in contenders:  # The first processes compile modules.
+    for who in STEPS:  # The first processes compile modules.
         run_task(runner, who)
-    taken: dict[str, list[dict[str, Measured]]] = {who: [] for who in contenders}
+    taken: dict[str, list[dict[str, Measured]]] = {who: [] for who in STEPS}
     for run in range(runs):
-        for who in contenders:
+        for who in STEPS:
             log_progress(f"run {run + 1} of {runs}: {who}")
             taken[who].append(run_task(runner, who))
     return taken
@@ -169,9 +151,8 @@ def report_of(taken: dict[str, list[dict[str, Measured]]], runs: int) -> Report:
         row: dict[str, Any] = {}
         for step in STEPS[who]:
             results = [asdict(task[step]) for task in tasks]
-            for figure, digits in DIGITS.items():
-                row[f"{step}: {figure}"] = round(median(one[figure] for one in results), digits)
-            row[f"{step}: best_step_cpu_s"] = round(min(one["step_cpu_s"] for one in results), 3)
+            for figure in results[0]:
+                row[f"{step}: {figure}"] = round(median(one[figure] for one in results), 3)
         report.add(who=who, **row)
     goals = ", ".join(f"{step} {cpu_s} s" for step, cpu_s in GOALS_CPU_S.items())
     report.notes.append(f"Goals for step_cpu_s: {goals}.")
@@ -180,7 +161,7 @@ def report_of(taken: dict[str, list[dict[str, Measured]]], runs: int) -> Report:
 
 
 def main() -> None:
-    options = arguments(__doc__, paths=("before",), runs=RUNS)
+    options = arguments(__doc__, runs=RUNS)
     runs = options.runs or (3 if options.quick else RUNS)
     with (
         control_plane(RELEASE) as plane,
@@ -190,7 +171,7 @@ def main() -> None:
         allow_all(tenant)
         environment = with_bytecode(os.environ | airflow_environment(tenant))
         os.environ.update(environment)
-        taken = measure(ProcessRunner(tenant, environment, options.before), runs)
+        taken = measure(ProcessRunner(tenant, environment), runs)
     report_of(taken, runs).publish(options.out)
 
 

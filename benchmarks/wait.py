@@ -11,22 +11,17 @@ import asyncio
 import json
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.client import Client
 from benchmarks.api_server import (
-    admin_config,
     allow_all,
     api_server,
     cpu_s,
-    requests_of,
     tenant_of,
     write_gangs,
 )
-from benchmarks.harness import Report, arguments, line_of, log_progress, median, with_progress
-from benchmarks.waiting_process import waiting_process
+from benchmarks.harness import Report, arguments, log_progress, median, with_progress
+from benchmarks.waiting_process import IDLE_FIGURES, idle_figures, waiting_process
 
 if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
@@ -53,9 +48,9 @@ def main() -> None:
         written = {who: _write_gangs(plane, tenants, who, count) for who, count in counts.items()}
         runs: dict[str, list[dict[str, Any]]] = {who: [] for who in counts}
         for number in range(rounds):
-            for who, gangs_of in written.items():
+            for who, (tenant, uids) in written.items():
                 log_progress(f"round {number + 1} of {rounds}: {counts[who]:,} gangs wait, {who}")
-                runs[who].append(_measure(gangs_of, who, counts[who], seconds))
+                runs[who].append(_measure(tenant, uids, who, seconds))
         for who, results in runs.items():
             report.add(who=who, gangs=counts[who], **_medians(results))
     if peers:
@@ -78,47 +73,22 @@ def _medians(results: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class _WrittenGangs:
-    """The gangs in a namespace. No process changes them, so all rounds use the same gangs."""
-
-    tenant: Tenant
-    uids: dict[str, str]
-    """The uid of each Job, by its name."""
-
-
-def _write_gangs(plane: ControlPlane, tenants: ExitStack, who: str, count: int) -> _WrittenGangs:
+def _write_gangs(plane: ControlPlane, tenants: ExitStack, who: str, count: int) -> tuple[Tenant, dict[str, str]]:
+    """Return the namespace of the gangs, which all rounds use, and the uid of each Job by its name."""
     tenant = tenants.enter_context(tenant_of(plane, f"wait-{who}"))
     if who == "peer":
         allow_all(tenant)
-    return _WrittenGangs(tenant, asyncio.run(_write(tenant, count)))
-
-
-def _measure(gangs: _WrittenGangs, who: str, count: int, seconds: int) -> dict[str, Any]:
-    with waiting_process(gangs.tenant, who, gangs.uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
-        server = cpu_s(gangs.tenant.plane)
-        result = line_of(output)
-        server = cpu_s(gangs.tenant.plane) - server
-    return _row(result, gangs.tenant, count, server)
-
-
-async def _write(tenant: Tenant, count: int) -> dict[str, str]:
     names = [f"gang-{number}" for number in range(count)]
-    async with Client(admin_config(tenant.plane, tenant.namespace)) as client:
-        return await write_gangs(client, tenant.namespace, with_progress(names, "written"))
+    return tenant, asyncio.run(write_gangs(tenant, with_progress(names, "written")))
 
 
-def _row(result: dict[str, Any], tenant: Tenant, count: int, server_s: float) -> dict[str, Any]:
-    minutes = result["took_s"] / 60
-    since, until = (datetime.fromisoformat(result[name]) for name in ("since", "until"))
+def _measure(tenant: Tenant, uids: dict[str, str], who: str, seconds: int) -> dict[str, Any]:
+    with waiting_process(tenant, who, uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
+        result = idle_figures(tenant, output, len(uids))
     print(json.dumps(result), file=sys.stderr)
     steady, start = result["steady"], result["start"]
     return {
-        "cpu_s_per_min": result["cpu_s"] / minutes,
-        "cpu_ms_per_gang_min": result["cpu_s"] / minutes / count * 1000,
-        "requests_per_min": requests_of(tenant, since, until) / minutes,
-        "kb_per_gang": result["kb_per_gang"],
-        "rss_mb": result["rss_mb"],
+        **{name: result[name] for name in (*IDLE_FIGURES, "rss_mb")},
         "longest_block_ms": steady["longest_callback_ms"],
         "longest_gc_ms": steady["longest_gc_ms"],
         "first_gang_longest_block_ms": result["first"]["longest_callback_ms"],
@@ -127,8 +97,6 @@ def _row(result: dict[str, Any], tenant: Tenant, count: int, server_s: float) ->
         "start_longest_block_ms": start["longest_callback_ms"],
         "start_longest_gc_ms": start["longest_gc_ms"],
         "start_full_gcs": start["full_gcs"],
-        "start_lag_max_ms": start["lag_max_ms"],
-        "server_cpu_s_per_min": server_s / minutes,
     }
 
 

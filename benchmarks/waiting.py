@@ -1,11 +1,10 @@
 """The process under test: it runs a number of triggers of one provider as a triggerer runs them.
 
-`python -m benchmarks.waiting ours|plain-reads|peer GANGS.json idle|events|cpu SECONDS START_LIMIT`. `plain-reads` is
-`ours`, but reads each event of a watch at once and not in batches. The process prints one JSON object in each line:
-`ready` when all triggers wait, and the figures at the end. `idle` measures triggers that wait for SECONDS, and `events`
-measures them until all have ended. `cpu` is `events` without the measurement of the event loop, which adds a fifth to
-the CPU time. If BENCH_PROFILE is set, the process writes a profile of the measured time to this path. The process ends
-itself if the triggers do not wait within START_LIMIT seconds, or take longer than SECONDS.
+`python -m benchmarks.waiting ours|peer GANGS.json idle|events|cpu SECONDS START_LIMIT`. The process prints one JSON
+object in each line: `ready` when all triggers wait, and the figures at the end. `idle` measures triggers that wait for
+SECONDS, and `events` measures them until all have ended. `cpu` is `events` without the measurement of the event loop,
+which adds a fifth to the CPU time. The process ends itself if the triggers do not wait within START_LIMIT seconds, or
+take longer than SECONDS.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager
-from cProfile import Profile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +25,7 @@ from benchmarks.harness import rss_mb
 from benchmarks.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from airflow.triggers.base import BaseTrigger
 
@@ -59,16 +56,7 @@ def peer(name: str, uid: str, namespace: str) -> BaseTrigger:
     )
 
 
-KINDS: dict[str, Callable[[str, str, str], BaseTrigger]] = {"ours": ours, "plain-reads": ours, "peer": peer}
-
-
-def read_plainly() -> None:
-    """Let the informers of this event loop read each chunk of a watch as it arrives."""
-    from airflow_provider_gangjobs.cluster.informer.factory import InformerFactory
-    from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
-    from benchmarks.plain_reads import informers_without_batches
-
-    set_loop_local(InformerFactory, informers_without_batches())
+KINDS: dict[str, Callable[[str, str, str], BaseTrigger]] = {"ours": ours, "peer": peer}
 
 
 class Waits:
@@ -134,26 +122,9 @@ async def skip_measurement(watch: LoopWatch) -> None:
     watch.take()
 
 
-@contextmanager
-def profiled(path: str | None) -> Iterator[None]:
-    """Profile the block, and write the profile to the path, if there is one."""
-    if path is None:
-        yield
-        return
-    profile = Profile()
-    profile.enable()
-    try:
-        yield
-    finally:
-        profile.disable()
-        profile.dump_stats(path)
-
-
 async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> None:
     """Run the triggers of all gangs, and print the figures. The process ends with this function."""
     KINDS[who]("", "", "")  # A triggerer has loaded Airflow and the module of the trigger before it runs a trigger.
-    if who == "plain-reads":
-        read_plainly()
     watch = LoopWatch()
     if mode != "cpu":
         watch.install()
@@ -165,9 +136,8 @@ async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> No
     await skip_measurement(watch)
     if mode != "events":
         ticking.cancel()  # The timer costs more CPU than a thousand gangs.
-    with profiled(os.environ.get("BENCH_PROFILE")):
-        since, cpu, began = datetime.now(UTC), time.process_time(), time.monotonic()
-        await (waits.stay(seconds) if mode == "idle" else waits.finish(seconds))
+    since, cpu, began = datetime.now(UTC), time.process_time(), time.monotonic()
+    await (waits.stay(seconds) if mode == "idle" else waits.finish(seconds))
     print_json(
         cpu_s=time.process_time() - cpu,
         took_s=time.monotonic() - began,
@@ -177,9 +147,7 @@ async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> No
         until=datetime.now(UTC).isoformat(),
         rss_mb=round(rss_mb(collect=True), 1),
         events=waits.events,
-        statistics=statistics(who),
-        requests=requests(who),
-        watches=sum(one["watches"] for one in statistics(who).values()),
+        **provider_figures(who),
     )
     os._exit(0)  # The end of the triggers that still wait is not measured.
 
@@ -201,31 +169,16 @@ async def wait_until_settled(who: str) -> None:
             break
 
 
-def statistics(who: str) -> dict[str, Any]:
-    """Return the statistics of the informers by resource. The peer has none."""
+def provider_figures(who: str) -> dict[str, int]:
+    """Return what the provider has counted. The peer counts nothing."""
     if who == "peer":
         return {}
     from airflow_provider_gangjobs.cluster.informer import informers
 
     return {
-        name.partition(": ")[2]: {
-            "objects": one.objects,
-            "subscriptions": one.subscriptions,
-            "lists": one.lists,
-            "watches": one.watches_opened,
-            "events": one.events,
-        }
-        for name, one in informers().statistics().items()
+        "watched_resources": len(informers().statistics()),
+        "requests": sum(sum(client.requests.values()) for client in informers().client_statistics().values()),
     }
-
-
-def requests(who: str) -> int:
-    """Return the number of requests that the provider has counted. The peer counts none, so the result is 0."""
-    if who == "peer":
-        return 0
-    from airflow_provider_gangjobs.cluster.informer import informers
-
-    return sum(sum(client.requests.values()) for client in informers().client_statistics().values())
 
 
 def print_json(**line: Any) -> None:

@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from datetime import datetime
+from typing import IO, TYPE_CHECKING, Any
 
-from benchmarks.api_server import airflow_environment
+from benchmarks.api_server import airflow_environment, cpu_s, requests_of
 from benchmarks.harness import ROOT, line_of, log_progress, with_bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.tenant import Tenant
+
+IDLE_FIGURES = ("cpu_s_per_min", "cpu_ms_per_gang_min", "requests_per_min", "kb_per_gang", "server_cpu_s_per_min")
 
 
 @contextmanager
@@ -31,15 +34,24 @@ def waiting_process(
     :param mode: What is measured: `idle`, `events` or `cpu`, as `benchmarks.waiting` describes.
     :param seconds: How long the triggers wait with `idle`, and may take otherwise.
     :param start_limit_s: How long the process may take until all triggers wait.
-
-    Raises:
-        RuntimeError: the process ended before all triggers waited.
     """
     path = tenant.plane.folder / f"{tenant.namespace}.json"
     path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
-    arguments = [who, str(path), mode, str(seconds), str(start_limit_s)]
+    arguments = (who, path, mode, seconds, start_limit_s)
+    with process_under_test(tenant, "benchmarks.waiting", *arguments) as output:
+        log_progress("all wait")
+        yield output
+
+
+@contextmanager
+def process_under_test(tenant: Tenant, module: str, *arguments: object) -> Iterator[IO[str]]:
+    """Run a module with the connection of the tenant during the block, which begins when the process says `ready`.
+
+    Raises:
+        RuntimeError: the process ended before it was ready.
+    """
     with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.waiting", *arguments],
+        [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
         env=with_bytecode(os.environ | airflow_environment(tenant)),
         stdout=subprocess.PIPE,
@@ -48,7 +60,21 @@ def waiting_process(
         assert process.stdout is not None
         try:
             line_of(process.stdout)
-            log_progress("all wait")
             yield process.stdout
         finally:
             process.kill()
+
+
+def idle_figures(tenant: Tenant, output: IO[str], gangs: int) -> dict[str, Any]:
+    """Wait for the figures of a process whose mode is `idle`, and return them with `IDLE_FIGURES`."""
+    server = cpu_s(tenant.plane)
+    result = line_of(output)
+    server = cpu_s(tenant.plane) - server
+    minutes = result["took_s"] / 60
+    since, until = (datetime.fromisoformat(result[name]) for name in ("since", "until"))
+    return result | {
+        "cpu_s_per_min": result["cpu_s"] / minutes,
+        "cpu_ms_per_gang_min": result["cpu_s"] / minutes / gangs * 1000,
+        "requests_per_min": requests_of(tenant, since, until) / minutes,
+        "server_cpu_s_per_min": server / minutes,
+    }

@@ -3,6 +3,7 @@
     python -m tests.tiers all          every test of the repository
     python -m tests.tiers ci           what continuous integration adds to `make test`
     python -m tests.tiers postgres ui  the tiers of these names
+    python -m tests.tiers lane-3.1-3.11    the lane of this Airflow and this Python (tests/lanes.py)
 
 Each tier is a process of pytest. Most tests wait, so as many tiers run at a time as two cores can take (`Tier.load`).
 The output of a tier goes to a file in a temporary folder, and the end of that file is printed if the tier fails. The
@@ -22,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
+
+from tests.lanes import LANES, OLDEST, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,6 +66,7 @@ class Tier:
         arguments: the arguments of pytest.
         environment: variables that are set in addition.
         requires: programs that build or install what the tests need: a module and its arguments.
+        python: the interpreter that runs the tests.
         load: how busy the tier keeps the cores, in per cent of one core: its CPU minutes by its minutes.
     """
 
@@ -70,6 +74,7 @@ class Tier:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
+    python: Path = Path(sys.executable)
     load: int = 100
 
 
@@ -77,6 +82,21 @@ def _kubelet(name: str, target: str) -> Tier:
     """Return the tier of one kubelet. Each worker of pytest-xdist has a control plane and a node."""
     arguments = ("tests/kubelet", REPEATABLE, *_spread(2, "load"))
     return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS, LAUNCHERS), load=60)
+
+
+def _lane(lane: Lane, *tests: str) -> Tier:
+    """Return the tier of a lane, which runs these tests, and the demo."""
+    demo = "tests/airflow/test_demo.py::test_model_is_trained_by_a_gang"
+    return Tier(
+        lane.name,
+        (*tests, demo, "-m", "not slow", "--hypothesis-profile=quick", *_spread(4, "worksteal")),
+        requires=(f"tests.lanes {lane.airflow} {lane.python}",),
+        python=lane.interpreter,
+    )
+
+
+def _whole_lane(lane: Lane) -> Tier:
+    return _lane(lane, "tests/unit", "tests/provider", "tests/plugins")
 
 
 # The tier that works longest begins first, beside tiers that wait, because its tests are those that need the processors
@@ -130,6 +150,7 @@ ALL = (
         load=100,
     ),
     Tier("launchers", ("tests/launchers", *_spread(2, "loadfile")), requires=(LAUNCHERS,), load=60),
+    *map(_whole_lane, LANES),
 )
 
 CI = (
@@ -142,11 +163,13 @@ CI = (
     Tier("postgres-kill", ("tests/airflow/postgres", "-m", "representative"), requires=(POSTGRES,)),
     Tier("ui-tab", ("tests/airflow/ui", "-m", "representative"), requires=(BROWSER,)),
     Tier("dialects", ("tests/cluster", "-m", "representative"), requires=(CONTROL_PLANES,)),
+    # The rules of tests/unit do not depend on Airflow.
+    _lane(OLDEST, "tests/provider", "tests/plugins"),
 )
 
 KUBELET_TIERS = (_kubelet("kubelet", "real-1.37"), _kubelet("kubelet-1.36", "real-1.36"))
 
-GROUPS = {"all": ALL, "ci": CI, "kubelets": KUBELET_TIERS}
+GROUPS = {"all": ALL, "ci": CI, "kubelets": KUBELET_TIERS, "lanes": tuple(map(_whole_lane, LANES))}
 
 
 @dataclass(frozen=True)
@@ -173,7 +196,7 @@ def run(tier: Tier, folder: Path) -> Result:
     """Run one tier; its output and its report are in `folder` afterwards."""
     report, output = folder / f"{tier.name}.xml", folder / f"{tier.name}.log"
     command = (
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *(str(tier.python), "-m", "pytest", "-q", "-p", "no:cacheprovider"),
         *(f"--junitxml={report}", *tier.arguments),
     )
     storage = {"HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis")}
@@ -263,7 +286,8 @@ def selected(names: Sequence[str]) -> list[Tier]:
     Raises:
         SystemExit: there is no such tier.
     """
-    by_name = {tier.name: (tier,) for group in GROUPS.values() for tier in group} | GROUPS
+    by_name = {tier.name: (tier,) for group in reversed(GROUPS.values()) for tier in group} | GROUPS
+    by_name |= {name: (_whole_lane(Lane.named(name)),) for name in names if name.startswith("lane-")}
     for name in names:
         if name not in by_name:
             raise SystemExit(f"there is no tier {name}; known: {', '.join(by_name)}")

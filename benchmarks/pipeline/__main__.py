@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.api_server import clear
 from benchmarks.harness import Report, arguments, log_progress, median
 from benchmarks.pipeline.deployment import running
-from benchmarks.pipeline.run import Run, measure
+from benchmarks.pipeline.run import measure
 from benchmarks.pipeline.sizes import PODS_RUN_S, TASK_PROCESSES_PER_GANG, WARM_UP, WARM_UP_GANGS
 
 if TYPE_CHECKING:
@@ -31,18 +30,15 @@ OPERATOR: Final = "gang_job_operator"
 DECORATOR: Final = "gang_job_decorator"
 PEER: Final = "kubernetes_job_operator"
 EMPTY: Final = "empty"
-DEFERRED: Final = "deferred"
-VARIANTS: Final = (OPERATOR, DECORATOR, PEER, EMPTY, DEFERRED)
+VARIANTS: Final = (OPERATOR, DECORATOR, PEER, EMPTY)
 """DAG ids."""
 TITLES: Final = {
     OPERATOR: "GangJobOperator",
     DECORATOR: "@task.gang_job",
     PEER: "KubernetesJobOperator",
     EMPTY: "empty tasks",
-    DEFERRED: "tasks that only defer",
 }
 OURS: Final = (OPERATOR, DECORATOR)
-IDLE_S: Final = 20.0
 GOALS: Final = (("cpu_s", 1 / 4), ("wall_s", 1 / 3))
 """The figures of the provider, as fractions of the figures of the peer at most."""
 
@@ -51,17 +47,15 @@ GOALS: Final = (("cpu_s", 1 / 4), ("wall_s", 1 / 3))
 class _Measured:
     """The runs so far: for each round, the runs by variant."""
 
-    rounds: list[dict[str, Run]] = field(default_factory=list)
-    idle_cpu_s: dict[str, float] = field(default_factory=dict)
-    """CPU seconds for each minute without a DAG run, by kind of process."""
+    rounds: list[dict[str, dict[str, float]]] = field(default_factory=list)
 
-    def of(self, variant: str) -> list[Run]:
+    def of(self, variant: str) -> list[dict[str, float]]:
         return [runs[variant] for runs in self.rounds if variant in runs]
 
     def ratio(self, variant: str, other: str, figure: str) -> float | None:
         """Return the median of the ratios of two variants within a round; `None` if no round has both."""
         pairs = (runs for runs in self.rounds if variant in runs and other in runs)
-        ratios = [runs[variant].figures[figure] / runs[other].figures[figure] for runs in pairs]
+        ratios = [runs[variant][figure] / runs[other][figure] for runs in pairs]
         return round(median(ratios), 3) if ratios else None
 
 
@@ -76,9 +70,7 @@ def main() -> None:
     )
     gangs = options.gangs or (20 if options.quick else 200)
     rounds = options.rounds or (1 if options.quick else 3)
-    report = Report(
-        "pipeline", "the rows `empty tasks` and `tasks that only defer`: as many task processes, without work"
-    )
+    report = Report("pipeline", "the row `empty tasks`: as many task processes, without work")
     measured = _Measured()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with running(gangs, options.parallelism or 8, preload=options.preload) as deployment:
@@ -96,23 +88,14 @@ def _measure(deployment: Deployment, measured: _Measured, variants: list[str], g
         log_progress(f"warm up: {TITLES[variant]}")
         measure(deployment, f"{variant}_{WARM_UP}", WARM_UP_GANGS)
     clear(deployment.tenant)
-    measured.idle_cpu_s = _idle(deployment)
     for number in range(rounds):
         measured.rounds.append({})
         first = number % len(variants)
         for variant in variants[first:] + variants[:first]:
             log_progress(f"round {number + 1} of {rounds}: {gangs} gangs, {TITLES[variant]}")
             run = measured.rounds[-1][variant] = measure(deployment, variant, gangs)
-            print(number + 1, variant, json.dumps(_rounded(run.figures)), file=sys.stderr, flush=True)
+            print(number + 1, variant, json.dumps(_rounded(run)), file=sys.stderr, flush=True)
             clear(deployment.tenant)
-
-
-def _idle(deployment: Deployment) -> dict[str, float]:
-    log_progress("idle")
-    before = deployment.processes.cpu_s()
-    time.sleep(IDLE_S)
-    after = deployment.processes.cpu_s()
-    return {kind: (after[kind] - before.get(kind, 0.0)) * 60 / IDLE_S for kind in sorted(after)}
 
 
 def _summarize(report: Report, measured: _Measured, gangs: int) -> None:
@@ -127,21 +110,15 @@ def _summarize(report: Report, measured: _Measured, gangs: int) -> None:
                     f"{figure}_times_{name}": measured.ratio(variant, other, figure) for figure in ("cpu_s", "wall_s")
                 }
         report.add(who=TITLES[variant], gangs=gangs, rounds=len(runs), **row)
-        for what, requests in (
-            ("the Kubernetes API server", runs[-1].kubernetes_requests),
-            ("Airflow", runs[-1].airflow_requests),
-        ):
-            listed = ", ".join(f"{number:g} {request}" for request, number in requests.items())
-            report.notes.append(f"{TITLES[variant]}, requests to {what} for each gang: {listed or 'none'}")
     for variant in OURS:
         report.notes += _goals(measured, variant)
-    report.notes += _conditions(measured, gangs)
+    report.notes += _conditions(gangs)
 
 
-def _medians(runs: list[Run]) -> dict[str, float]:
+def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     for run in runs:
-        for name, value in run.figures.items():
+        for name, value in run.items():
             values[name].append(value)
     return {name: median(seen) for name, seen in values.items()}
 
@@ -156,12 +133,10 @@ def _goals(measured: _Measured, variant: str) -> list[str]:
     return notes
 
 
-def _conditions(measured: _Measured, gangs: int) -> list[str]:
-    idle = ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in measured.idle_cpu_s.items())
+def _conditions(gangs: int) -> list[str]:
     return [
         f"There are {gangs * TASK_PROCESSES_PER_GANG} empty tasks, as many as a run of gangs starts task processes.",
         f"Pods run for {PODS_RUN_S:g} s. Both providers read the logs of both pods.",
-        f"CPU seconds a minute without a run: {idle or 'not measured'}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""CPU seconds by kind of process, and the memory of task processes, as Linux counts them in /proc.
+"""CPU seconds by kind of process, as Linux counts them in /proc.
 
 A process that has ended is counted by its parent, because every parent here waits for its children: the LocalExecutor's
 workers for task processes, the DAG processor for its parsers, PostgreSQL for its sessions. So the CPU of a kind is the
@@ -8,10 +8,9 @@ CPU of its live processes and of their children that ended, and no short-lived p
 from __future__ import annotations
 
 import os
-import threading
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -25,7 +24,6 @@ SUPERVISORS: Final = "supervisors"
 SCHEDULER: Final = "scheduler"
 BENCHMARK: Final = "benchmark"
 WORKER_TITLE: Final = "airflow worker"
-SAMPLE_S: Final = 0.1
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,19 +44,6 @@ def process_stats() -> dict[int, ProcessStat]:
         with suppress(OSError):
             found[pid] = _stat(pid)
     return found
-
-
-def machine_cpu_s() -> float:
-    """Return the CPU seconds of the control group of this process, or of the machine if the process is in no group."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "cpuacct" and path != "/":
-            return int(Path(f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage").read_text()) / 1e9
-        if not controllers and (used := Path(f"/sys/fs/cgroup{path}/cpu.stat")).exists():
-            return int(used.read_text().split()[1]) / 1e6
-    fields = Path("/proc/stat").read_text().splitlines()[0].split()
-    user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in fields[1:8])
-    return (user + nice + system + irq + softirq) / _TICKS
 
 
 @dataclass(frozen=True)
@@ -109,51 +94,6 @@ def _ancestors(pid: int, stats: Mapping[int, ProcessStat]) -> Iterator[int]:
         yield pid
 
 
-@dataclass
-class TaskMemory:
-    """Samples the task processes while the block runs: the largest resident set of each, in MB.
-
-    A task process is forked from the process of the LocalExecutor and shares memory with it, so the resident set of a
-    task that does nothing is the base to compare with.
-    """
-
-    workers: frozenset[int]
-    peaks_mb: list[float] = field(default_factory=list)
-    """One for each process that has ended."""
-    _live: dict[int, float] = field(default_factory=dict)
-    _others: set[int] = field(default_factory=set)
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    def __enter__(self) -> Self:
-        self._others = set(_pids())
-        self._thread = threading.Thread(target=self._run, name="task-memory", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.peaks_mb += [peak for peak in self._live.values() if peak]
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_S):
-            self._sample()
-
-    def _sample(self) -> None:
-        now = set(_pids())
-        for pid in now - self._others - self._live.keys():
-            with suppress(OSError):
-                if _stat(pid).parent in self.workers:
-                    self._live[pid] = 0.0
-                else:
-                    self._others.add(pid)
-        self._others &= now
-        for pid in self._live.keys() - now:
-            self.peaks_mb.append(self._live.pop(pid))
-        for pid, peak in self._live.items():
-            self._live[pid] = max(peak, _peak_mb(pid))
-
-
 def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
@@ -168,12 +108,3 @@ def _title(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     return ""
-
-
-def _peak_mb(pid: int) -> float:
-    """Return the largest resident set so far, in MiB; 0 for a process that has just ended."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    return 0.0

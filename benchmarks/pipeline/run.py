@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from benchmarks.harness import median, quantile
+from benchmarks.harness import quantile
 from benchmarks.pipeline.deployment import NODES_KIND
-from benchmarks.pipeline.processes import BENCHMARK, TaskMemory, machine_cpu_s
+from benchmarks.pipeline.processes import BENCHMARK
 from benchmarks.pipeline.sizes import TASK_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.pipeline.deployment import Deployment
@@ -27,7 +26,7 @@ NOT_MEASURED: Final = (NODES_KIND, BENCHMARK)
 """Kinds of process that belong to the measurement and not to what is measured."""
 INDEX_OF_JOB: Final = re.compile(r"\bg-(\d+)-")
 """All variants name their Jobs after the map index of the task."""
-ACCESS: Final = re.compile(rb"request finished.*?\bpath=(\S+)")
+ACCESS: Final = re.compile(rb"request finished.*?\bpath=\S*/execution/")
 CONTROLLERS: Final = "admin"
 """The account of the control plane's own components."""
 
@@ -37,29 +36,17 @@ class _Mark:
     """The counters at one moment."""
 
     cpu_s: dict[str, float]
-    machine_s: float
     access_bytes: int
     audit_bytes: int
 
     @classmethod
     def of(cls, deployment: Deployment) -> _Mark:
         sizes = (path.stat().st_size for path in (deployment.access_log, deployment.plane.audit_log))
-        return cls(deployment.processes.cpu_s(), machine_cpu_s(), *sizes)
+        return cls(deployment.processes.cpu_s(), *sizes)
 
 
-@dataclass(frozen=True)
-class Run:
-    """The figures of one run."""
-
-    figures: dict[str, float]
-    kubernetes_requests: dict[str, float]
-    """Requests of Airflow's processes to the Kubernetes API server for each gang, by verb and resource."""
-    airflow_requests: dict[str, float]
-    """Requests to Airflow's API server for each gang, by path."""
-
-
-def measure(deployment: Deployment, dag_id: str, gangs: int) -> Run:
-    """Run the DAG once.
+def measure(deployment: Deployment, dag_id: str, gangs: int) -> dict[str, float]:
+    """Run the DAG once, and return the figures of the run.
 
     Raises:
         RuntimeError: the run failed, with the log of one failed task.
@@ -67,23 +54,16 @@ def measure(deployment: Deployment, dag_id: str, gangs: int) -> Run:
     """
     run_id = f"benchmark-{secrets.token_hex(4)}"
     before = _Mark.of(deployment)
-    with TaskMemory(deployment.processes.workers) as memory:
-        deployment.airflow.api.trigger(dag_id, run_id)
-        wall_s = _wait(deployment, dag_id, run_id)
+    deployment.airflow.api.trigger(dag_id, run_id)
+    wall_s = _wait(deployment, dag_id, run_id)
     after = _Mark.of(deployment)
-    kubernetes = _kubernetes_requests(deployment, before)
-    airflow = _airflow_requests(deployment.access_log, before.access_bytes)
-    figures = {
+    return {
         "wall_s": wall_s,
         **_cpu(before, after, gangs),
-        "task_peak_mb": median(memory.peaks_mb),
-        "task_peak_mb_max": max(memory.peaks_mb),
-        "task_processes": float(len(memory.peaks_mb)),
-        "airflow_requests_per_gang": airflow.total() / gangs,
-        "kubernetes_requests_per_gang": kubernetes.total() / gangs,
+        "airflow_requests_per_gang": _airflow_requests(deployment.access_log, before.access_bytes) / gangs,
+        "kubernetes_requests_per_gang": _kubernetes_requests(deployment, before) / gangs,
         **_latencies(deployment, before, dag_id, run_id),
     }
-    return Run(figures, _each(kubernetes, gangs), _each(airflow, gangs))
 
 
 def _wait(deployment: Deployment, dag_id: str, run_id: str) -> float:
@@ -113,42 +93,20 @@ def _cpu(before: _Mark, after: _Mark, gangs: int) -> dict[str, float]:
         "cpu_s": total,
         "cpu_s_per_gang": total / gangs,
         **{f"cpu_s_{kind}": seconds for kind, seconds in sorted(used.items())},
-        "cpu_counted_share": sum(used.values()) / (after.machine_s - before.machine_s),
     }
 
 
-def _kubernetes_requests(deployment: Deployment, before: _Mark) -> Counter[str]:
-    return Counter(
-        _request(event)
-        for event in deployment.plane.audited(from_byte=before.audit_bytes)
-        if event["user"]["username"] == deployment.tenant.user
-    )
+def _kubernetes_requests(deployment: Deployment, before: _Mark) -> int:
+    """Return the number of requests of Airflow's processes to the Kubernetes API server."""
+    events = deployment.plane.audited(from_byte=before.audit_bytes)
+    return sum(event["user"]["username"] == deployment.tenant.user for event in events)
 
 
-def _request(event: Mapping[str, Any]) -> str:
-    """Return verb and resource, such as `create jobs` or `get pods/log`."""
-    of = event.get("objectRef", {})
-    resource = "/".join(
-        filter(None, (of.get("resource", event["requestURI"].partition("?")[0]), of.get("subresource")))
-    )
-    return f"{event['verb']} {resource}"
-
-
-def _airflow_requests(log: Path, from_byte: int) -> Counter[str]:
+def _airflow_requests(log: Path, from_byte: int) -> int:
+    """Return the number of requests of task processes to Airflow's API server."""
     with log.open("rb") as file:
         file.seek(from_byte)
-        paths = (found[1].decode() for line in file if (found := ACCESS.search(line)))
-        return Counter(_without_ids(path) for path in paths if "/execution/" in path)
-
-
-def _without_ids(path: str) -> str:
-    """Return the path without its ids and names."""
-    parts = path.partition("/execution/")[2].split("/")
-    return "/".join(part for part in parts if not re.search(r"\d", part))[:60]
-
-
-def _each(counts: Counter[str], gangs: int) -> dict[str, float]:
-    return {what: round(number / gangs, 2) for what, number in counts.most_common()}
+        return sum(ACCESS.search(line) is not None for line in file)
 
 
 def _latencies(deployment: Deployment, before: _Mark, dag_id: str, run_id: str) -> dict[str, float]:

@@ -22,7 +22,7 @@ def test_control_plane_that_was_not_built_names_the_command_that_builds_it(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("benchmark", ["submit", "queues"])
+@pytest.mark.parametrize("benchmark", ["wait", "queues"])
 def test_benchmark_without_a_control_plane_names_the_command_that_builds_it(benchmark: str, tmp_path: Path) -> None:
     environment = {**os.environ, "GANGJOBS_KUBE_ASSETS": str(tmp_path)}
     command = [sys.executable, "-m", f"benchmarks.{benchmark}"]

@@ -1,0 +1,175 @@
+"""Check and build a release of both distributions, and try what was built. Nothing is uploaded.
+
+    make release VERSION=0.1.0
+
+1. The version, the tag of this commit, and the top entry of CHANGELOG.md are the same.
+2. The sdists and the wheels of both distributions are built into dist/. Each wheel is built from its unpacked sdist.
+3. The wheels are installed into new environments: the provider beside Airflow, and the sandbox alone.
+4. The quick tests run from the unpacked sdist of the provider.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+DIST = PROJECT / "dist"
+PACKAGES = {"airflow_provider_gangjobs": PROJECT, "gangjobs_sandbox": PROJECT / "gangjobs_sandbox"}
+"""Where each distribution is built, by the name of its package, which is also how its files are named."""
+VERSION_LINE = re.compile(r'^__version__ = "([^"]+)"$', flags=re.MULTILINE)
+ENTRY = re.compile(r"^## \[([^\]]+)\]", flags=re.MULTILINE)
+QUICK_TESTS = ("tests/unit", "tests/provider/test_operator_run.py")
+
+
+class ReleaseError(Exception):
+    """The release cannot be made. The message says what to do."""
+
+
+def main(version: str) -> None:
+    try:
+        check(PROJECT, version)
+        with tempfile.TemporaryDirectory(prefix="release-") as folder:
+            sources = build(Path(folder))
+            try_provider(Path(folder))
+            try_sandbox(Path(folder))
+            run_tests(Path(folder), sources)
+    except ReleaseError as error:
+        sys.exit(f"release: {error}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"release: failed with exit code {error.returncode}: {' '.join(map(str, error.cmd))}")
+    files = "\n".join(f"  {path.relative_to(PROJECT)}" for path in sorted(DIST.iterdir()))
+    print(f"{version} can be uploaded:\n{files}")
+
+
+# -- the version -----------------------------------------------------------------------------------------------------
+
+
+def check(project: Path, version: str) -> None:
+    """Check that all places name this version, and that the commit is the tagged one, without changes.
+
+    Raises:
+        ReleaseError: one of them does not.
+    """
+    for package in PACKAGES:
+        (found,) = VERSION_LINE.findall((project / package / "__init__.py").read_text())
+        if found != version:
+            raise ReleaseError(f"{package}/__init__.py has the version {found}, not {version}")
+    entry = ENTRY.search((project / "CHANGELOG.md").read_text())
+    if entry is None or entry[1] != version:
+        raise ReleaseError(f"the top entry of CHANGELOG.md is [{entry and entry[1]}], not [{version}]")
+    if changed := git(project, "status", "--porcelain"):
+        raise ReleaseError(f"there are changes that are not committed:\n{changed}")
+    tag = f"v{version}"
+    if tag not in git(project, "tag", "--points-at", "HEAD").split():
+        raise ReleaseError(f"this commit has no tag {tag}: git tag {tag}")
+
+
+def git(project: Path, *arguments: str) -> str:
+    """Return what a command of git prints."""
+    return subprocess.run(["git", *arguments], cwd=project, check=True, capture_output=True, text=True).stdout.strip()
+
+
+# -- the files -------------------------------------------------------------------------------------------------------
+
+
+def build(folder: Path) -> dict[str, Path]:
+    """Build all distributions into `DIST`, and return where their sdists are unpacked, by package.
+
+    The same commit gives the same files: all times in them are the time of the commit.
+    """
+    shutil.rmtree(DIST, ignore_errors=True)
+    os.environ["SOURCE_DATE_EPOCH"] = git(PROJECT, "log", "-1", "--format=%ct")
+    sources = {}
+    for package, project in PACKAGES.items():
+        say(f"build {package}")
+        run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", DIST, cwd=project)
+        (sdist,) = DIST.glob(f"{package}-*.tar.gz")
+        with tarfile.open(sdist) as archive:
+            archive.extractall(folder / "sdists", filter="data")
+        sources[package] = folder / "sdists" / sdist.name.removesuffix(".tar.gz")
+        run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", DIST, cwd=sources[package])
+    return sources
+
+
+def wheel(package: str) -> Path:
+    (found,) = DIST.glob(f"{package}-*.whl")
+    return found
+
+
+# -- what was built --------------------------------------------------------------------------------------------------
+
+
+def try_provider(folder: Path) -> None:
+    """Install the provider from its wheel, beside the Airflow of requirements.lock, and let Airflow list it."""
+    say("install the provider")
+    python = environment(folder / "provider")
+    install(python, "--constraint", constraints(folder), wheel("airflow_provider_gangjobs"))
+    run(python.with_name("gangjobs"), "--help", quiet=True)
+    variables = os.environ | {"AIRFLOW_HOME": str(folder / "airflow")}
+    listed = subprocess.run(
+        [python.with_name("airflow"), "providers", "list"], env=variables, check=True, capture_output=True, text=True
+    ).stdout
+    if "airflow-provider-gangjobs" not in listed:
+        raise ReleaseError("Airflow does not list the provider")
+
+
+def try_sandbox(folder: Path) -> None:
+    """Install the sandbox from its wheel alone, and start a cluster with its command."""
+    say("install the sandbox")
+    python = environment(folder / "sandbox")
+    install(python, "--constraint", constraints(folder), "--find-links", DIST, wheel("gangjobs_sandbox"))
+    own = python.with_name("gangjobs-sandbox")
+    command = [own] if own.exists() else [python.with_name("gangjobs"), "sandbox"]
+    run(*command, "run", "--", "true", quiet=True)
+
+
+def run_tests(folder: Path, sources: dict[str, Path]) -> None:
+    """Run the quick tests in the unpacked sdist of the provider, which has the sandbox too."""
+    say("run the quick tests from the sdist")
+    project = sources["airflow_provider_gangjobs"]
+    python = environment(folder / "tests")
+    run(uv(), "pip", "sync", "--quiet", "--python", python, "--require-hashes", project / "requirements.lock")
+    install(python, "--no-deps", "--editable", project, "--editable", project / "gangjobs_sandbox")
+    options = ("-q", "-n", "2", "--dist", "worksteal", "-m", "not slow and not airflow", "--hypothesis-profile=quick")
+    run(python, "-m", "pytest", *options, *QUICK_TESTS, cwd=project)
+
+
+def environment(folder: Path) -> Path:
+    """Create an empty environment, and return its interpreter."""
+    run(uv(), "venv", "--quiet", "--python", sys.executable, folder)
+    return folder / "bin" / "python"
+
+
+def install(python: Path, *arguments: object) -> None:
+    run(uv(), "pip", "install", "--quiet", "--python", python, *arguments)
+
+
+def constraints(folder: Path) -> Path:
+    """Return a file with the versions of requirements.lock, without hashes, which would be asked of the wheels too."""
+    path = folder / "constraints.txt"
+    lines = (PROJECT / "requirements.lock").read_text().splitlines()
+    path.write_text("\n".join(line.removesuffix(" \\") for line in lines if "==" in line and not line.startswith(" ")))
+    return path
+
+
+def uv() -> str:
+    return shutil.which("uv") or str(PROJECT / ".tools" / "bin" / "uv")
+
+
+def run(*command: object, cwd: Path | None = None, quiet: bool = False) -> None:
+    subprocess.run(list(map(str, command)), cwd=cwd, check=True, stdout=subprocess.DEVNULL if quiet else None)
+
+
+def say(what: str) -> None:
+    print(f"release: {what}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
