@@ -35,7 +35,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 PARAMETERS = re.compile(r"```\{parameters\} [\w.]+\.(\w+)\n(.*?)```", re.DOTALL)
 """The lists of parameters that `docs/_extensions/parameter_list.py` makes from docstrings."""
-WORDS_MAX = 47_000
+WORDS_MAX = 40_000
 
 
 def listed_parameters(page: Path) -> list[tuple[str, str]]:
