@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs import __version__
@@ -13,7 +15,8 @@ project = "Gang jobs for Apache Airflow"
 release = version = __version__
 copyright = "the authors of airflow-provider-gangjobs"  # noqa: A001 - the name that Sphinx reads
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+extensions = ["parameter_list", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 root_doc = "index"
 nitpicky = False
 default_role = "code"

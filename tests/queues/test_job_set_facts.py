@@ -1,6 +1,6 @@
 """What the real JobSet controller does to the Jobs of a JobSet: why none of them is the main Job of a gang.
 
-`docs/design.md`, "Several roles", names the guarantee that each of these facts breaks.
+`docs/decisions/gang.md`, "Roles in a queue", has the decision.
 """
 
 from __future__ import annotations

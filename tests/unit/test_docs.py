@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,27 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
+PARAMETERS = re.compile(r"```\{parameters\} [\w.]+\.(\w+)\n(.*?)```", re.DOTALL)
+"""The lists of parameters that `docs/_extensions/parameter_list.py` makes from docstrings."""
+WORDS_MAX = 40_000
+
+
+def listed_parameters(page: Path) -> list[tuple[str, str]]:
+    """The classes and parameters that a page lists, each as the name of the class and the name of the parameter."""
+    lists = PARAMETERS.findall(page.read_text())
+    return [(kind, line.partition(":")[0].strip()) for kind, lines in lists for line in lines.splitlines()]
+
+
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub makes of the headings of a page."""
+    """Return the anchors that GitHub makes of the headings of a page, and those of parameters."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    of_headings = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return of_headings | {f"{kind.lower()}-{parameter}" for kind, parameter in listed_parameters(page)}
+
+
+def test_documentation_is_short_enough_to_be_read() -> None:
+    pages = [*PAGES, ROOT / "gangjobs_sandbox" / "README.md"]
+    assert sum(len(page.read_text().split()) for page in pages) <= WORDS_MAX
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -46,12 +64,29 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
 
 
-@pytest.mark.parametrize(
-    "parameter",
-    [name for name in inspect.signature(GangJobOperator.__init__).parameters if name not in ("self", "kwargs")],
-)
-def test_every_operator_parameter_is_in_the_reference(parameter: str) -> None:
-    assert f"`{parameter}`" in (ROOT / "docs/reference.md").read_text()
+@pytest.mark.parametrize("kind", [GangJobOperator, GangJobDeleteOperator, GangJobSensor, JobSetSensor])
+def test_every_parameter_is_in_the_reference_once(kind: type[Any]) -> None:
+    listed = [name for owner, name in listed_parameters(ROOT / "docs/reference.md") if owner == kind.__name__]
+    described = re.findall(r"^:param (\w+):", inspect.getdoc(kind) or "", flags=re.MULTILINE)
+    assert sorted([*listed, "kwargs"]) == sorted(described)
+
+
+DESIGN = (ROOT / "docs/design.md").read_text()
+DECISIONS = DESIGN.split("## Where decisions are")[1]
+PACKAGE = ROOT / "airflow_provider_gangjobs"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`([\w/]+(?:/|\.py))`", DECISIONS)) - {f"{PACKAGE.name}/"}))
+def test_file_of_a_decision_exists(path: str) -> None:
+    assert (PACKAGE / path).exists()
+
+
+def test_layers_of_the_design_are_those_of_the_import_contract() -> None:
+    block = DESIGN.split("## Layers")[1].split("```text\n")[1].split("```")[0]
+    drawn = [re.split(r"  +", line)[0].split(" | ") for line in block.splitlines()]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    assert drawn == [[name.rpartition(".")[2] for name in layer.split(" | ")] for layer in layers]
 
 
 SAMPLES = [

@@ -7,9 +7,9 @@ and a Job that has another UID are verdicts too.
 Completeness: whether the pods in the watch's cache are all pods that a Job ever had.
 
 If they are, the final list of the gang's pods is not needed. The rule is strict: every doubt makes the caller list the
-pods. The rule depends on three facts that docs/design.md explains: a watch shows changes of pods in order, a Job whose
-spec did not change creates a pod for a rank only while no pod of that rank has succeeded or may still succeed, and a
-rank that has succeeded gets no other pod.
+pods. The rule depends on three facts, which docs/decisions/tracking.md explains: a watch shows changes of pods in
+order, a Job whose spec did not change creates a pod for a rank only while no pod of that rank has succeeded or may
+still succeed, and a rank that has succeeded gets no other pod.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Kueue makes a Workload for each Job, and one Workload for a JobSet. A Job of a JobSet cannot be the main Job of a gang,
 because the JobSet controller deletes and creates these Jobs. So the main Job is a Job without pods, which owns the
-JobSet, and everything else is as for every gang. docs/design.md, "Roles in a queue", gives the reasons for the order:
+JobSet, and everything else is as for every gang. docs/decisions/gang.md gives the reasons for the order:
 
 1. The main Job and the JobSet are created, both suspended. The JobSet controller creates the Jobs, also suspended.
 2. When all Jobs exist, their UIDs are known. A Job that the JobSet controller creates later has another UID
