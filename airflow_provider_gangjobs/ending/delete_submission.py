@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.identity import (
     OperationKey,
     gang_selector,
     is_owned_by,
-    parse_default_trigger_id,
+    parse_default_submission_id,
     submission_selector,
 )
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
@@ -48,21 +48,21 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 
-def selector_of(trigger_id: str) -> str:
+def selector_of(submission_id: str) -> str:
     """Return the label selector of all Jobs of an id, which a client chose or which is the default id of a task."""
-    digest, attempt = parse_default_trigger_id(trigger_id) or (OperationKey(trigger_id).digest, None)
+    digest, attempt = parse_default_submission_id(submission_id) or (OperationKey(submission_id).digest, None)
     return submission_selector(digest, attempt)
 
 
-async def jobs_of(requests: RetryingRequests, trigger_id: str) -> Objects:
+async def jobs_of(requests: RetryingRequests, submission_id: str) -> Objects:
     """Return all Jobs of an id, the newest attempt first. Sends one request."""
-    jobs = await requests.list(JOBS, selector_of(trigger_id))
+    jobs = await requests.list(JOBS, selector_of(submission_id))
     return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
 
 
 async def delete_submission(
     client: ClientProtocol,
-    trigger_id: str,
+    submission_id: str,
     *,
     namespace: str,
     release: Callable[[GangRef], Awaitable[object]],
@@ -81,12 +81,12 @@ async def delete_submission(
     """
     requests = RetryingRequests(client, namespace, clock=clock)
     try:
-        jobs = [await requests.read_gang(found) for found in await jobs_of(requests, trigger_id)]
+        jobs = [await requests.read_gang(found) for found in await jobs_of(requests, submission_id)]
         for stored in jobs:
             await _halt_and_release(requests, stored, release, timeout_s)
             await (_delete_ended_job(requests, stored.ref) if job else _delete_owned_objects(requests, stored))
     except ClusterError as error:
-        where = f"{namespace}/{trigger_id}"
+        where = f"{namespace}/{submission_id}"
         step = "delete the objects of the submission"
         raise SubmissionFailed(where, step, str(error), error.transient, operation=DELETION) from error
     return tuple(stored.ref for stored in jobs)

@@ -46,7 +46,7 @@ DIGEST_LENGTH: Final = 26
 """130 bits in base32. After a collision a task would adopt the gang of another task, so the label has the full
 digest."""
 NAME_DIGEST_LENGTH: Final = 10
-"""50 bits in the Job's name. The trigger id detects a collision, and the submission is refused."""
+"""50 bits in the Job's name. The submission id detects a collision, and the submission is refused."""
 ATTEMPT_DIGITS: Final = 3
 SLUG_MAX: Final = JOB_NAME_MAX - 1 - NAME_DIGEST_LENGTH - 1 - ATTEMPT_DIGITS
 """Longest `name` that a user may give. The rest of the Job name is the digest and the attempt."""
@@ -81,8 +81,8 @@ class SubmissionKey(Protocol):
     def to_json(self) -> str:
         """Value of `ANNOTATION_TASK`. Empty if the Job has no such annotation."""
 
-    def trigger_id(self, attempt: int) -> str:
-        """Value of `ANNOTATION_TRIGGER_ID`."""
+    def submission_id(self, attempt: int) -> str:
+        """Value of `ANNOTATION_SUBMISSION_ID`."""
 
 
 class TaskKey(Struct, frozen=True, dict=True):
@@ -144,9 +144,9 @@ class TaskKey(Struct, frozen=True, dict=True):
         is_key = all(isinstance(part, str) for part in (dag_id, run_id, task_id)) and isinstance(map_index, int)
         return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None
 
-    def trigger_id(self, attempt: int) -> str:
-        """Trigger id of the attempt. Each attempt of a task has its own id."""
-        return default_trigger_id(self.digest, attempt)
+    def submission_id(self, attempt: int) -> str:
+        """Submission id of the attempt. Each attempt of a task has its own id."""
+        return default_submission_id(self.digest, attempt)
 
 
 class OperationKey(Struct, frozen=True):
@@ -178,7 +178,7 @@ class OperationKey(Struct, frozen=True):
         """An empty text, because the submission has no task."""
         return ""
 
-    def trigger_id(self, attempt: int) -> str:
+    def submission_id(self, attempt: int) -> str:
         """The id, which is the same for every attempt."""
         return self.id
 
@@ -211,18 +211,18 @@ def job_name(slug: str, digest: str, attempt: int, characters_max: int = JOB_NAM
     return slug[: characters_max - len(tail)].rstrip("-") + tail
 
 
-def default_trigger_id(digest: str, attempt: int) -> str:
-    """Return the trigger id of an attempt for which the client chose no id."""
+def default_submission_id(digest: str, attempt: int) -> str:
+    """Return the submission id of an attempt for which the client chose no id."""
     return f"{digest}-{attempt}"
 
 
-def parse_default_trigger_id(trigger_id: str) -> tuple[str, int] | None:
-    """Return the digest and the attempt of a default trigger id. Return `None` for an id that a client chose."""
-    match = _DEFAULT_TRIGGER_ID.fullmatch(trigger_id)
+def parse_default_submission_id(submission_id: str) -> tuple[str, int] | None:
+    """Return the digest and the attempt of a default submission id. Return `None` for an id that a client chose."""
+    match = _DEFAULT_SUBMISSION_ID.fullmatch(submission_id)
     return (match[1], int(match[2])) if match else None
 
 
-_DEFAULT_TRIGGER_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,{ATTEMPT_DIGITS}}})")
+_DEFAULT_SUBMISSION_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,{ATTEMPT_DIGITS}}})")
 
 
 class Attempt(Struct, frozen=True):
@@ -233,7 +233,7 @@ class Attempt(Struct, frozen=True):
     digest: str
     """Digest of the key under which all attempts are listed."""
     number: int
-    trigger_id: str
+    submission_id: str
     claim: str
     """Id of the task instance that is responsible for the gang now."""
     task: str = ""
@@ -273,7 +273,7 @@ def build_attempt(
         name=job_name(name or key.slug, digest, number, name_max),
         digest=digest,
         number=number,
-        trigger_id=key.trigger_id(number),
+        submission_id=key.submission_id(number),
         claim=claim,
         task=key.to_json(),
         disruptions=disruptions,

@@ -80,7 +80,7 @@ class GangService(EndingService, frozen=True):
         self,
         spec: GangSpec,
         *,
-        trigger_id: str | None = None,
+        submission_id: str | None = None,
         key: TaskKey | None = None,
         claim: str = "",
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
@@ -93,11 +93,11 @@ class GangService(EndingService, frozen=True):
         max_tries: int | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
-        """Create the gang of a trigger id or of a task, or adopt the gang that exists.
+        """Create the gang of a submission id or of a task, or adopt the gang that exists.
 
-        :param trigger_id: A trigger id that the caller chooses. The same id with the same parameters is the same
+        :param submission_id: A submission id that the caller chooses. The same id with the same parameters is the same
             gang, however often and from wherever it is submitted, until the submission is deleted or has failed.
-        :param key: The task that the gang belongs to, instead of a trigger id.
+        :param key: The task that the gang belongs to, instead of a submission id.
         :param claim: The id of the task instance that is responsible for the gang from now on. Only with `key`.
         :param reattach: Which existing gang of the task to adopt. Only with `key`.
         :param validate: With `server`, the API server validates the Job in a dry run before anything is created.
@@ -116,23 +116,23 @@ class GangService(EndingService, frozen=True):
         Raises:
             InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: no new gang is left running.
             PreviousAttemptRunning: pods of an earlier attempt still run. Nothing was created.
-            ValueError: not exactly one of `trigger_id` and `key` is given.
+            ValueError: not exactly one of `submission_id` and `key` is given.
         """
         from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs
 
         dry_run = Validate(validate) is Validate.SERVER
-        if (trigger_id is None) == (key is None):
-            raise ValueError("Give either trigger_id or key")
+        if (submission_id is None) == (key is None):
+            raise ValueError("Give either submission_id or key")
         previous = PreviousGangs(self.release_pods, wait_for_previous_s, is_retry=is_retry and key is not None)
         with self._deadline(deadline_s):
             discovered = await self._discover(spec)
-            if trigger_id is not None:
+            if submission_id is not None:
                 from airflow_provider_gangjobs.submission.operations import submit_operation
 
                 return await submit_operation(
                     self.client,
                     spec,
-                    trigger_id=trigger_id,
+                    submission_id=submission_id,
                     discovered=discovered,
                     namespace=self.namespace,
                     dry_run=dry_run,

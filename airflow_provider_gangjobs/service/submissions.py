@@ -43,14 +43,14 @@ class SubmissionService(Struct, frozen=True):
         """The namespace of gangs whose spec names no namespace."""
         return self.client.config.namespace or DEFAULT_NAMESPACE
 
-    async def submission(self, trigger_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
+    async def submission(self, submission_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
         """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.
 
         Returns None if there is no such submission.
         """
         from airflow_provider_gangjobs.submission import operations
 
-        return await operations.find(self.client, trigger_id, namespace=namespace or self.namespace)
+        return await operations.find(self.client, submission_id, namespace=namespace or self.namespace)
 
     async def submissions(
         self,
@@ -60,7 +60,7 @@ class SubmissionService(Struct, frozen=True):
         limit: int = SUBMISSIONS_PER_PAGE,
         continue_token: str | None = None,
     ) -> SubmissionPage:
-        """Return a page of a namespace's submissions, of tasks and of trigger ids.
+        """Return a page of a namespace's submissions, of tasks and of submission ids.
 
         :param selector: A label selector. By default all submissions are returned.
         :param continue_token: The token of the page before this one.
@@ -106,7 +106,7 @@ class SubmissionService(Struct, frozen=True):
 
     async def delete_submission(
         self,
-        trigger_id: str,
+        submission_id: str,
         *,
         job: bool = False,
         namespace: str | None = None,
@@ -128,7 +128,7 @@ class SubmissionService(Struct, frozen=True):
 
         return await delete_submission(
             self.client,
-            trigger_id,
+            submission_id,
             namespace=namespace or self.namespace,
             release=release,
             job=job,

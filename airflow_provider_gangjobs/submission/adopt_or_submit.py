@@ -180,7 +180,7 @@ def decide_action_after_loss(
 
 
 def decide_operation_action(jobs: Sequence[Job], *, spec_hash: str, min_attempt: int = 0) -> SubmissionAction:
-    """Return the action for a trigger id that a client chose.
+    """Return the action for a submission id that a client chose.
 
     The same id is the same gang, also after the gang has succeeded. If the gang was created from other parameters, the
     submission is refused. A gang that has failed, was halted, or is being deleted is followed by the next attempt,

@@ -14,7 +14,7 @@ import msgspec
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete_submission import jobs_of
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.identity import ALL_GANGS, OperationKey, parse_default_trigger_id
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS, OperationKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.job import read_job
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs
     from airflow_provider_gangjobs.submission.record import Submission
 
-TRIGGER_ID_CHARACTERS_MAX: Final = 512
+SUBMISSION_ID_CHARACTERS_MAX: Final = 512
 
 
 async def submit_operation(
     client: ClientProtocol,
     spec: GangSpec,
     *,
-    trigger_id: str,
+    submission_id: str,
     discovered: DiscoveredResources,
     namespace: str = "default",
     dry_run: bool = False,
@@ -59,37 +59,41 @@ async def submit_operation(
         PreviousAttemptRunning: pods of an earlier attempt still run.
         JobDeleted: someone deleted the Job during the submission.
     """
-    if problem := problem_with_trigger_id(trigger_id):
+    if problem := problem_with_submission_id(submission_id):
         raise InvalidGangSpec((problem,))
     require_valid(spec)
     # All clients that submit an id share one claim, so a second client takes the claim from nobody.
     request = SubmissionRequest(
-        OperationKey(trigger_id), f"operation:{trigger_id}", decide_operation_action, dry_run, keep_failed=True
+        OperationKey(submission_id), f"operation:{submission_id}", decide_operation_action, dry_run, keep_failed=True
     )
     return await submit_by(
         client, spec, request, discovered=discovered, namespace=namespace, previous=previous, clock=clock
     )
 
 
-def problem_with_trigger_id(trigger_id: str) -> Problem | None:
+def problem_with_submission_id(submission_id: str) -> Problem | None:
     """Return the problem with an id that a client chose, or None if the id is valid."""
-    if not trigger_id.strip() or not trigger_id.isprintable():
-        return Problem("trigger_id", f"is {trigger_id!r:.80}", "Give printable text")
-    if len(trigger_id) > TRIGGER_ID_CHARACTERS_MAX:
-        return Problem("trigger_id", f"has {len(trigger_id)} characters", f"At most {TRIGGER_ID_CHARACTERS_MAX}")
-    if parse_default_trigger_id(trigger_id):
-        return Problem("trigger_id", f"is {trigger_id}, which has the form of the ids of tasks", "Choose another id")
+    if not submission_id.strip() or not submission_id.isprintable():
+        return Problem("submission_id", f"is {submission_id!r:.80}", "Give printable text")
+    if len(submission_id) > SUBMISSION_ID_CHARACTERS_MAX:
+        return Problem(
+            "submission_id", f"has {len(submission_id)} characters", f"At most {SUBMISSION_ID_CHARACTERS_MAX}"
+        )
+    if parse_default_submission_id(submission_id):
+        return Problem(
+            "submission_id", f"is {submission_id}, which has the form of the ids of tasks", "Choose another id"
+        )
     return None
 
 
-async def find(client: ClientProtocol, trigger_id: str, *, namespace: str) -> SubmissionRecord | None:
+async def find(client: ClientProtocol, submission_id: str, *, namespace: str) -> SubmissionRecord | None:
     """Return the record of the newest attempt of a submission, or None if there is no such submission.
 
     Raises:
         ClusterError: this is unknown.
     """
     requests = RetryingRequests(client, namespace)
-    jobs = await jobs_of(requests, trigger_id)
+    jobs = await jobs_of(requests, submission_id)
     return record_of(await requests.read_gang(jobs[0])) if jobs else None
 
 

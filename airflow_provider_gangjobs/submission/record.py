@@ -43,7 +43,7 @@ class Submission:
     attempt: int
     workers: int
     """The number of ranks."""
-    trigger_id: str
+    submission_id: str
     decision: str
     """The value of the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
     adopted: bool
@@ -94,7 +94,7 @@ class FailureCause:
 class SubmissionRecord:
     """The current state of one submission."""
 
-    trigger_id: str
+    submission_id: str
     ref: GangRef
     attempt: int
     state: OperationState
@@ -121,7 +121,7 @@ def record_of(job: Job) -> SubmissionRecord:
     assert job.created_at is not None, "a stored Job has a creation time"
     phase = phase_of(job)
     return SubmissionRecord(
-        trigger_id=job.trigger_id or "",
+        submission_id=job.submission_id or "",
         ref=job.ref,
         attempt=job.attempt_number,
         state=_state(job, phase),

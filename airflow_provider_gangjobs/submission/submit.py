@@ -271,7 +271,7 @@ class _SubmissionRun(Struct, frozen=True):
         action = self.request.decide(jobs, spec_hash=self.spec.hash, min_attempt=min_attempt)
         match action:
             case Refuse(job):
-                raise conflict(self.spec, job.trigger_id or "", job)
+                raise conflict(self.spec, job.submission_id or "", job)
             case TakenOver(job):
                 raise _taken_over(job)
             case Adopt(job, superseded):
@@ -395,7 +395,7 @@ class _SubmissionRun(Struct, frozen=True):
             name=adopted.ref.name,
             digest=self.request.key.digest,
             number=adopted.attempt_number,
-            trigger_id=adopted.trigger_id or "",
+            submission_id=adopted.submission_id or "",
             claim=self.request.claim,
             task=self.request.key.to_json(),
         )
@@ -456,7 +456,7 @@ class _SubmissionRun(Struct, frozen=True):
             ref=progress.ref,
             attempt=progress.attempt.number,
             workers=adopted.workers if adopted and adopted.spec_hash != self.spec.hash else self.shape.size,
-            trigger_id=progress.attempt.trigger_id,
+            submission_id=progress.attempt.submission_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
             state=state_of(job),

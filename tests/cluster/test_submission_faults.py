@@ -46,11 +46,11 @@ client raises, so that an API server of any release gets the same requests."""
 VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v1beta1", True)}
 
 
-async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submission:
+async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Submission:
     return await operations.submit_operation(
         api or gangs.client,
         SPEC,
-        trigger_id=trigger_id,
+        submission_id=submission_id,
         discovered=await discover_for(gangs.client, SPEC, namespace=gangs.namespace),
         namespace=gangs.namespace,
     )
@@ -59,7 +59,7 @@ async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submis
 async def check_one_gang(gangs: GangService, submission: Submission, release: str) -> None:
     """Check that one Job of this id is live, that its objects belong to it, and that its pods are linked and placed."""
     ref = submission.ref
-    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=selector_of(submission.trigger_id))
+    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=selector_of(submission.submission_id))
     live = [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False
@@ -86,8 +86,8 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def ended(gangs: GangService, trigger_id: str) -> bool:
-    record = await gangs.submission(trigger_id)
+async def ended(gangs: GangService, submission_id: str) -> bool:
+    record = await gangs.submission(submission_id)
     return record is not None and record.state is not OperationState.IN_PROGRESS
 
 
@@ -111,20 +111,20 @@ async def test_submission_with_a_fault_at_any_request_ends_in_one_gang(tenant: T
         for at, request in enumerate(clean.requests):
             if fault_name == "409" and request.startswith(("GET", "LIST")):
                 continue  # an API server answers no read with 409
-            trigger_id = f"op-{at}"
+            submission_id = f"op-{at}"
             faulty = CrashingClient(gangs.client, Crash(at, applied), error=error)
             try:
-                await submit(gangs, trigger_id, faulty)
+                await submit(gangs, submission_id, faulty)
             except (ProcessDied, SubmissionFailed) as stopped:
                 precise = stopped.retryable if isinstance(stopped, SubmissionFailed) else error is ProcessDied
             else:
                 precise = True
             assert precise, request
             assert faulty.requests[at] == request
-            submission = await submit(gangs, trigger_id)
+            submission = await submit(gangs, submission_id)
             await check_one_gang(gangs, submission, tenant.plane.release)
             assert submission.attempt == 0, request
-            await gangs.delete_submission(trigger_id, job=True)
+            await gangs.delete_submission(submission_id, job=True)
 
 
 async def test_submission_without_faults_sends_each_request_once(tenant: Tenant) -> None:
@@ -218,7 +218,7 @@ async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
         content_id = await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"})
         assert await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"}) == content_id
         spec = GangSpec(image="python:3.12", command=["python", "-c", code], workers=2, uploads=[content_id])
-        submission = await gangs.submit(spec, trigger_id="op")
+        submission = await gangs.submit(spec, submission_id="op")
         await until(lambda: ended(gangs, "op"))
         record = await gangs.submission("op")
         pods = await gangs.client.list(PODS, tenant.namespace, label_selector=f"{LABEL_GANG}={submission.ref.name}")

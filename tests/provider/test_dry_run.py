@@ -120,7 +120,7 @@ async def test_submission_of_an_id_can_have_a_dry_run(cluster):
         await operations.submit_operation(
             cluster.client,
             GangSpec(image="a", pod_overrides={"spec": {"dnsPolicy": "Sometimes"}}),
-            trigger_id="op",
+            submission_id="op",
             discovered=cluster.discovered,
             dry_run=True,
         )

@@ -37,7 +37,7 @@ async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec 
     return await operations.submit_operation(
         api or cluster.client,
         spec,
-        trigger_id="op",
+        submission_id="op",
         discovered=cluster.discovered,
         clock=cluster.time.clock(),
     )

@@ -32,26 +32,26 @@ OURS = (SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 
 
 async def submit(
-    cluster: SubmissionCluster, spec: GangSpec = GANG_OF_4, trigger_id: str = ID, **options: Any
+    cluster: SubmissionCluster, spec: GangSpec = GANG_OF_4, submission_id: str = ID, **options: Any
 ) -> Submission:
     options = {"api": cluster.client, "discovered": cluster.discovered, **options}
     return await operations.submit_operation(
-        options.pop("api"), spec, trigger_id=trigger_id, clock=cluster.time.clock(), **options
+        options.pop("api"), spec, submission_id=submission_id, clock=cluster.time.clock(), **options
     )
 
 
-async def find(cluster: SubmissionCluster, trigger_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
-    return await operations.find(api or cluster.client, trigger_id, namespace=NAMESPACE)
+async def find(cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
+    return await operations.find(api or cluster.client, submission_id, namespace=NAMESPACE)
 
 
-async def found(cluster: SubmissionCluster, trigger_id: str = ID) -> SubmissionRecord:
-    record = await find(cluster, trigger_id)
+async def found(cluster: SubmissionCluster, submission_id: str = ID) -> SubmissionRecord:
+    record = await find(cluster, submission_id)
     assert record is not None
     return record
 
 
 async def delete(
-    cluster: SubmissionCluster, trigger_id: str = ID, *, api: Any = None, **options: Any
+    cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None, **options: Any
 ) -> tuple[GangRef, ...]:
     """Delete a submission. While the deletion waits, nodes stop the deleted pods and the controllers work."""
 
@@ -65,7 +65,7 @@ async def delete(
     cluster.time.meanwhile = meanwhile
     return await delete_submission(
         api or cluster.client,
-        trigger_id,
+        submission_id,
         namespace=NAMESPACE,
         release=free,
         clock=cluster.time.clock(),
@@ -77,13 +77,13 @@ async def delete(
 async def test_the_same_id_is_the_same_gang(release):
     async with running_cluster(release) as cluster:
         first, second = await submit(cluster), await submit(cluster)
-        assert (second.ref, second.adopted, second.trigger_id) == (first.ref, True, ID)
+        assert (second.ref, second.adopted, second.submission_id) == (first.ref, True, ID)
         cluster.check_one_live_gang(second)
 
 
 async def test_other_ids_are_other_gangs():
     async with running_cluster(nodes=4) as cluster:
-        first, second = await submit(cluster), await submit(cluster, trigger_id="another")
+        first, second = await submit(cluster), await submit(cluster, submission_id="another")
         assert first.ref != second.ref
         assert len(cluster.live_jobs()) == 2
 
@@ -122,7 +122,7 @@ async def test_a_failure_is_visible_and_can_be_submitted_again(cluster):
     assert record.error is not None
     assert record.error.reason == "BackoffLimitExceeded"
     second = await submit(cluster, OTHER)
-    assert (second.attempt, second.trigger_id, second.adopted) == (1, ID, False)
+    assert (second.attempt, second.submission_id, second.adopted) == (1, ID, False)
     assert (await found(cluster)).ref == second.ref
 
 
@@ -147,7 +147,7 @@ async def test_record_takes_one_request_and_has_the_times(cluster):
     record = await find(cluster, api=process)
     assert process.requests == ["LIST jobs"]
     assert record is not None
-    assert (record.trigger_id, record.ref, record.state) == (ID, submission.ref, OperationState.IN_PROGRESS)
+    assert (record.submission_id, record.ref, record.state) == (ID, submission.ref, OperationState.IN_PROGRESS)
     cluster.finish_job(submission.ref.name)
     record = await found(cluster)
     assert (record.state, record.phase, record.error) == (OperationState.SUCCEEDED, Phase.SUCCEEDED, None)
@@ -166,22 +166,22 @@ async def test_halt_is_reported_as_the_cause(cluster):
 
 async def test_a_tasks_attempt_is_found_by_its_default_id(cluster):
     submission = await cluster.submit()
-    assert (await found(cluster, submission.trigger_id)).ref == submission.ref
-    assert await find(cluster, submission.trigger_id[:-1] + "1") is None
+    assert (await found(cluster, submission.submission_id)).ref == submission.ref
+    assert await find(cluster, submission.submission_id[:-1] + "1") is None
 
 
-@pytest.mark.parametrize("trigger_id", ["", " ", "a\nb", "x" * 513, "a" * 26 + "-0"])
-async def test_invalid_id_is_refused(cluster, trigger_id):
-    with pytest.raises(InvalidGangSpec, match="trigger_id"):
-        await submit(cluster, trigger_id=trigger_id)
+@pytest.mark.parametrize("submission_id", ["", " ", "a\nb", "x" * 513, "a" * 26 + "-0"])
+async def test_invalid_id_is_refused(cluster, submission_id):
+    with pytest.raises(InvalidGangSpec, match="submission_id"):
+        await submit(cluster, submission_id=submission_id)
     assert cluster.jobs() == []
 
 
 async def test_submissions_are_listed_page_by_page():
     async with running_cluster(nodes=8) as cluster:
         ids = {f"op-{number}" for number in range(5)}
-        for trigger_id in ids:
-            await submit(cluster, GangSpec(image="a", labels={"team": "vision"}), trigger_id)
+        for submission_id in ids:
+            await submit(cluster, GangSpec(image="a", labels={"team": "vision"}), submission_id)
         await cluster.submit()
         pages, token = [], None
         while not pages or token:
@@ -193,7 +193,7 @@ async def test_submissions_are_listed_page_by_page():
             pages.append(page.records)
             token = page.continue_token
         assert [len(records) for records in pages] == [2, 2, 1]
-        assert {record.trigger_id for records in pages for record in records} == ids
+        assert {record.submission_id for records in pages for record in records} == ids
         everything = await operations.page(cluster.client, namespace=NAMESPACE, limit=100)
         assert len(everything.records) == 6
 

@@ -213,7 +213,7 @@ async def test_record_of_a_submission_counts_all_roles(plane):
     from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 
     discovered = await discover_for(plane.client, LEADER_AND_WORKERS, namespace=NAMESPACE)
-    submission = await submit_operation(plane.client, LEADER_AND_WORKERS, trigger_id="mine", discovered=discovered)
+    submission = await submit_operation(plane.client, LEADER_AND_WORKERS, submission_id="mine", discovered=discovered)
     ref = submission.ref
     await plane.until(lambda: plane.running_ranks(ref.name) == 4)
     end(plane, ref, "leader")

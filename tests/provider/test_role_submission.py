@@ -117,7 +117,7 @@ async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
         async with running_cluster() as cluster:
             process = CrashingClient(cluster.client, crash)
             with pytest.raises(ProcessDied):
-                await submit_operation(process, LEADER_AND_WORKERS, trigger_id="mine", discovered=cluster.discovered)
+                await submit_operation(process, LEADER_AND_WORKERS, submission_id="mine", discovered=cluster.discovered)
             report = await clean_up_half_submitted(
                 cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now
             )

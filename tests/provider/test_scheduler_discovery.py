@@ -36,7 +36,7 @@ async def test_only_the_api_group_of_the_named_scheduler_is_read(cluster):
 
 async def test_a_scheduler_that_is_not_installed_is_refused_and_nothing_is_created(cluster):
     with pytest.raises(GangUnsupported, match="volcano cannot be used: the cluster does not serve podgroups"):
-        await GangService(cluster.client).submit(gang(gang_scheduler="volcano"), trigger_id="a")
+        await GangService(cluster.client).submit(gang(gang_scheduler="volcano"), submission_id="a")
     assert cluster.jobs() == []
 
 

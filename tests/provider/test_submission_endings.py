@@ -155,7 +155,7 @@ async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
         """Remove the finalizer from the pods, as a harvester does when they have ended."""
 
     await delete_submission(
-        api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, timeout_s=120, clock=cluster.time.clock()
+        api, first.submission_id, namespace=NAMESPACE, release=free, job=True, timeout_s=120, clock=cluster.time.clock()
     )
 
     assert (api.happened, cluster.jobs()) == (1, [])

@@ -91,7 +91,7 @@ def test_attempts_differ_only_in_their_number():
     first, second = (build_attempt(TRAIN, namespace="ml", number=n, claim="c") for n in (0, 1))
     assert first.digest == second.digest
     assert first.name[:-1] == second.name[:-1]
-    assert first.trigger_id != second.trigger_id
+    assert first.submission_id != second.submission_id
 
 
 def test_users_name_replaces_the_slug():

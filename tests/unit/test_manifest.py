@@ -88,7 +88,7 @@ def test_job_has_the_labels_of_its_task():
     }
     assert metadata["labels"] == {"team": "vision", **ours}
     assert metadata["annotations"] == {
-        "gangjobs.airflow/trigger-id": ATTEMPT.trigger_id,
+        "gangjobs.airflow/trigger-id": ATTEMPT.submission_id,
         "gangjobs.airflow/spec-hash": spec.hash,
         "gangjobs.airflow/spec-fields": json.dumps(spec.field_digests, separators=(",", ":"), sort_keys=True),
         "gangjobs.airflow/claim": "ti-1",

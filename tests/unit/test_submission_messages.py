@@ -16,7 +16,7 @@ def submission(**changes: Any) -> Submission:
         "ref": GangRef("default", "train-0", "uid"),
         "attempt": 0,
         "workers": 8,
-        "trigger_id": "t",
+        "submission_id": "t",
         "decision": "gang:v1beta1",
         "adopted": False,
         "state": SubmissionState.RUNNING,

@@ -81,4 +81,4 @@ def test_the_cause_of_a_failure_is_kept(stored, cause):
 
 def test_broken_annotations_do_not_hide_the_record():
     record = record_of(read_job(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True)))
-    assert (record.trigger_id, record.phase) == ("", Phase.SUBMITTED)
+    assert (record.submission_id, record.phase) == ("", Phase.SUBMITTED)

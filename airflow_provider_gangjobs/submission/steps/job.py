@@ -59,7 +59,7 @@ class CreateJob(Struct, frozen=True):
         return stored
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the Job if it has this trigger id and was created from the same parameters."""
+        """Accept the Job if it has this submission id and was created from the same parameters."""
         job = read_job(stored)
         if job.is_being_deleted:
             raise RestartSubmission(f"{progress.where} is being deleted", min_attempt=progress.attempt.number + 1)
@@ -67,8 +67,8 @@ class CreateJob(Struct, frozen=True):
             raise RestartSubmission(
                 f"{progress.where} is kept from a deleted submission", min_attempt=progress.attempt.number + 1
             )
-        if (job.trigger_id, job.spec_hash) != (progress.attempt.trigger_id, progress.spec.hash):
-            raise conflict(progress.spec, progress.attempt.trigger_id, job)
+        if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
+            raise conflict(progress.spec, progress.attempt.submission_id, job)
         if job.has_job_set != progress.has_job_set:
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
         progress.job = stored
@@ -82,7 +82,7 @@ class CreateJob(Struct, frozen=True):
         return None
 
 
-def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
+def conflict(spec: GangSpec, submission_id: str, job: Job) -> SubmissionConflict:
     """Return the error for a Job that exists and was created from another spec or submission."""
     return SubmissionConflict(
         ref=str(job.ref),
@@ -90,8 +90,8 @@ def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
         ours_hash=spec.hash,
         theirs_hash=job.spec_hash,
         fields=differing_fields(spec, job),
-        trigger_id=trigger_id,
-        theirs_trigger_id=job.trigger_id,
+        submission_id=submission_id,
+        theirs_submission_id=job.submission_id,
     )
 
 

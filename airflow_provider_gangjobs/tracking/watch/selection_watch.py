@@ -2,7 +2,7 @@
 
 Gangs that are selected by name use the informer that all followers of the namespace share. A sweep removes gangs that
 have ended from that informer, so the names that the informer does not have are listed once when a watch begins. Gangs
-that are selected by task or trigger id share one further informer, and each label selector has its own.
+that are selected by task or submission id share one further informer, and each label selector has its own.
 
 Informer watch: the base class of the waits for objects that a shared informer shows.
 """
@@ -102,7 +102,7 @@ class InformerWatch(Generic[V]):
 
 
 def task_of(seen: JobView) -> str | None:
-    """Return the digest of the task or trigger id that a Job belongs to. An informer indexes Jobs by it."""
+    """Return the digest of the task or submission id that a Job belongs to. An informer indexes Jobs by it."""
     return seen.metadata.labels.task
 
 
