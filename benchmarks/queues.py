@@ -198,7 +198,7 @@ async def _by_provider(gangs: GangService, run: str, pods: int, **parameters: An
         termination_grace_s=1,
         **parameters,
     )
-    await gangs.submit(spec, key=TaskKey("bench", run, "train"), claim="bench", is_retry=False)
+    await gangs.submit(spec, key=TaskKey("bench", run, "train"), claim="bench")
 
 
 async def _remove(admin: Client, namespace: str, run: str) -> None:

@@ -19,7 +19,7 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS, podgroups, workloads
-from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.render.job import group_of, render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import select_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
+from airflow_provider_gangjobs.submission.request import SubmissionRequest
 from airflow_provider_gangjobs.submission.submit import submit
 from benchmarks.api_server import api_server, run_all, tenant_of
 from benchmarks.harness import Report, arguments, median
@@ -75,7 +76,7 @@ def bodies_of(key: TaskKey, namespace: str, discovered: DiscoveredResources) -> 
     dialect = select_dialect(discovered.resources)
     assert dialect is not None
     decision = PlacementDecision(Placement.GANG, dialect.name)
-    attempt = build_attempt(key, namespace=namespace, number=0, claim="bench")
+    attempt = build_attempt(key, Claim("bench"), namespace=namespace, number=0)
     job = render_job(SPEC, attempt, decision, dialect)
     group = group_of(job, shape_of(SPEC, {}))
     return Bodies(
@@ -160,7 +161,7 @@ async def compare(tenant: Tenant, gangs: int, rounds: int) -> tuple[dict[str, li
 
         async def ours(key: TaskKey) -> None:
             submission = await submit(
-                client, SPEC, key=key, claim="bench", discovered=discovered, namespace=tenant.namespace
+                client, SPEC, SubmissionRequest.of_task(key, "bench"), discovered=discovered, namespace=tenant.namespace
             )
             requests.append(submission.requests)
 

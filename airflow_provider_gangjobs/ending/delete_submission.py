@@ -31,8 +31,8 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles
 from airflow_provider_gangjobs.kube.views import PodView, view
@@ -96,9 +96,9 @@ async def _halt_and_release(
     requests: RetryingRequests, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float
 ) -> None:
     """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
-    ref, state = job.ref, job_state(job)
-    is_unfinished = state in {JobState.LIVE, JobState.HALTED}
-    if state is JobState.LIVE:
+    ref, state = job.ref, state_of(job)
+    is_unfinished = state in {SubmissionState.IN_PROGRESS, SubmissionState.HALTED}
+    if state is SubmissionState.IN_PROGRESS:
         await requests.jobs(ref).halt(job, DELETION_HALT_REASON)
     if is_unfinished and job.has_roles:
         await end_roles(requests, ref)
@@ -121,7 +121,7 @@ async def _halt_and_release(
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
     """Delete the Job, unless the Job is live again in the version that the server would delete."""
-    removal = await remove_job_if(requests, ref, lambda job: job_state(job) is not JobState.LIVE)
+    removal = await remove_job_if(requests, ref, lambda job: state_of(job) is not SubmissionState.IN_PROGRESS)
     if removal.kept is not None:
         cause = "The Job was started again in the meantime"
         advice = "Delete the submission again"

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.identity import task_selector
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.claim import patch_claimed
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
@@ -146,7 +146,11 @@ def kill_result(job: Job, claim_id: str) -> KillResult:
     """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
     if not job.holds_claim(claim_id):
         return KillResult.LEFT_ALONE
-    return KillResult.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else KillResult.ENDED
+    return (
+        KillResult.DELETED
+        if state_of(job) in {SubmissionState.IN_PROGRESS, SubmissionState.DELETING}
+        else KillResult.ENDED
+    )
 
 
 async def kill(
@@ -237,7 +241,7 @@ async def is_live(client: ClientProtocol, ref: GangRef) -> bool:
     requests = RetryingRequests(client, ref.namespace)
     stored = await requests.find(JOBS, ref.name)
     job = await requests.read_gang(stored) if stored is not None else None
-    return job is not None and job.ref == ref and job_state(job) is JobState.LIVE
+    return job is not None and job.ref == ref and state_of(job) is SubmissionState.IN_PROGRESS
 
 
 class LiveGang(Struct, frozen=True):
@@ -289,4 +293,8 @@ async def _live_jobs(client: ClientProtocol, key: TaskKey, claim_id: str, namesp
     found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
     requests = RetryingRequests(client, namespace)
     jobs = [(stored, await requests.read_gang(stored)) for stored in found]
-    return [(stored, job) for stored, job in jobs if job_state(job) is JobState.LIVE and job.holds_claim(claim_id)]
+    return [
+        (stored, job)
+        for stored, job in jobs
+        if state_of(job) is SubmissionState.IN_PROGRESS and job.holds_claim(claim_id)
+    ]

@@ -225,6 +225,18 @@ def parse_default_submission_id(submission_id: str) -> tuple[str, int] | None:
 _DEFAULT_SUBMISSION_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,{ATTEMPT_DIGITS}}})")
 
 
+class Claim(Struct, frozen=True):
+    """Who is responsible for a gang, and what that means for the gang."""
+
+    id: str
+    """Id of the task instance that is responsible for the gang, or of whoever else is."""
+    policies: Policies | None = None
+    """What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep."""
+    max_tries: int | None = None
+    """`max_tries` of the task instance, by which a try whose parameters differ knows whether a user has cleared the
+    task. `None` if no task of Airflow is responsible."""
+
+
 class Attempt(Struct, frozen=True):
     """Names and ids of one attempt: all values in the Job that do not come from the user's spec."""
 
@@ -250,22 +262,18 @@ class Attempt(Struct, frozen=True):
 
 def build_attempt(
     key: SubmissionKey,
+    claim: Claim,
     *,
     namespace: str,
     number: int,
-    claim: str,
     name: str | None = None,
     name_max: int = JOB_NAME_MAX,
     disruptions: int = 0,
-    policies: Policies | None = None,
-    max_tries: int | None = None,
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
     :param name_max: How many characters the Job's name may have.
-    :param policies: What happens to the gang after its task has ended; `None` if no operator submits the gang.
-    :param max_tries: `max_tries` of the task instance; `None` if no operator submits the gang.
     """
     digest = key.digest
     return Attempt(
@@ -274,12 +282,12 @@ def build_attempt(
         digest=digest,
         number=number,
         submission_id=key.submission_id(number),
-        claim=claim,
+        claim=claim.id,
         task=key.to_json(),
         disruptions=disruptions,
         installation=key.installation,
-        policies=policies,
-        max_tries=max_tries,
+        policies=claim.policies,
+        max_tries=claim.max_tries,
     )
 
 

@@ -243,8 +243,6 @@ class GangJobHook(BaseHook):
     version = blocking(GangService.version)
     capabilities = blocking(GangService.capabilities)
     submit = blocking(GangService.submit)
-    submit_next_attempt = blocking(GangService.submit_next_attempt)
-    submit_after = blocking(GangService.submit_after)
     submission = blocking(GangService.submission)
     submissions = blocking(GangService.submissions)
     find_gangs = blocking(GangService.find_gangs)

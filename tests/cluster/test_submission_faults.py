@@ -16,18 +16,18 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
-from airflow_provider_gangjobs.submission.record import OperationState
+from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from tests.cluster.fault_proxy import FaultProxy
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.provider.task_runner import Task
 from tests.submission_faults import FAULTS, SPEC
+from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v
 
 
 async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Submission:
-    return await operations.submit_operation(
+    return await submit_gang(
         api or gangs.client,
         SPEC,
-        submission_id=submission_id,
+        id_request(submission_id),
         discovered=await discover_for(gangs.client, SPEC, namespace=gangs.namespace),
         namespace=gangs.namespace,
     )
@@ -60,7 +60,7 @@ async def check_one_gang(gangs: GangService, submission: Submission, release: st
     """Check that one Job of this id is live, that its objects belong to it, and that its pods are linked and placed."""
     ref = submission.ref
     jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=selector_of(submission.submission_id))
-    live = [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+    live = [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False
     version, has_groups = VERSIONS[release]
@@ -88,7 +88,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 async def ended(gangs: GangService, submission_id: str) -> bool:
     record = await gangs.submission(submission_id)
-    return record is not None and record.state is not OperationState.IN_PROGRESS
+    return record is not None and record.state is not SubmissionState.IN_PROGRESS
 
 
 async def emptied(gangs: GangService, namespace: str) -> bool:
@@ -223,7 +223,7 @@ async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
         record = await gangs.submission("op")
         pods = await gangs.client.list(PODS, tenant.namespace, label_selector=f"{LABEL_GANG}={submission.ref.name}")
         messages = [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod in pods]
-        assert (record and record.state, messages) == (OperationState.SUCCEEDED, ["42", "42"])
+        assert (record and record.state, messages) == (SubmissionState.SUCCEEDED, ["42", "42"])
         assert await gangs.delete_upload(content_id)
         assert await gangs.uploads() == []
         await gangs.delete_submission("op", job=True)

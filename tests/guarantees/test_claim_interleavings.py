@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_gangjobs.ending.end import KillResult, halt, kill
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 STAGES = {
-    JobState.LIVE: Stage.LIVE,
-    JobState.SUCCEEDED: Stage.SUCCEEDED,
-    JobState.HALTED: Stage.HALTED,
-    JobState.DELIVERED: Stage.DELIVERED,
-    JobState.TERMINATING: Stage.GONE,
+    SubmissionState.IN_PROGRESS: Stage.LIVE,
+    SubmissionState.SUCCEEDED: Stage.SUCCEEDED,
+    SubmissionState.HALTED: Stage.HALTED,
+    SubmissionState.DELIVERED: Stage.DELIVERED,
+    SubmissionState.DELETING: Stage.GONE,
 }
 FORMER, NEXT = "try-1", "try-2"
 
@@ -85,7 +85,7 @@ def gang_in(cluster: SubmissionCluster, ref: GangRef) -> ClaimedGang | None:
     job = next((job for job in cluster.objects(JOBS) if job["metadata"]["uid"] == ref.uid), None)
     if job is None:
         return None
-    return ClaimedGang(job["metadata"]["annotations"][ANNOTATION_CLAIM], STAGES[job_state(read_job(job))])
+    return ClaimedGang(job["metadata"]["annotations"][ANNOTATION_CLAIM], STAGES[state_of(read_job(job))])
 
 
 ADOPT = Caller(Kind.ADOPT, NEXT)

@@ -14,8 +14,8 @@ from airflow_provider_gangjobs.exceptions import GangJobsDeprecationWarning, Sub
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.submission.record import OperationState
 from gangjobs_sandbox.resources import PODS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, submission_id:
 
     record = hook.submission(submission_id)
     assert record is not None
-    assert (record.ref, record.state, record.phase) == (first.ref, OperationState.IN_PROGRESS, Phase.QUEUED)
+    assert (record.ref, record.state, record.phase) == (first.ref, SubmissionState.IN_PROGRESS, Phase.QUEUED)
     assert first.ref in {one.ref for one in hook.submissions(limit=500).records}
     assert hook.delete_submission(submission_id, job=True) == (first.ref,)
     assert hook.delete_submission(submission_id, job=True) == ()

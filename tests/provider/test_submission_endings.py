@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete_submission import delete_submission
 from airflow_provider_gangjobs.ending.end import KillResult, delete_claimed, halt, kill
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -80,7 +80,7 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
 
     assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is KillResult.ENDED
 
-    assert job_state(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
+    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.SUCCEEDED
 
 
 async def test_halted_gang_is_kept_by_a_kill(cluster):
@@ -89,7 +89,7 @@ async def test_halted_gang_is_kept_by_a_kill(cluster):
 
     assert await kill(cluster.client, ref, "ti-1") is KillResult.ENDED
 
-    assert job_state(read_job(cluster.jobs()[0])) is JobState.HALTED
+    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.HALTED
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE], ids=["applied", "not applied"])
@@ -142,7 +142,10 @@ async def test_superseded_gang_that_succeeds_meanwhile_is_kept(cluster):
 
     await cluster.submit(claim="ti-3", reattach="never", api=InterleavingClient(cluster.client, "delete jobs", end))
 
-    assert [job_state(read_job(job)) for job in cluster.jobs()] == [JobState.SUCCEEDED, JobState.LIVE]
+    assert [state_of(read_job(job)) for job in cluster.jobs()] == [
+        SubmissionState.SUCCEEDED,
+        SubmissionState.IN_PROGRESS,
+    ]
 
 
 async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
@@ -143,13 +143,13 @@ async def test_gang_that_has_ended_is_kept_with_its_outcomes(
     hook, key = GangJobHook(connection), TaskKey("d", uuid4().hex, "train")
     gang = hook.submit(GangSpec(image="i", command=["true"], workers=2), key=key, claim=CLAIM).ref
     await asyncio.to_thread(
-        wait_for, "its end", lambda: job_state(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+        wait_for, "its end", lambda: state_of(read_job(job_of(embedded, gang))) is SubmissionState.SUCCEEDED
     )
     set_states({"r": {"train": "success"}})
 
     await trigger_of(gang, connection).on_kill()
 
-    assert job_state(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+    assert state_of(read_job(job_of(embedded, gang))) is SubmissionState.SUCCEEDED
     outcomes = await asyncio.to_thread(hook.outcomes, gang)
     assert [outcome.rank for outcome in outcomes] == [0, 1]
     assert not [pod for pod in pods_of(embedded, gang) if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]

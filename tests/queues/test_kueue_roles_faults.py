@@ -18,13 +18,14 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_ROLE_JOBS, LABEL_KU
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from tests import submission_faults
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.queues.following import until
+from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -48,15 +49,15 @@ FAULTS_OF_RELEASES: Final = [
 
 async def submit(gangs: GangService, submission_id: str, *, spec: GangSpec = SPEC, api: Any = None) -> Submission:
     discovered = await discover(gangs.client)
-    return await operations.submit_operation(
-        api or gangs.client, spec, submission_id=submission_id, discovered=discovered, namespace=gangs.namespace
+    return await submit_gang(
+        api or gangs.client, spec, id_request(submission_id), discovered=discovered, namespace=gangs.namespace
     )
 
 
 async def live_records(gangs: GangService, submission_id: str) -> list[dict[str, Any]]:
     selector = selector_of(submission_id)
     jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
-    return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+    return [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
 
 
 async def job_set_of(gangs: GangService, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -16,11 +16,12 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from tests import submission_faults
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -42,15 +43,13 @@ FAULTS: dict[str, tuple[Callable[[], BaseException], bool]] = {
 async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Submission:
     discovered = await discover(gangs.client)
     client = api or gangs.client
-    return await operations.submit_operation(
-        client, SPEC, submission_id=submission_id, discovered=discovered, namespace=gangs.namespace
-    )
+    return await submit_gang(client, SPEC, id_request(submission_id), discovered=discovered, namespace=gangs.namespace)
 
 
 async def live_jobs(gangs: GangService, submission_id: str) -> list[dict[str, Any]]:
     selector = selector_of(submission_id)
     jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
-    return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+    return [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
 
 
 async def check_complete(gangs: GangService, job: dict[str, Any], version: str) -> None:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job import render_files, render_job, render_service
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_name, requested_namespace
@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.schedulers.native import find_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 KEY = TaskKey("etl", "run", "train")
-ATTEMPT = build_attempt(KEY, namespace="ml", number=1, claim="ti-1")
+ATTEMPT = build_attempt(KEY, Claim("ti-1"), namespace="ml", number=1)
 GANG = PlacementDecision(Placement.GANG, "v1beta1")
 OFF = PlacementDecision(Placement.OFF)
 

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
 from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
 from airflow_provider_gangjobs.jobs.role_jobs import start_role
 from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
@@ -54,16 +54,14 @@ class CreateJob(Struct, frozen=True):
 
     async def find(self, progress: Progress) -> Object | None:
         """Return the Job of this name."""
-        stored = await progress.requests.find(JOBS, progress.attempt.name)
-        progress.adopted = stored is not None
-        return stored
+        return await progress.requests.find(JOBS, progress.attempt.name)
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         """Accept the Job if it has this submission id and was created from the same parameters."""
         job = read_job(stored)
         if job.is_being_deleted:
             raise RestartSubmission(f"{progress.where} is being deleted", min_attempt=progress.attempt.number + 1)
-        if job_state(job) is JobState.DROPPED:
+        if state_of(job) is SubmissionState.DROPPED:
             raise RestartSubmission(
                 f"{progress.where} is kept from a deleted submission", min_attempt=progress.attempt.number + 1
             )
@@ -71,7 +69,7 @@ class CreateJob(Struct, frozen=True):
             raise conflict(progress.spec, progress.attempt.submission_id, job)
         if job.has_job_set != progress.has_job_set:
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
-        progress.job = stored
+        progress.job, progress.adopted = stored, is_found
         # The dry run has found no queue, but the LocalQueue may have been created since.
         if job.has_roles and (error := given_queue_error(job)) is not None:
             raise error
@@ -123,7 +121,7 @@ class CreateOwned(Struct, frozen=True):
         body = self.body(progress) or {}
         return await progress.requests.find(self.resource, body["metadata"]["name"])
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         """Accept the object if exactly this Job owns it. Otherwise restart, and do not wait for its deletion."""
         metadata = stored["metadata"]
         if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
@@ -190,7 +188,7 @@ class StartJob(Struct, frozen=True):
             raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
         return stored
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         """Accept the Job if it may run."""
         job = read_job(stored)
         if job.is_being_deleted:
@@ -246,7 +244,7 @@ class StartRole(Struct, frozen=True):
             raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} vanished before it was started")
         return stored
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         """Accept the Job if it may run."""
         job = read_job(stored)
         if job.is_being_deleted:

@@ -129,7 +129,7 @@ class GiveJobSetToQueue(Struct, frozen=True):
             raise _gone(progress)
         return stored
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         """Accept the JobSet if it has its queue."""
         if "deletionTimestamp" in stored["metadata"]:
             raise _gone(progress)
