@@ -1,14 +1,13 @@
-"""Identity: which gang belongs to which task, by names that every machine computes in the same way.
+"""Identity: which gang belongs to which task or submission id, by names that every machine computes in the same way.
 
 Workload and PodGroup refer to a Job by name only. A Job name is therefore not reused while objects of an earlier Job
 exist: the number of the attempt at its end makes it unique.
 
-Owner references: the Job owns all objects of its gang, so the deletion of the Job deletes them all.
+The Job owns all objects of its gang, so the deletion of the Job deletes them all. `blockOwnerDeletion` is false,
+because some clusters require a permission on the owner's finalizers to set it. Only the Jobs of further roles and the
+JobSet of the roles set it: the main Job must not be gone before their pods are.
 
-`blockOwnerDeletion` is false, because some clusters require a permission on the owner's finalizers to set it. Only the
-Jobs of further roles and the JobSet of the roles set it: the main Job must not be gone before their pods are.
-
-Label selectors of gangs, in the form that the API server accepts.
+The label selectors of gangs have the form that the API server accepts.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class SubmissionKey(Protocol):
         """Value of `ANNOTATION_TASK`. Empty if the Job has no such annotation."""
 
     def submission_id(self, attempt: int) -> str:
-        """Value of `ANNOTATION_SUBMISSION_ID`."""
+        """Value of `ANNOTATION_SUBMISSION_ID`. Each attempt of a task has its own, and those of an id have the same."""
 
 
 class TaskKey(Struct, frozen=True, dict=True):
@@ -102,7 +101,6 @@ class TaskKey(Struct, frozen=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """Value of `LABEL_TASK`."""
         if self.installation:
             return digest_of("installation", self.installation, *self._parts)
         return digest_of(*self._parts)
@@ -122,7 +120,6 @@ class TaskKey(Struct, frozen=True, dict=True):
 
     @property
     def slug(self) -> str:
-        """Readable start of the Job's name when the user gave none."""
         return slug_of(self.dag_id, self.task_id)
 
     def to_json(self) -> str:
@@ -145,7 +142,6 @@ class TaskKey(Struct, frozen=True, dict=True):
         return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None
 
     def submission_id(self, attempt: int) -> str:
-        """Submission id of the attempt. Each attempt of a task has its own id."""
         return default_submission_id(self.digest, attempt)
 
 
@@ -161,7 +157,6 @@ class OperationKey(Struct, frozen=True):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """The only value of `LABEL_TASK`."""
         return (self.digest,)
 
     @property
@@ -171,15 +166,12 @@ class OperationKey(Struct, frozen=True):
 
     @property
     def slug(self) -> str:
-        """Readable start of the Job's name when the user gave none."""
         return slug_of(self.id)
 
     def to_json(self) -> str:
-        """An empty text, because the submission has no task."""
         return ""
 
     def submission_id(self, attempt: int) -> str:
-        """The id, which is the same for every attempt."""
         return self.id
 
 

@@ -169,20 +169,16 @@ class RepeatableStep(Struct, frozen=True):
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     async def apply(self, progress: Progress) -> Object:
-        """Call the function. Returns the Job as it was last read."""
         await self.function(progress)
         return progress.job
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return None, so that the step is repeated."""
-        return None
+        return None  # so that the step is repeated
 
     def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
-        """Return true: the function has returned, so the step is done."""
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        """Return None: the answer is a failure of the step."""
         return None
 
 
