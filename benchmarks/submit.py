@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.native import select_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 from airflow_provider_gangjobs.submission.request import SubmissionRequest
 from airflow_provider_gangjobs.submission.submit import submit
@@ -161,7 +162,11 @@ async def compare(tenant: Tenant, gangs: int, rounds: int) -> tuple[dict[str, li
 
         async def ours(key: TaskKey) -> None:
             submission = await submit(
-                client, SPEC, SubmissionRequest.of_task(key, "bench"), discovered=discovered, namespace=tenant.namespace
+                client,
+                SPEC,
+                SubmissionRequest(key=key, claim=Claim("bench"), rule=TaskRule()),
+                discovered=discovered,
+                namespace=tenant.namespace,
             )
             requests.append(submission.requests)
 

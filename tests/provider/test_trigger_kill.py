@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
+from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -264,10 +265,10 @@ async def test_kills_at_once_share_one_client(
     connection: str, embedded: SandboxThread, set_states: Any, plugin_runs: Path
 ) -> None:
     spec = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
-    run, claims = uuid4().hex, {"claim": CLAIM}
+    run = uuid4().hex
 
     async def submit(gangs: GangService, number: int) -> GangRef:
-        return (await gangs.submit(spec, key=TaskKey("d", run, f"train{number}"), is_retry=False, **claims)).ref
+        return (await gangs.submit(spec, task_request(TaskKey("d", run, f"train{number}"), CLAIM))).ref
 
     async with GangJobHook(connection).connect() as service:
         gangs = [await submit(service, number) for number in range(40)]
