@@ -30,7 +30,7 @@ import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.sensors.gang_job
 import airflow_provider_gangjobs.submission.discovery.capabilities
 import airflow_provider_gangjobs.submission.discovery.schedulers
-import airflow_provider_gangjobs.submission.resubmission
+import airflow_provider_gangjobs.submission.request
 import airflow_provider_gangjobs.submission.submit
 import airflow_provider_gangjobs.tracking.harvest.collect
 import airflow_provider_gangjobs.tracking.logs.copy

@@ -21,10 +21,12 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
+from airflow_provider_gangjobs.submission.request import SubmissionRequest
 from benchmarks.api_server import (
     Json,
     admin_config,
@@ -165,7 +167,8 @@ async def _by_provider(gangs: GangService, run: str, pods: int, **parameters: An
         termination_grace_s=1,
         **parameters,
     )
-    await gangs.submit(spec, key=TaskKey("bench", run, "train"), claim="bench", is_retry=False)
+    request = SubmissionRequest(key=TaskKey("bench", run, "train"), claim=Claim("bench"), rule=TaskRule())
+    await gangs.submit(spec, request)
 
 
 async def _remove(admin: Client, namespace: str, run: str) -> None:

@@ -30,12 +30,9 @@ SANDBOX_NOTE: Final = (
     "This cluster is the sandbox: it pulls no image, runs each command as a program of this machine, and has no "
     "PersistentVolumeClaims"
 )
-_STATES: Final = {
-    "suspended": ", suspended until another component starts it",
-    "succeeded": ", already succeeded",
-    "failed": ", already failed",
-}
-"""Text by `SubmissionState`. A gang that was started has no text."""
+_STATES: Final = {"succeeded": ", already succeeded", "failed": ", already failed"}
+"""Text by `SubmissionState`. A gang in progress that was started has no text."""
+_SUSPENDED: Final = ", suspended until another component starts it"
 
 
 def submission_messages(submission: Submission, *, server_software: str = "") -> Iterator[str]:
@@ -45,7 +42,8 @@ def submission_messages(submission: Submission, *, server_software: str = "") ->
     """
     verb = "Adopted" if submission.adopted else "Created"
     workers = "1 worker" if submission.workers == 1 else f"{submission.workers} workers"
-    placement, state = describe_placement(submission.decision), _STATES.get(submission.state, "")
+    placement = describe_placement(submission.decision)
+    state = _SUSPENDED if submission.is_suspended else _STATES.get(submission.state, "")
     queue = _describe_queue(submission)
     yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{queue}{state}"
     yield from submission.notes

@@ -75,7 +75,7 @@ class StartGuard:
         """
         if not always and not self.is_due():
             return
-        from airflow_provider_gangjobs.submission.steps.step import UnconfirmedTry
+        from airflow_provider_gangjobs.submission.request import UnconfirmedTry
 
         now = [clock() for clock in self._clocks]
         runs = await self._is_running()
@@ -94,7 +94,7 @@ class StartGuard:
         Raises:
             SubmissionFailed: Airflow has ended the try, or does not say before the start whether the try runs.
         """
-        from airflow_provider_gangjobs.submission.steps.step import UnconfirmedTry
+        from airflow_provider_gangjobs.submission.request import UnconfirmedTry
 
         async def submit_and_confirm(service: GangService) -> T:
             submitted = await submit(service)

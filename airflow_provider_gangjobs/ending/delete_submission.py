@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.identity import (
     OperationKey,
     gang_selector,
     is_owned_by,
-    parse_default_trigger_id,
+    parse_default_submission_id,
     submission_selector,
 )
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
@@ -30,8 +30,8 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles
 from airflow_provider_gangjobs.kube.views import PodView, view
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 def selector_of(submission_id: str) -> str:
     """Return the label selector of all Jobs of an id, which a client chose or which is the default id of a task."""
-    digest, attempt = parse_default_trigger_id(submission_id) or (OperationKey(submission_id).digest, None)
+    digest, attempt = parse_default_submission_id(submission_id) or (OperationKey(submission_id).digest, None)
     return submission_selector(digest, attempt)
 
 
@@ -89,9 +89,9 @@ async def delete_submission(
 
 async def _halt_and_release(client: Client, requests: RetryingRequests, gang: Job, timeout_s: float) -> None:
     """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
-    ref, state = gang.ref, job_state(gang)
-    is_unfinished = state in {JobState.LIVE, JobState.HALTED}
-    if state is JobState.LIVE:
+    ref, state = gang.ref, state_of(gang)
+    is_unfinished = state in {SubmissionState.IN_PROGRESS, SubmissionState.HALTED}
+    if state is SubmissionState.IN_PROGRESS:
         await requests.jobs(ref).halt(gang, DELETION_HALT_REASON)
     if is_unfinished and gang.has_roles:
         await end_roles(requests, ref)
@@ -114,7 +114,7 @@ async def _halt_and_release(client: Client, requests: RetryingRequests, gang: Jo
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
     """Delete the Job, unless the Job is live again in the version that the server would delete."""
-    deletion = await delete_job_if(requests, ref, lambda gang: job_state(gang) is not JobState.LIVE)
+    deletion = await delete_job_if(requests, ref, lambda gang: state_of(gang) is not SubmissionState.IN_PROGRESS)
     if deletion.kept is not None:
         cause = "The Job was started again in the meantime"
         advice = "Delete the submission again"

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch, is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles, start_role
 
@@ -67,10 +67,10 @@ def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool
     """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
     if job.is_started_by_others or not job.is_unstarted:
         return False
-    if job_state(job) is JobState.HALTED:
+    if state_of(job) is SubmissionState.HALTED:
         return is_halted_by_cleanup(job)
     assert job.created_at is not None, "a stored Job has a creation time"
-    return job_state(job) is JobState.LIVE and now - job.created_at >= older_than
+    return state_of(job) is SubmissionState.IN_PROGRESS and now - job.created_at >= older_than
 
 
 def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
@@ -78,7 +78,7 @@ def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
 
     :param missing: Whether an object that the Job needs does not exist.
     """
-    is_being_removed = job_state(job) is JobState.HALTED
+    is_being_removed = state_of(job) is SubmissionState.HALTED
     is_of_task = job.task is not None
     return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
 
@@ -164,7 +164,7 @@ async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     job = read_job(stored)
     # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
     # has changed the Job, and then this patch does not apply.
-    is_halted = job_state(job) is JobState.HALTED or await patch_unchanged(
+    is_halted = state_of(job) is SubmissionState.HALTED or await patch_unchanged(
         requests.client, JOBS, stored["metadata"], halt_patch(CLEANUP_HALT_REASON, job)
     )
     if is_halted and job.has_roles:

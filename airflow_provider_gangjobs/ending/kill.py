@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 
 if TYPE_CHECKING:
@@ -47,7 +47,11 @@ def kill_result(job: Job, claim_id: str) -> KillResult:
     """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
     if not job.holds_claim(claim_id):
         return KillResult.LEFT_ALONE
-    return KillResult.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else KillResult.ENDED
+    return (
+        KillResult.DELETED
+        if state_of(job) in {SubmissionState.IN_PROGRESS, SubmissionState.DELETING}
+        else KillResult.ENDED
+    )
 
 
 class Kill(Struct, frozen=True):
@@ -155,7 +159,7 @@ async def is_live(client: ClientProtocol, ref: GangRef) -> bool:
     requests = RetryingRequests(client, ref.namespace)
     stored = await requests.find(JOBS, ref.name)
     gang = await requests.read_gang(stored) if stored is not None else None
-    return gang is not None and gang.ref == ref and job_state(gang) is JobState.LIVE
+    return gang is not None and gang.ref == ref and state_of(gang) is SubmissionState.IN_PROGRESS
 
 
 class LiveGang(Struct, frozen=True):
@@ -176,7 +180,11 @@ async def live_attempts(client: ClientProtocol, key: TaskKey, claim_id: str, *, 
 async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, Job]]:
     found = await requests.list(JOBS, task_selector(*key.digests))
     gangs = [(stored, await requests.read_gang(stored)) for stored in found]
-    return [(stored, gang) for stored, gang in gangs if job_state(gang) is JobState.LIVE and gang.holds_claim(claim_id)]
+    return [
+        (stored, gang)
+        for stored, gang in gangs
+        if state_of(gang) is SubmissionState.IN_PROGRESS and gang.holds_claim(claim_id)
+    ]
 
 
 __all__ = [

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions.base import *  # noqa: F403
+    from airflow_provider_gangjobs.exceptions.deprecation import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.gang_end import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.results import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.submission import *  # noqa: F403
@@ -52,6 +53,7 @@ __all__ = [  # noqa: F405 - imported by __getattr__
     "GangDeleted",
     "GangFailed",
     "GangJobError",
+    "GangJobsDeprecationWarning",
     "GangUnsupported",
     "ImagePullFailed",
     "InvalidGangSpec",
@@ -74,7 +76,7 @@ __all__ = [  # noqa: F405 - imported by __getattr__
     "Unschedulable",
 ]
 
-_MODULES: Final = ("base", "submission", "gang_end", "results")
+_MODULES: Final = ("base", "submission", "gang_end", "results", "deprecation")
 
 
 def __getattr__(name: str) -> Any:

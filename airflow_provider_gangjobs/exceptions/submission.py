@@ -75,8 +75,8 @@ class SubmissionConflict(GangJobError):
     theirs_hash: str | None = None
     fields: tuple[str, ...] = ()
     """The parameters that differ, if both submissions recorded hashes of single parameters."""
-    trigger_id: str = ""
-    theirs_trigger_id: str | None = None
+    submission_id: str = ""
+    theirs_submission_id: str | None = None
 
     @property
     def retryable(self) -> bool:
@@ -85,18 +85,18 @@ class SubmissionConflict(GangJobError):
 
     @property
     def what(self) -> str:
-        """What happened: the Job has another trigger id, or other parameters."""
-        if self.theirs_trigger_id != self.trigger_id:
+        """What happened: the Job has another submission id, or other parameters."""
+        if self.theirs_submission_id != self.submission_id:
             return f"Job {self.ref} exists and belongs to another submission"
         return f"Job {self.ref} exists and was submitted with other parameters"
 
     @property
     def evidence(self) -> str:
-        """The trigger ids and the hashes of both, and the names of the parameters that differ."""
+        """The submission ids and the hashes of both, and the names of the parameters that differ."""
         differ = f"; different parameters: {', '.join(self.fields)}" if self.fields else ""
         return (
-            f"The trigger id of the Job (uid {self.uid}) is {self.theirs_trigger_id or 'missing'} "
-            f"(here {self.trigger_id}); "
+            f"The submission id of the Job (uid {self.uid}) is {self.theirs_submission_id or 'missing'} "
+            f"(here {self.submission_id}); "
             f"the hash of its parameters is {self.theirs_hash or 'missing'} (here {self.ours_hash}){differ}"
         )
 

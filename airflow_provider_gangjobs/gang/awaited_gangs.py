@@ -1,6 +1,6 @@
 """Awaited gangs: which gangs somebody waits for, and whether the wait is over. Pure.
 
-A gang is selected by the name of its Job, by its task or trigger id, or by a label selector. A task may have several
+A gang is selected by the name of its Job, by its task or submission id, or by a label selector. A task may have several
 attempts; the newest attempt counts. Whoever waits for gangs is responsible for none of them.
 """
 
@@ -68,7 +68,7 @@ class GangSelection:
     names: Mapping[str, str] | None = None
     """The uid of the Job by its name. The uid is empty if it is not known."""
     digests: tuple[tuple[str, ...], ...] = ()
-    """For each task or trigger id, the values that the label of its Jobs may have; see `SubmissionKey.digests`."""
+    """For each task or submission id, the values that the label of its Jobs may have; see `SubmissionKey.digests`."""
     selector: str = ""
     """A label selector of Jobs, as in `kubectl get jobs --selector`."""
     at_least: int = 1
@@ -84,7 +84,7 @@ class GangSelection:
         return gang_selectors(self.names or ())
 
     def matching(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the Jobs of the selected gangs, with all attempts of a task or trigger id.
+        """Return the Jobs of the selected gangs, with all attempts of a task or submission id.
 
         :param jobs: The Jobs that the label selectors have selected.
         """

@@ -1,14 +1,13 @@
-"""Identity: which gang belongs to which task, by names that every machine computes in the same way.
+"""Identity: which gang belongs to which task or submission id, by names that every machine computes in the same way.
 
 Workload and PodGroup refer to a Job by name only. A Job name is therefore not reused while objects of an earlier Job
 exist: the number of the attempt at its end makes it unique.
 
-Owner references: the Job owns all objects of its gang, so the deletion of the Job deletes them all.
+The Job owns all objects of its gang, so the deletion of the Job deletes them all. `blockOwnerDeletion` is false,
+because some clusters require a permission on the owner's finalizers to set it. Only the Jobs of further roles and the
+JobSet of the roles set it: the main Job must not be gone before their pods are.
 
-`blockOwnerDeletion` is false, because some clusters require a permission on the owner's finalizers to set it. Only the
-Jobs of further roles and the JobSet of the roles set it: the main Job must not be gone before their pods are.
-
-Label selectors of gangs, in the form that the API server accepts.
+The label selectors of gangs have the form that the API server accepts.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DIGEST_LENGTH: Final = 26
 """130 bits in base32. After a collision a task would adopt the gang of another task, so the label has the full
 digest."""
 NAME_DIGEST_LENGTH: Final = 10
-"""50 bits in the Job's name. The trigger id detects a collision, and the submission is refused."""
+"""50 bits in the Job's name. The submission id detects a collision, and the submission is refused."""
 ATTEMPT_DIGITS: Final = 3
 SLUG_MAX: Final = JOB_NAME_MAX - 1 - NAME_DIGEST_LENGTH - 1 - ATTEMPT_DIGITS
 """Longest `name` that a user may give. The rest of the Job name is the digest and the attempt."""
@@ -81,8 +80,8 @@ class SubmissionKey(Protocol):
     def to_json(self) -> str:
         """Value of `ANNOTATION_TASK`. Empty if the Job has no such annotation."""
 
-    def trigger_id(self, attempt: int) -> str:
-        """Value of `ANNOTATION_TRIGGER_ID`."""
+    def submission_id(self, attempt: int) -> str:
+        """Value of `ANNOTATION_SUBMISSION_ID`. Each attempt of a task has its own, and those of an id have the same."""
 
 
 class TaskKey(Struct, frozen=True, dict=True):
@@ -102,7 +101,6 @@ class TaskKey(Struct, frozen=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """Value of `LABEL_TASK`."""
         if self.installation:
             return digest_of("installation", self.installation, *self._parts)
         return digest_of(*self._parts)
@@ -122,7 +120,6 @@ class TaskKey(Struct, frozen=True, dict=True):
 
     @property
     def slug(self) -> str:
-        """Readable start of the Job's name when the user gave none."""
         return slug_of(self.dag_id, self.task_id)
 
     def to_json(self) -> str:
@@ -144,9 +141,8 @@ class TaskKey(Struct, frozen=True, dict=True):
         is_key = all(isinstance(part, str) for part in (dag_id, run_id, task_id)) and isinstance(map_index, int)
         return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None
 
-    def trigger_id(self, attempt: int) -> str:
-        """Trigger id of the attempt. Each attempt of a task has its own id."""
-        return default_trigger_id(self.digest, attempt)
+    def submission_id(self, attempt: int) -> str:
+        return default_submission_id(self.digest, attempt)
 
 
 class OperationKey(Struct, frozen=True):
@@ -161,7 +157,6 @@ class OperationKey(Struct, frozen=True):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """The only value of `LABEL_TASK`."""
         return (self.digest,)
 
     @property
@@ -171,15 +166,12 @@ class OperationKey(Struct, frozen=True):
 
     @property
     def slug(self) -> str:
-        """Readable start of the Job's name when the user gave none."""
         return slug_of(self.id)
 
     def to_json(self) -> str:
-        """An empty text, because the submission has no task."""
         return ""
 
-    def trigger_id(self, attempt: int) -> str:
-        """The id, which is the same for every attempt."""
+    def submission_id(self, attempt: int) -> str:
         return self.id
 
 
@@ -211,18 +203,30 @@ def job_name(slug: str, digest: str, attempt: int, characters_max: int = JOB_NAM
     return slug[: characters_max - len(tail)].rstrip("-") + tail
 
 
-def default_trigger_id(digest: str, attempt: int) -> str:
-    """Return the trigger id of an attempt for which the client chose no id."""
+def default_submission_id(digest: str, attempt: int) -> str:
+    """Return the submission id of an attempt for which the client chose no id."""
     return f"{digest}-{attempt}"
 
 
-def parse_default_trigger_id(trigger_id: str) -> tuple[str, int] | None:
-    """Return the digest and the attempt of a default trigger id. Return `None` for an id that a client chose."""
-    match = _DEFAULT_TRIGGER_ID.fullmatch(trigger_id)
+def parse_default_submission_id(submission_id: str) -> tuple[str, int] | None:
+    """Return the digest and the attempt of a default submission id. Return `None` for an id that a client chose."""
+    match = _DEFAULT_SUBMISSION_ID.fullmatch(submission_id)
     return (match[1], int(match[2])) if match else None
 
 
-_DEFAULT_TRIGGER_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,{ATTEMPT_DIGITS}}})")
+_DEFAULT_SUBMISSION_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,{ATTEMPT_DIGITS}}})")
+
+
+class Claim(Struct, frozen=True):
+    """Who is responsible for a gang, and what that means for the gang."""
+
+    id: str
+    """Id of the task instance that is responsible for the gang, or of whoever else is."""
+    policies: Policies | None = None
+    """What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep."""
+    max_tries: int | None = None
+    """`max_tries` of the task instance, by which a try whose parameters differ knows whether a user has cleared the
+    task. `None` if no task of Airflow is responsible."""
 
 
 class Attempt(Struct, frozen=True):
@@ -233,7 +237,7 @@ class Attempt(Struct, frozen=True):
     digest: str
     """Digest of the key under which all attempts are listed."""
     number: int
-    trigger_id: str
+    submission_id: str
     claim: str
     """Id of the task instance that is responsible for the gang now."""
     task: str = ""
@@ -250,22 +254,18 @@ class Attempt(Struct, frozen=True):
 
 def build_attempt(
     key: SubmissionKey,
+    claim: Claim,
     *,
     namespace: str,
     number: int,
-    claim: str,
     name: str | None = None,
     name_max: int = JOB_NAME_MAX,
     disruptions: int = 0,
-    policies: Policies | None = None,
-    max_tries: int | None = None,
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
     :param name_max: How many characters the Job's name may have.
-    :param policies: What happens to the gang after its task has ended; `None` if no operator submits the gang.
-    :param max_tries: `max_tries` of the task instance; `None` if no operator submits the gang.
     """
     digest = key.digest
     return Attempt(
@@ -273,13 +273,13 @@ def build_attempt(
         name=job_name(name or key.slug, digest, number, name_max),
         digest=digest,
         number=number,
-        trigger_id=key.trigger_id(number),
-        claim=claim,
+        submission_id=key.submission_id(number),
+        claim=claim.id,
         task=key.to_json(),
         disruptions=disruptions,
         installation=key.installation,
-        policies=policies,
-        max_tries=max_tries,
+        policies=claim.policies,
+        max_tries=claim.max_tries,
     )
 
 

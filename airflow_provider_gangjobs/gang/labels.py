@@ -16,7 +16,7 @@ PREFIX: Final = names.PREFIX
 LABEL_GANG: Final = names.LABEL_GANG
 """Name of the Job. On the Job, its pods, Service, ConfigMaps, Workload and PodGroup."""
 LABEL_TASK: Final = names.LABEL_TASK
-"""Digest of the task key, or of a trigger id that a client chose. On the Job and its pods. A list by this label
+"""Digest of the task key, or of a submission id that a client chose. On the Job and its pods. A list by this label
 returns every attempt."""
 LABEL_ATTEMPT: Final = names.LABEL_ATTEMPT
 """Number of the attempt, from 0. On the Job and its pods."""
@@ -37,7 +37,7 @@ LABEL_GANG_ROLE: Final = names.LABEL_GANG_ROLE
 """Name of a role of the gang. On the Jobs and pods of a gang with roles. A Job with this label and without `LABEL_TASK`
 belongs to a gang whose main Job is another Job."""
 
-ANNOTATION_TRIGGER_ID: Final = names.ANNOTATION_TRIGGER_ID
+ANNOTATION_SUBMISSION_ID: Final = names.ANNOTATION_SUBMISSION_ID
 """The submission's id, chosen by the client. On the Job."""
 ANNOTATION_SPEC_HASH: Final = names.ANNOTATION_SPEC_HASH
 """Hash of everything that shapes the Job. On the Job."""

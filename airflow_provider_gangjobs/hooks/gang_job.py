@@ -27,6 +27,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID, SharedReads, read_extras
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.exceptions import GangJobError
+from airflow_provider_gangjobs.exceptions.deprecation import with_new_names
 from airflow_provider_gangjobs.service import GangService, follow
 from airflow_provider_gangjobs.service.session import GangSession
 
@@ -97,7 +98,7 @@ class PublicService(GangService, frozen=True):
 def _convert_returned(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        return with_pendulum_times(await method(*args, **kwargs))
+        return with_pendulum_times(await method(*args, **with_new_names(kwargs)))
 
     return call
 
@@ -121,7 +122,8 @@ def blocking(
 
     @wraps(method)
     def call(hook: GangJobHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return with_pendulum_times(hook.call(lambda service: method(service, *args, **kwargs)))
+        named: Any = with_new_names(kwargs)
+        return with_pendulum_times(hook.call(lambda service: method(service, *args, **named)))
 
     return call
 
@@ -241,8 +243,6 @@ class GangJobHook(BaseHook):
     version = blocking(GangService.version)
     capabilities = blocking(GangService.capabilities)
     submit = blocking(GangService.submit)
-    submit_next_attempt = blocking(GangService.submit_next_attempt)
-    submit_after = blocking(GangService.submit_after)
     submission = blocking(GangService.submission)
     submissions = blocking(GangService.submissions)
     find_gangs = blocking(GangService.find_gangs)

@@ -28,23 +28,20 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.identity import Claim, GangRef
     from airflow_provider_gangjobs.gang.render.policy import TimeLimit
-    from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.kube.views import Object
 
 
 async def take_claim(
     requests: RetryingRequests,
     stored: Object,
-    claim_id: str,
+    claim: Claim,
     *,
     installation: str,
-    policies: Policies | None,
     limit: TimeLimit | None,
-    max_tries: int | None = None,
 ) -> Object:
-    """Make `claim_id` responsible for the gang of a Job that was just read. Return the Job as the server stored it.
+    """Make `claim` responsible for the gang of a Job that was just read. Return the Job as the server stored it.
 
     The gang also gets the policies and the time limit of its new owner.
 
@@ -57,11 +54,11 @@ async def take_claim(
     from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
     from airflow_provider_gangjobs.jobs.role_jobs import extend_time_limits
 
-    if read_job(stored).holds_claim(claim_id):
+    if read_job(stored).holds_claim(claim.id):
         return stored
     name = stored["metadata"]["name"]
     try:
-        patch = claim_patch(stored, claim_id, installation=installation, policies=policies, max_tries=max_tries)
+        patch = claim_patch(stored, claim, installation=installation)
         gang = await requests.read_gang(stored)
         limit_patch = limit_patch_on_adoption(gang, limit)
         if limit_patch:
@@ -79,29 +76,22 @@ async def take_claim(
         raise
 
 
-def claim_patch(
-    job: Object,
-    claim_id: str,
-    *,
-    installation: str = "",
-    policies: Policies | None = None,
-    max_tries: int | None = None,
-) -> Object:
-    """Return the merge patch that gives the Job to `claim_id`, if the Job has not changed since it was read.
+def claim_patch(job: Object, claim: Claim, *, installation: str = "") -> Object:
+    """Return the merge patch that gives the Job to `claim`, if the Job has not changed since it was read.
+
+    Policies and `max_tries` that the claim does not have stay as they are.
 
     :param installation: Id of the Airflow installation of the new owner.
-    :param policies: Policies of the new owner. By default those of the Job stay.
-    :param max_tries: `max_tries` of the new owner. By default that of the Job stays.
     """
     # A process that resumes a task does not claim, and would pay for the import.
     from airflow_provider_gangjobs.gang.render.job_manifest import policy_annotations
 
     metadata = job["metadata"]
-    annotations: Object = {ANNOTATION_CLAIM: claim_id}
-    if policies:
-        annotations |= {ANNOTATION_WAIT_UNTIL: None, **policy_annotations(policies)}
-    if max_tries is not None:
-        annotations[ANNOTATION_MAX_TRIES] = str(max_tries)
+    annotations: Object = {ANNOTATION_CLAIM: claim.id}
+    if claim.policies:
+        annotations |= {ANNOTATION_WAIT_UNTIL: None, **policy_annotations(claim.policies)}
+    if claim.max_tries is not None:
+        annotations[ANNOTATION_MAX_TRIES] = str(claim.max_tries)
     if read_job(job).is_delivered:  # the gang was handed over, and has an owner again
         annotations[ANNOTATION_DELIVERED] = None
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}

@@ -1,7 +1,4 @@
-"""The Jobs of a gang, as the API server has them.
-
-The pods of a gang, listed from the API server.
-"""
+"""The Jobs and the pods of a gang, as the API server has them now. Nothing is cached here, and nothing is written."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
 
-__all__ = ["get_job", "get_main_job", "list_jobs", "list_role_jobs"]
-
+__all__ = ["get_job", "get_main_job", "list_jobs", "list_pods", "list_role_jobs"]
 
 _NONE: Final[Mapping[str, PodView]] = {}
 

@@ -1,9 +1,8 @@
 """Requests about the gangs of one namespace. They are counted, and callers have those retried that are safe to repeat.
 
 A write whose answer was lost is never treated as a failed write. Safe to repeat are reads, deletions with a uid, and
-patches that have the same result however often they are sent.
-
-The exception that restarts a submission.
+patches that have the same result however often they are sent. The table of the package `submission` says which loop
+repeats what.
 """
 
 from __future__ import annotations

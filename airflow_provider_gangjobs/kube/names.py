@@ -235,7 +235,7 @@ LABEL_KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 LABEL_KUEUE_JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 LABEL_JOB_SET: Final = "jobset.sigs.k8s.io/jobset-name"
 
-ANNOTATION_TRIGGER_ID: Final = f"{PREFIX}/trigger-id"
+ANNOTATION_SUBMISSION_ID: Final = f"{PREFIX}/trigger-id"
 ANNOTATION_SPEC_HASH: Final = f"{PREFIX}/spec-hash"
 ANNOTATION_SPEC_FIELDS: Final = f"{PREFIX}/spec-fields"
 ANNOTATION_CLAIM: Final = f"{PREFIX}/claim"

@@ -135,7 +135,7 @@ class JobLabels(Labels, frozen=True):
 class JobAnnotations(Annotations, frozen=True):
     """The annotations of a Job that are read. Pods do not carry them, and their views are kept small."""
 
-    trigger_id: str | None = msgspec.field(name=keys.ANNOTATION_TRIGGER_ID, default=None)
+    submission_id: str | None = msgspec.field(name=keys.ANNOTATION_SUBMISSION_ID, default=None)
     spec_hash: str | None = msgspec.field(name=keys.ANNOTATION_SPEC_HASH, default=None)
     spec_fields: str | None = msgspec.field(name=keys.ANNOTATION_SPEC_FIELDS, default=None)
     claim: str | None = msgspec.field(name=keys.ANNOTATION_CLAIM, default=None)

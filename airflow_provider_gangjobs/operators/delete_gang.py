@@ -32,7 +32,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
     """Delete gangs, whoever has submitted them: their Jobs, with the recorded outcomes, and their pods.
 
     Exactly one of `gangs`, `submission_ids` and `external_task_id` says which gangs. All attempts of a task or of a
-    trigger id are deleted. The task succeeds when no pod of these gangs runs any more, and returns the list of the
+    submission id are deleted. The task succeeds when no pod of these gangs runs any more, and returns the list of the
     references of the gangs that it has deleted.
 
     A task that waits for the end of such a gang fails with `GangDeleted`, and is not retried. Safe to repeat: a retry
@@ -41,7 +41,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
     :param gangs: Name of a Job, a reference with `namespace`, `name` and `uid` (such as the XCom `gang` of
         `GangJobOperator`, or its result with `wait_until="submitted"`), or a list of them. A gang that is given with
         its `uid` is not mistaken for a later gang of the same name. (templated)
-    :param submission_ids: Id of a submission (the `trigger_id` of `GangJobHook.submit`), or a list of ids. (templated)
+    :param submission_ids: Id of a submission, as `GangJobHook.submit` takes it, or a list of ids. (templated)
     :param external_task_id: Id of the task whose gangs are deleted. (templated)
     :param external_dag_id: Id of the DAG of this task. Defaults to the DAG of the operator. (templated)
     :param external_run_id: Id of the DAG run of this task. Defaults to the run of the operator. (templated)

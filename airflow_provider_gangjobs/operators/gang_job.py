@@ -32,12 +32,12 @@ from airflow_provider_gangjobs.attempt.start_guard import StartGuard
 from airflow_provider_gangjobs.attempt.trigger_args import args_of_submission, trigger_args
 from airflow_provider_gangjobs.attempt.wait_until import HandOver, is_handed_over, submitted_event
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
-from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, WaitUntil
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnKill, Reattach, WaitUntil
 from airflow_provider_gangjobs.parameters.callbacks import require_importable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
     from datetime import datetime
 
     from airflow.sdk import Context
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
     from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request import PreviousGangs
 
 WORKER_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
@@ -196,7 +197,7 @@ class GangJobOperator(StoringTask):
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
-        from airflow_provider_gangjobs.submission.record import SubmissionState
+        from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 
         with self._session(context) as gangs:
             require_importable(self.callbacks)
@@ -265,23 +266,14 @@ class GangJobOperator(StoringTask):
 
     def _submit(self, context: Context, gangs: TaskGangs) -> Submission:
         """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
+        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
+        from airflow_provider_gangjobs.submission.request import PreviousGangs
+
+        rule = TaskRule(Reattach(self.reattach), return_failed=self.max_disruptions > 0)
+        previous = PreviousGangs(gangs.wait_for_previous_s, is_retry=context["ti"].try_number > 1)
         while True:
             try:
-                return self._submit_by(
-                    gangs,
-                    lambda service, spec: service.submit(
-                        spec,
-                        key=gangs.key,
-                        claim=gangs.claim,
-                        reattach=self.reattach,
-                        return_failed=self.max_disruptions > 0,
-                        policies=self._policies,
-                        is_retry=context["ti"].try_number > 1,
-                        wait_for_previous_s=gangs.wait_for_previous_s,
-                        confirm=self._opened_start_guard.confirm,
-                        max_tries=gangs.max_tries,
-                    ),
-                )
+                return self._submit_by(gangs, rule, previous)
             except PreviousAttemptRunning as running:
                 self.log.warning("%s", running)
                 self._wait_for_previous(context, gangs, running)
@@ -303,14 +295,21 @@ class GangJobOperator(StoringTask):
             what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
             raise task_gangs.deadline_error(what)
 
-    def _submit_by(
-        self, gangs: TaskGangs, submit: Callable[[GangService, GangSpec], Awaitable[Submission]]
-    ) -> Submission:
+    def _submit_by(self, gangs: TaskGangs, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
+        from airflow_provider_gangjobs.submission.request import SubmissionRequest
+
         with skip_retries_of_permanent_errors():
             spec = self._spec()
+            request = SubmissionRequest(
+                key=gangs.key,
+                claim=Claim(gangs.claim, self._policies, gangs.max_tries),
+                rule=rule,
+                confirm=self._opened_start_guard.confirm,
+                previous=previous,
+            )
             submission = self._opened_start_guard.submit(
                 gangs,
-                lambda service: submit(service, spec),
+                lambda service: service.submit(spec, request),
                 delete=self.kill_policy is OnKill.DELETE,
                 log=self.log,
             )
@@ -402,39 +401,26 @@ class GangJobOperator(StoringTask):
 
     def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
+        from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
+
         # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try. The logs
         # are therefore copied from their beginning, and not from the place where the stream ended.
         failed = self._read_completion(
             gangs, replace_struct(event, streamed={}, whole_logs=()) if self.deferrable else event
         )
         failed.log_failure()
-        return self._submit_by(
-            gangs,
-            lambda service, spec: service.submit_after(
-                spec,
-                event,
-                key=gangs.key,
-                claim=gangs.claim,
-                max_disruptions=self.max_disruptions,
-                policies=self._policies,
-                confirm=self._opened_start_guard.confirm,
-                max_tries=gangs.max_tries,
-                delete_failed=self.on_finish is OnFinish.DELETE,
-                release_held=failed.has_held_pods,
-            ),
-        )
+        rule = NextAttemptRule.after(event, max_disruptions=self.max_disruptions)
+        submission = self._submit_by(gangs, rule)
+        failed.discard()  # last, because its Job shows how many attempts in a row were lost
+        return submission
 
     def _complete(self, context: Context, event: GangEvent) -> Any:
         """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
-        from airflow_provider_gangjobs.submission.resubmission import resubmit_while_disrupted
+        from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 
         gangs = self._opened_gangs
-        event = resubmit_while_disrupted(
-            event,
-            max_disruptions=self.max_disruptions,
-            submit_next=partial(self._submit_next, gangs),
-            wait=partial(self._wait, context, gangs),
-        )
+        while (lost := disruption_of(event, allowed=self.max_disruptions)) is not None and lost.is_allowed:
+            event = self._wait(context, gangs, self._submit_next(gangs, event))
         if self.wait_until is not WaitUntil.ENDED and is_handed_over(event):
             self._to_deliver = HandOver(gangs, event.ref, self.log)
             return asdict(event.ref)

@@ -77,7 +77,7 @@ def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None,
     """
     from airflow_provider_gangjobs.airflow_api.configuration import installation_id
     from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
-    from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
+    from airflow_provider_gangjobs.service.gangs import DEFAULT_NAMESPACE
 
     namespace = task.namespace or default_namespace or DEFAULT_NAMESPACE
     if wrong := problem_with_dns_label(namespace):

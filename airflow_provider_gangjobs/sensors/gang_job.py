@@ -42,7 +42,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     """Wait for gangs that somebody else has submitted: another task, another DAG, or a program with a hook.
 
     Exactly one of `gangs`, `submission_ids`, `external_task_id` and `selector` says which gangs. A gang may be
-    submitted after the sensor has started. If a task or trigger id has several attempts, the newest one counts. The
+    submitted after the sensor has started. If a task or submission id has several attempts, the newest one counts. The
     sensor records the outcomes of the gangs, as the trigger of their own task does. It is responsible for none of
     them: it claims, halts and deletes no gang, whatever happens to the sensor.
 
@@ -55,7 +55,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     :param gangs: Name of a Job, a reference with `namespace`, `name` and `uid` (such as the XCom `gang` of
         `GangJobOperator`, or its result with `wait_until="submitted"`), or a list of them. (templated)
-    :param submission_ids: Id of a submission (the `trigger_id` of `GangJobHook.submit`), or a list of ids. (templated)
+    :param submission_ids: Id of a submission, as `GangJobHook.submit` takes it, or a list of ids. (templated)
     :param external_task_id: Id of the task whose gang is awaited. (templated)
     :param external_dag_id: Id of the DAG of this task. Defaults to the DAG of the sensor. (templated)
     :param external_run_id: Id of the DAG run of this task. Defaults to the run of the sensor. (templated)

@@ -166,7 +166,7 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
         """
         from airflow_provider_gangjobs.gang.identity import GangRef
         from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-        from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
+        from airflow_provider_gangjobs.service.gangs import DEFAULT_NAMESPACE
 
         given: Any = {"name": self.job_set} if isinstance(self.job_set, str) else self.job_set
         name = given.get("name") if isinstance(given, Mapping) else None

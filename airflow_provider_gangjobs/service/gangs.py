@@ -1,54 +1,62 @@
-"""The use cases of gangs in one cluster: submit, read and end gangs here, and those of `submissions`.
+"""`GangService`: the use cases of gangs in one cluster, over one client, one coroutine for each, with its defaults.
 
-`GangService` has one coroutine for each use case, with its defaults. The Airflow hook derives its blocking methods from
-these coroutines. The service selects the namespace and calls the packages `submission`, `tracking`, `ending`, and
-`cluster`, which implement the use cases. It does not know Airflow.
+The Airflow hook derives its blocking methods from these coroutines. The service selects the namespace and calls the
+packages `submission`, `tracking`, `ending` and `cluster`, which implement the use cases. It does not know Airflow::
+
+    async with GangService.connect(ClusterConfig.from_extras("mine", {})) as service:
+        submission = await service.submit(GangSpec(image="i", workers=4), submission_id="nightly")
 
 A DAG file may import this module, so the module imports no client library. Each method imports what it calls.
 """
 
 from __future__ import annotations
 
-import logging
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Policies, Reattach, Validate
-from airflow_provider_gangjobs.service.submissions import SubmissionService
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.spec import Logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
+    from airflow_provider_gangjobs.ending.half_submitted import CleanupReport
     from airflow_provider_gangjobs.ending.kill import KillResult, LiveGang
+    from airflow_provider_gangjobs.ending.release import ReleaseReport
+    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.gang.spec import LogOptions
-    from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
+    from airflow_provider_gangjobs.gang.spec import GangSpec, LogOptions
     from airflow_provider_gangjobs.submission.discovery.capabilities import Capabilities
-    from airflow_provider_gangjobs.submission.record import Submission
-    from airflow_provider_gangjobs.submission.steps.step import ConfirmTry
+    from airflow_provider_gangjobs.submission.record import Submission, SubmissionPage, SubmissionRecord
+    from airflow_provider_gangjobs.submission.request import SubmissionRequest
+    from airflow_provider_gangjobs.submission.uploads import Upload
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, KnownLogs
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 
-log = logging.getLogger(__name__)
+DEFAULT_NAMESPACE: Final = "default"
+SUBMISSIONS_PER_PAGE: Final = 100
+PODS_GONE_WITHIN_S: Final = 120.0
+"""The default termination grace period is 30 s, and a node needs some time to notice that a pod is deleted."""
+HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
+"""A submission takes a second, and the retries of a task usually follow within minutes."""
 
-SUBMISSION_DEADLINE_S: Final = 120.0
-"""Twice the time that an API server may need to restart. Discovery and all steps of a submission share the deadline."""
 
-
-class GangService(SubmissionService, frozen=True):
+class GangService(Struct, frozen=True):
     """The gangs of one cluster, over one client.
 
     Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.
     """
+
+    client: Client
 
     @classmethod
     @asynccontextmanager
@@ -59,6 +67,11 @@ class GangService(SubmissionService, frozen=True):
 
         async with Client(config, transport=for_few_requests) as client:
             yield cls(client)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of gangs whose spec names no namespace."""
+        return self.client.config.namespace or DEFAULT_NAMESPACE
 
     # -- the cluster -----------------------------------------------------------------------------------------
 
@@ -77,174 +90,169 @@ class GangService(SubmissionService, frozen=True):
 
     # -- submission ------------------------------------------------------------------------------------------
 
-    async def submit(
-        self,
-        spec: GangSpec,
-        *,
-        trigger_id: str | None = None,
-        key: TaskKey | None = None,
-        claim: str = "",
-        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
-        validate: Validate | str = Validate.CLIENT,
-        return_failed: bool = False,
-        policies: Policies | None = None,
-        is_retry: bool = True,
-        wait_for_previous_s: float = SUBMISSION_DEADLINE_S,
-        confirm: ConfirmTry | None = None,
-        max_tries: int | None = None,
-        deadline_s: float = SUBMISSION_DEADLINE_S,
-    ) -> Submission:
-        """Create the gang of a trigger id or of a task, or adopt the gang that exists.
+    async def submit(self, /, spec: GangSpec, request: SubmissionRequest | None = None, **whose: Any) -> Submission:
+        """Create a gang, or adopt the gang that exists.
 
-        :param trigger_id: A trigger id that the caller chooses. The same id with the same parameters is the same
-            gang, however often and from wherever it is submitted, until the submission is deleted or has failed.
-        :param key: The task that the gang belongs to, instead of a trigger id.
-        :param claim: The id of the task instance that is responsible for the gang from now on. Only with `key`.
-        :param reattach: Which existing gang of the task to adopt. Only with `key`.
-        :param validate: With `server`, the API server validates the Job in a dry run before anything is created.
-        :param return_failed: Return the last attempt, once, if it has failed and no try has read how, instead of
-            submitting the next attempt. Only with `key`.
-        :param policies: What happens to the gang after its task has ended. Only with `key`, and only if `key` is a task
-            of Airflow: a sweeper asks Airflow for the state of the task.
-        :param is_retry: The task may have had gangs whose Jobs were deleted by somebody else. Their pods are looked
-            for, too, with one request. Only with `key`.
-        :param wait_for_previous_s: For how many seconds to wait for the pods of an earlier attempt, at most until the
-            deadline. No attempt is created while they run.
-        :param confirm: As in `submission.submit.submit`. Only with `key`.
-        :param max_tries: As in `submission.submit.submit`. Only with `key`.
-        :param deadline_s: For how many seconds from now requests are retried, in total.
+        Either the request is given, or the arguments of one of its constructors, which say whose gang it is::
+
+            submit(spec, key=TaskKey("dag", "run", "task"), claim="me")  # SubmissionRequest.of_task
+            submit(spec, submission_id="nightly-2026-01-01", validate="server")  # SubmissionRequest.of_id
+
+        :param request: The task or the submission id, which gang to adopt, and the limits of the submission.
 
         Raises:
             InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: no new gang is left running.
             PreviousAttemptRunning: pods of an earlier attempt still run. Nothing was created.
-            ValueError: not exactly one of `trigger_id` and `key` is given.
+            ValueError: not exactly one of `submission_id` and `key` is given.
         """
-        from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs
-
-        dry_run = Validate(validate) is Validate.SERVER
-        if (trigger_id is None) == (key is None):
-            raise ValueError("Give either trigger_id or key")
-        previous = PreviousGangs(self.release_pods, wait_for_previous_s, is_retry=is_retry and key is not None)
-        with self._deadline(deadline_s):
-            discovered = await self._discover(spec)
-            if trigger_id is not None:
-                from airflow_provider_gangjobs.submission.operations import submit_operation
-
-                return await submit_operation(
-                    self.client,
-                    spec,
-                    trigger_id=trigger_id,
-                    discovered=discovered,
-                    namespace=self.namespace,
-                    dry_run=dry_run,
-                    previous=previous,
-                    clock=self.client.clock,
-                )
-            from airflow_provider_gangjobs.submission.submit import submit
-
-            assert key is not None
-            return await submit(
-                self.client,
-                spec,
-                key=key,
-                claim=claim,
-                discovered=discovered,
-                reattach=Reattach(reattach),
-                namespace=self.namespace,
-                dry_run=dry_run,
-                return_failed=return_failed,
-                policies=policies,
-                previous=previous,
-                confirm=confirm,
-                max_tries=max_tries,
-                clock=self.client.clock,
-            )
-
-    async def submit_next_attempt(
-        self,
-        spec: GangSpec,
-        *,
-        key: TaskKey,
-        claim: str,
-        lost: LostAttempt,
-        policies: Policies | None = None,
-        confirm: ConfirmTry | None = None,
-        max_tries: int | None = None,
-        deadline_s: float = SUBMISSION_DEADLINE_S,
-    ) -> Submission:
-        """Submit the attempt that follows a lost one, within the same try of the task.
-
-        Raises:
-            SubmissionFailed: another try of the task has adopted the lost attempt, or the server refused a step.
-            InvalidGangSpec, GangUnsupported, SubmissionConflict: as `submit`.
-        """
+        from airflow_provider_gangjobs.cluster.http.retry import request_deadline
+        from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
+        from airflow_provider_gangjobs.submission.request import SubmissionRequest
         from airflow_provider_gangjobs.submission.submit import submit
 
-        with self._deadline(deadline_s):
+        if request is None:
+            if ("submission_id" in whose) == ("key" in whose):
+                raise ValueError("Give either submission_id or key")
+            ask = SubmissionRequest.of_task if "key" in whose else SubmissionRequest.of_id
+            request = ask(**whose)
+        clock = self.client.clock
+        with request_deadline(clock.monotonic() + request.deadline_s):
+            discovered = await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
             return await submit(
-                self.client,
-                spec,
-                key=key,
-                claim=claim,
-                discovered=await self._discover(spec),
-                namespace=self.namespace,
-                lost=lost,
-                policies=policies,
-                confirm=confirm,
-                max_tries=max_tries,
-                clock=self.client.clock,
+                self.client, spec, request, discovered=discovered, namespace=self.namespace, clock=clock
             )
 
-    async def submit_after(
+    async def submission(self, submission_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
+        """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.
+
+        Returns None if there is no such submission.
+        """
+        from airflow_provider_gangjobs.submission.record import find_record
+
+        return await find_record(self.client, submission_id, namespace=namespace or self.namespace)
+
+    async def submissions(
         self,
-        spec: GangSpec,
-        event: GangEvent,
         *,
-        key: TaskKey,
-        claim: str,
-        max_disruptions: int,
-        policies: Policies | None = None,
-        confirm: ConfirmTry | None = None,
-        max_tries: int | None = None,
-        delete_failed: bool = False,
-        release_held: bool = False,
-    ) -> Submission:
-        """Submit the attempt that follows a failed one within the same try of the task.
+        namespace: str | None = None,
+        selector: str | None = None,
+        limit: int = SUBMISSIONS_PER_PAGE,
+        continue_token: str | None = None,
+    ) -> SubmissionPage:
+        """Return a page of a namespace's submissions, of tasks and of submission ids.
 
-        The failed attempt is deleted last, because its Job shows how many attempts in a row were lost. An error of this
-        deletion is logged and does not fail the submission.
+        :param selector: A label selector. By default all submissions are returned.
+        :param continue_token: The token of the page before this one.
+        """
+        from airflow_provider_gangjobs.submission.record import list_records
 
-        :param event: The event of the failed attempt.
-        :param max_disruptions: How many attempts in a row may be lost and replaced without a retry of the task.
-        :param delete_failed: Delete the failed gang when the next attempt is submitted.
-        :param release_held: With `delete_failed`, also release the failed gang's pods.
+        return await list_records(
+            self.client,
+            namespace=namespace or self.namespace,
+            selector=selector,
+            limit=limit,
+            continue_token=continue_token,
+        )
+
+    async def find_gangs(self, selection: GangSelection) -> dict[str, SelectedGang]:
+        """Return the selected gangs by a key that stays the same while the gangs change.
+
+        Sends one request for about 200 tasks, and another one if gangs that are not selected by name have roles.
+        """
+        from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+        from airflow_provider_gangjobs.jobs.read import list_jobs, list_role_jobs
+
+        jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
+        others = () if selection.names else await list_role_jobs(self.client, selection.namespace, jobs)
+        return selection.find(read_gangs([*jobs, *others]))
+
+    async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
+        """Return all attempts of the selected gangs. Sends one request for about 200 tasks."""
+        from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+        from airflow_provider_gangjobs.jobs.read import list_jobs
+
+        jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
+        return [job.ref for job in selection.matching(read_gangs(jobs))]
+
+    async def hand_over(self, ref: GangRef, claim: str) -> bool:
+        """Give up the claim of a gang that runs on after its task has succeeded. Nobody is responsible for it then.
+
+        Returns false if the Job is gone, or if `claim` is not responsible for the gang.
+        """
+        from airflow_provider_gangjobs.jobs.claim import hand_over
+
+        return await hand_over(self.client, ref, claim, at=datetime.now(UTC))
+
+    async def delete_submission(
+        self,
+        submission_id: str,
+        *,
+        job: bool = False,
+        namespace: str | None = None,
+        timeout_s: float = PODS_GONE_WITHIN_S,
+    ) -> tuple[GangRef, ...]:
+        """Delete the ledger, the files, the Service and the groups of a submission; with `job`, also its Jobs.
+
+        A live gang is halted first, and the call waits for its pods. Safe to repeat, also after an error. Returns the
+        Jobs that the submission had.
 
         Raises:
-            SubmissionFailed, InvalidGangSpec, GangUnsupported, SubmissionConflict: as `submit_next_attempt`.
+            SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
         """
-        from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.submission.resubmission import lost_attempt
+        from airflow_provider_gangjobs.ending.delete_submission import delete_submission
 
-        lost = lost_attempt(event, max_disruptions=max_disruptions)
-        submission = await self.submit_next_attempt(
-            spec, key=key, claim=claim, lost=lost, policies=policies, confirm=confirm, max_tries=max_tries
+        return await delete_submission(
+            self.client, submission_id, namespace=namespace or self.namespace, job=job, timeout_s=timeout_s
         )
-        if delete_failed:
-            try:
-                await self.discard(event.ref, claim, release_held=release_held)
-            except ClusterError as error:
-                log.warning("Gang %s could not be deleted: %s", event.ref, error)
-        return submission
 
-    def _deadline(self, seconds: float) -> AbstractContextManager[None]:
-        from airflow_provider_gangjobs.cluster.http.retry import request_deadline
+    async def tidy(
+        self,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        older_than: timedelta = HALF_SUBMITTED_FOR,
+        dry_run: bool = False,
+    ) -> CleanupReport:
+        """Complete or remove the gangs whose submission stopped half-way. Safe to repeat and to run concurrently.
 
-        return request_deadline(self.client.clock.monotonic() + seconds)
+        :param everywhere: Clean up the whole cluster instead of one namespace.
+        :param older_than: Leave gangs alone whose Job was created more recently than this.
+        :param dry_run: Only report what would be done.
+        """
+        from airflow_provider_gangjobs.ending.half_submitted import clean_up_half_submitted
 
-    async def _discover(self, spec: GangSpec) -> DiscoveredResources:
-        from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
+        where = None if everywhere else namespace or self.namespace
+        now = self.client.server_clock.now
+        return await clean_up_half_submitted(
+            self.client, namespace=where, older_than=older_than, now=now, dry_run=dry_run
+        )
 
-        return await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
+    async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
+        """Remove the provider's finalizer from the pods of a gang, of a namespace, or (with neither) of the cluster.
+
+        For uninstalling. Outcomes that are not recorded yet are lost. Safe to repeat.
+        """
+        from airflow_provider_gangjobs.ending.release import release_pods
+
+        return await release_pods(self.client, namespace=namespace, gang=gang)
+
+    async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
+        """Store files that many gangs share. Returns their content id, for `GangSpec(uploads=[...])`."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.upload(self.client, files, namespace=namespace or self.namespace)
+
+    async def uploads(self, *, namespace: str | None = None) -> list[Upload]:
+        """Return all uploads of a namespace."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.uploads(self.client, namespace=namespace or self.namespace)
+
+    async def delete_upload(self, content_id: str, *, namespace: str | None = None) -> bool:
+        """Delete an upload, even if gangs still use it. Returns false if the upload was gone."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.delete_upload(self.client, content_id, namespace=namespace or self.namespace)
 
     # -- tracking --------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
-"""A session: one client of a cluster, kept open for code that is not asynchronous.
+"""A session: one client of a cluster, kept open for code that is not asynchronous and that signals may interrupt::
+
+    with GangSession(config) as session:
+        session.call(lambda service: service.halt(ref, reason="for examination"))
 
 The first call connects. All calls use the same event loop, the same client and its TLS connections.
-
-Run coroutines from code that is not asynchronous, and stay open to signals.
 
 Airflow ends a task whose `execution_timeout` has passed by a signal whose handler raises in the main thread. If an
 event loop ran in the main thread, the exception would be raised inside whichever task of the loop runs at that moment,

@@ -9,7 +9,7 @@ ordered by time, so the id that a Job has as its claim may show that the submiss
 
 A try may have other parameters than the gang that it finds, because somebody has edited the DAG, or because a template
 renders differently at each try. Only a user who clears the task asks for a gang of the new parameters, so only a clear
-ends a gang of other parameters. `max_tries` of the task instance shows the clear (`_continues`).
+ends a gang of other parameters. `max_tries` of the task instance shows the clear (`_Question.may_continue`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.state.job import Job
 
 
@@ -54,28 +56,104 @@ class TakenOver(Struct, frozen=True):
     job: Job
 
 
-class LostAttempt(Struct, frozen=True):
-    """An attempt that was lost to a disruption. The next attempt follows within the same try of the task."""
-
-    attempt: int
-    disruptions: int
-    """How many attempts in a row were lost to disruptions, including this one."""
-
-
 SubmissionAction = Adopt | SubmitNew | Refuse | TakenOver
 
 
-def decide_action(
+class TaskRule(Struct, frozen=True):
+    """The rule for the first gang of a try of a task."""
+
+    reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED
+    return_failed: bool = False
+    """Return the last attempt, once, if it has failed and no try has handled that, instead of submitting the next."""
+
+
+class NextAttemptRule(Struct, frozen=True):
+    """The rule for the attempt that follows a lost one within the same try of a task."""
+
+    lost_attempt: int
+    disruptions: int
+    """How many attempts in a row were lost to disruptions, including this one."""
+
+    @classmethod
+    def after(cls, event: GangEvent, *, max_disruptions: int) -> NextAttemptRule:
+        """Return the rule for the attempt that follows the one that ended with this event.
+
+        :param max_disruptions: How many attempts in a row may be lost and replaced without a retry of the task.
+        """
+        from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+
+        disruption = disruption_of(event, allowed=max_disruptions)
+        return cls(event.attempt or 0, disruption.carried_over if disruption else 0)
+
+
+class SubmissionIdRule(Struct, frozen=True):
+    """The rule for a submission id that a client chose."""
+
+
+AdoptionRule = TaskRule | NextAttemptRule | SubmissionIdRule
+
+
+def decide(
+    rule: AdoptionRule,
     jobs: Sequence[Job],
     *,
-    reattach: Reattach,
     claim: str,
     spec_hash: str,
     min_attempt: int = 0,
-    return_failed: bool = False,
     max_tries: int | None = None,
 ) -> SubmissionAction:
-    """Return the action after which one gang of the task is live. After `Refuse`, the live gang is unchanged.
+    """Return the action after which one gang of the task or id is live. After `Refuse`, the live gang is unchanged.
+
+    :param jobs: All Jobs of the task or id.
+    :param min_attempt: The lowest attempt number that is free.
+    :param max_tries: `max_tries` of the task instance; `None` if no task of Airflow submits the gang.
+    """
+    ask = _Question(jobs, claim, spec_hash, min_attempt, max_tries)
+    match rule:
+        case TaskRule():
+            return _decide_for_task(ask, rule)
+        case NextAttemptRule(lost_attempt):
+            return _decide_after_loss(ask, lost_attempt)
+        case SubmissionIdRule():
+            return _decide_for_id(ask)
+
+
+class _Question(Struct, frozen=True):
+    """What is known when a rule decides."""
+
+    jobs: Sequence[Job]
+    claim: str
+    spec_hash: str
+    min_attempt: int
+    max_tries: int | None
+
+    @property
+    def newest_first(self) -> list[Job]:
+        return sorted(self.jobs, key=_attempt, reverse=True)
+
+    @property
+    def next_number(self) -> int:
+        return max([self.min_attempt, *(job.attempt_number + 1 for job in self.jobs)])
+
+    def has_same_spec(self, job: Job) -> bool:
+        return job.spec_hash == self.spec_hash
+
+    def may_continue(self, job: Job) -> bool:
+        """Return whether the task may continue with a gang, as far as the parameters of the gang decide that.
+
+        A gang of other parameters is continued unless a user has cleared the task since another task instance claimed
+        it. When a user clears a task, Airflow sets `max_tries` to the number of the last try plus `retries`; a retry
+        leaves `max_tries` as it is, also after an edit of the DAG. The version of the DAG is no criterion: an edit of
+        another task changes it, and so does each parse of a DAG file that writes the present time into the DAG. If the
+        Job has no `max_tries`, it is not known whether the task was cleared, and the gang is continued.
+        """
+        if self.max_tries is None or self.has_same_spec(job):
+            return self.has_same_spec(job)
+        return job.max_tries is None or job.max_tries == self.max_tries
+
+
+def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
+    """Return the action of the first submission of a try.
 
     1. A gang that the same claim has submitted before is adopted, whatever the policy.
     2. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
@@ -84,29 +162,25 @@ def decide_action(
     3. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
        failure of the last attempt is adopted in the same way, so that the caller can diagnose it. A gang of other
        parameters is adopted if no user has cleared the task since.
-
-    :param jobs: All Jobs of the task.
-    :param min_attempt: The lowest attempt number that is free.
-    :param max_tries: `max_tries` of the task instance; `None` if no task of Airflow submits the gang.
     """
-    newest = sorted(jobs, key=_attempt, reverse=True)
-    own = [job for job in newest if job.holds_claim(claim)]
-    live = [job for job in newest if job_state(job) is JobState.LIVE]
-    number = _next_number(jobs, min_attempt)
-    candidates = [job for job in live if job in own] or (live if reattach is not Reattach.NEVER else [])
+    newest = ask.newest_first
+    own = [job for job in newest if job.holds_claim(ask.claim)]
+    live = [job for job in newest if state_of(job) is SubmissionState.IN_PROGRESS]
+    may_reattach = rule.reattach is not Reattach.NEVER
+    candidates = [job for job in live if job in own] or (live if may_reattach else [])
     if candidates:
-        return _adopt_newest(candidates, live, spec_hash, number, max_tries)
+        return _adopt_newest(ask, candidates, live)
     undelivered = own[:1]
-    if reattach is Reattach.RUNNING_OR_SUCCEEDED:
+    if rule.reattach is Reattach.RUNNING_OR_SUCCEEDED:
         undelivered += newest[:1]
     for job in undelivered:
-        if job_state(job) is JobState.SUCCEEDED and _continues(job, spec_hash, max_tries):
+        if state_of(job) is SubmissionState.SUCCEEDED and ask.may_continue(job):
             return Adopt(job, tuple(live))
-    failed = [job for job in newest[:1] if job_state(job) is JobState.FAILED and return_failed]
-    for job in failed:
-        if _continues(job, spec_hash, max_tries) and (job in own or reattach is not Reattach.NEVER):
+    for job in newest[:1]:
+        is_failure = rule.return_failed and state_of(job) is SubmissionState.FAILED
+        if is_failure and ask.may_continue(job) and (job in own or may_reattach):
             return Adopt(job, tuple(live))
-    return SubmitNew(number, tuple(live))
+    return SubmitNew(ask.next_number, tuple(live))
 
 
 def gang_of_later_try(jobs: Sequence[Job], claim: str) -> Job | None:
@@ -124,7 +198,7 @@ def gang_of_later_try(jobs: Sequence[Job], claim: str) -> Job | None:
 def _has_later_claim(job: Job, claim: str) -> bool:
     theirs, ours = _created_ms(job.claim or ""), _created_ms(claim)
     is_later = theirs is not None and ours is not None and theirs > ours
-    return is_later and job_state(job) is not JobState.DROPPED
+    return is_later and state_of(job) is not SubmissionState.DROPPED
 
 
 def _created_ms(claim: str) -> int | None:
@@ -136,92 +210,58 @@ def _created_ms(claim: str) -> int | None:
     return uuid.int >> 80 if uuid.version == 7 else None
 
 
-def _continues(job: Job, spec_hash: str, max_tries: int | None) -> bool:
-    """Return whether the task may continue with a gang, as far as the parameters of the gang decide that.
-
-    A gang of other parameters is continued unless a user has cleared the task since another task instance claimed it.
-    When a user clears a task, Airflow sets `max_tries` to the number of the last try plus `retries`; a retry leaves
-    `max_tries` as it is, also after an edit of the DAG. The version of the DAG is no criterion: an edit of another task
-    changes it, and so does each parse of a DAG file that writes the present time into the DAG. If the Job has no
-    `max_tries`, it is not known whether the task was cleared, and the gang is continued.
-    """
-    if max_tries is None or _has_spec_hash(job, spec_hash):
-        return _has_spec_hash(job, spec_hash)
-    return job.max_tries is None or job.max_tries == max_tries
-
-
-def decide_action_after_loss(
-    jobs: Sequence[Job],
-    *,
-    lost: LostAttempt,
-    claim: str,
-    spec_hash: str,
-    min_attempt: int = 0,
-    max_tries: int | None = None,
-) -> SubmissionAction:
-    """Return the action after an attempt was lost, within the try of the task that holds `claim`.
+def _decide_after_loss(ask: _Question, lost_attempt: int) -> SubmissionAction:
+    """Return the action after an attempt was lost, within the same try of the task.
 
     The action is to submit the next attempt, unless another try of the task has adopted the lost attempt or has
     submitted the next attempt.
     """
-    since = [job for job in jobs if job.attempt_number >= lost.attempt and job_state(job) is not JobState.DROPPED]
-    theirs = next((job for job in since if not job.holds_claim(claim)), None)
-    if theirs is not None:
-        return TakenOver(theirs)
-    min_attempt = max(min_attempt, lost.attempt + 1)
-    return decide_action(
-        jobs,
-        reattach=Reattach.NEVER,
-        claim=claim,
-        spec_hash=spec_hash,
-        min_attempt=min_attempt,
-        max_tries=max_tries,
-    )
+    since = (job for job in ask.jobs if job.attempt_number >= lost_attempt)
+    theirs = (job for job in since if not job.holds_claim(ask.claim) and state_of(job) is not SubmissionState.DROPPED)
+    if (taken := next(theirs, None)) is not None:
+        return TakenOver(taken)
+    ask = replace(ask, min_attempt=max(ask.min_attempt, lost_attempt + 1))
+    return _decide_for_task(ask, TaskRule(Reattach.NEVER))
 
 
-def decide_operation_action(jobs: Sequence[Job], *, spec_hash: str, min_attempt: int = 0) -> SubmissionAction:
-    """Return the action for a trigger id that a client chose.
+def _decide_for_id(ask: _Question) -> SubmissionAction:
+    """Return the action for a submission id that a client chose.
 
     The same id is the same gang, also after the gang has succeeded. If the gang was created from other parameters, the
     submission is refused. A gang that has failed, was halted, or is being deleted is followed by the next attempt,
     which may have other parameters.
     """
-    current = [job for job in sorted(jobs, key=_attempt, reverse=True) if _is_current(job)]
+    current = [job for job in ask.newest_first if _is_current(job)]
     if not current:
-        return SubmitNew(_next_number(jobs, min_attempt))
-    same = next((job for job in current if _has_spec_hash(job, spec_hash)), None)
+        return SubmitNew(ask.next_number)
+    same = next((job for job in current if ask.has_same_spec(job)), None)
     if same is None:
         return Refuse(current[0])
-    return Adopt(same, tuple(job for job in current if job is not same and job_state(job) is JobState.LIVE))
+    others = (job for job in current if job is not same)
+    return Adopt(same, tuple(job for job in others if state_of(job) is SubmissionState.IN_PROGRESS))
 
 
 def _is_current(job: Job) -> bool:
-    state = job_state(job)
-    is_abandoned = state in {JobState.TERMINATING, JobState.DROPPED}
-    return state is JobState.LIVE or (job.complete_condition is not None and not is_abandoned)
+    """Return whether the gang is live or has succeeded, also if its outcome was delivered."""
+    state = state_of(job)
+    is_abandoned = state in {SubmissionState.DELETING, SubmissionState.DROPPED}
+    return state is SubmissionState.IN_PROGRESS or (job.complete_condition is not None and not is_abandoned)
 
 
-def _next_number(jobs: Sequence[Job], min_attempt: int) -> int:
-    return max([min_attempt, *(job.attempt_number + 1 for job in jobs)])
-
-
-def _adopt_newest(
-    candidates: list[Job], live: list[Job], spec_hash: str, number: int, max_tries: int | None
-) -> SubmissionAction:
+def _adopt_newest(ask: _Question, candidates: list[Job], live: list[Job]) -> SubmissionAction:
     """Adopt the newest candidate that the task may continue with, and supersede all other live gangs.
 
     A candidate that was created from these parameters comes first. An incomplete submission of other parameters cannot
     be completed, because the stored Job does not contain the parameters.
     """
-    found = next((job for job in candidates if _has_spec_hash(job, spec_hash)), None)
+    found = next(filter(ask.has_same_spec, candidates), None)
     if found is None:
         ran = [job for job in candidates if not job.never_ran]
-        if ran and max_tries is None:
+        if ran and ask.max_tries is None:
             return Refuse(ran[0])
-        complete = (job for job in ran if job.is_submission_complete)
-        found = next((job for job in complete if _continues(job, spec_hash, max_tries)), None)
+        found = next((job for job in ran if job.is_submission_complete and ask.may_continue(job)), None)
     if found is None:
-        return SubmitNew(number, tuple(live))
+        return SubmitNew(ask.next_number, tuple(live))
     return Adopt(found, tuple(job for job in live if job is not found))
 
 
@@ -231,10 +271,6 @@ def differing_fields(spec: GangSpec, job: Job) -> tuple[str, ...]:
     if not theirs:
         return ()
     return tuple(sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)))
-
-
-def _has_spec_hash(job: Job, spec_hash: str) -> bool:
-    return job.spec_hash == spec_hash
 
 
 def _attempt(job: Job) -> int:

@@ -15,33 +15,25 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import task_selector
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+    from airflow_provider_gangjobs.submission.request import PreviousGangs
 
 log = logging.getLogger(__name__)
 
 PAUSE_CAP_S: Final = 5.0
-
-
-class PreviousGangs(Struct, frozen=True):
-    """How a submission waits for the gangs of earlier attempts."""
-
-    release: Callable[[GangRef], Awaitable[object]]
-    """Removes the provider's finalizer from the pods of a gang."""
-    wait_s: float
-    """For how long the submission waits, in seconds. After that, it fails with `PreviousAttemptRunning`."""
-    is_retry: bool = False
-    """The task may have had gangs whose Jobs are gone. Their pods are looked for, too, with one request."""
 
 
 def may_still_run(job: Job) -> bool:
@@ -51,61 +43,66 @@ def may_still_run(job: Job) -> bool:
     """
     if job.is_ended:
         return False
-    state = job_state(job)
-    return state is JobState.TERMINATING or (state is JobState.HALTED and job.has_pods_left)
+    state = state_of(job)
+    return state is SubmissionState.DELETING or (state is SubmissionState.HALTED and job.has_pods_left)
 
 
-async def wait_for_previous(
-    requests: RetryingRequests,
-    digests: Sequence[str],
-    jobs: Sequence[Job],
-    deleted: Sequence[Job],
-    previous: PreviousGangs,
-) -> bool:
-    """Wait until no pod of an earlier attempt runs. Returns whether the function has waited.
+class EarlierAttempts(Struct, frozen=True):
+    """The earlier attempts of a task, whose pods may still run when another attempt is submitted."""
 
-    Pods of gangs that are being deleted, or whose Jobs are gone, are released meanwhile: nobody else may do that.
+    client: Client
+    requests: RetryingRequests
+    digests: Sequence[str]
+    """The digests of the task, see `SubmissionKey.digests`."""
+    jobs: Sequence[Job]
+    """All Jobs of the task, as they were listed."""
+    deleted: Sequence[Job]
+    """Of these, the Jobs that the submission has just deleted."""
 
-    :param digests: The digests of the task, see `SubmissionKey.digests`.
-    :param jobs: All Jobs of the task, as they were listed.
-    :param deleted: Of these, the Jobs that the submission has just deleted.
+    async def wait(self, previous: PreviousGangs) -> bool:
+        """Wait until no pod of an earlier attempt runs. Returns whether the method has waited.
 
-    Raises:
-        PreviousAttemptRunning: pods still run after `previous.wait_s` seconds, or at the deadline of the requests.
-        ClusterError: the pods could not be listed or released.
-    """
-    deleted_uids = {job.ref.uid for job in deleted}
-    waited_for = [job for job in jobs if job.ref.uid in deleted_uids or may_still_run(job)]
-    if not waited_for and not previous.is_retry:
-        return False
-    give_up_at = requests.clock.monotonic() + previous.wait_s
-    backoff = requests.backoff()
-    kept = {job.ref.uid for job in jobs} - {job.ref.uid for job in waited_for}
-    halted = {job.ref.uid for job in waited_for if job_state(job) is JobState.HALTED}
-    has_waited = False
-    while True:
-        if has_waited and await _has_other_jobs(requests, digests, jobs):
-            return True
-        listed = [view(PodView, pod) for pod in await requests.list(PODS, task_selector(*digests))]
+        Pods of gangs that are being deleted, or whose Jobs are gone, are released meanwhile: nobody else may do that.
+
+        Raises:
+            PreviousAttemptRunning: pods still run after `previous.wait_s` seconds, or at the deadline of the requests.
+            ClusterError: the pods could not be listed or released.
+        """
+        deleted = {job.ref.uid for job in self.deleted}
+        waited_for = [job for job in self.jobs if job.ref.uid in deleted or may_still_run(job)]
+        if not waited_for and not previous.is_retry:
+            return False
+        requests, backoff = self.requests, self.requests.backoff()
+        give_up_at = requests.clock.monotonic() + previous.wait_s
+        has_waited = False
+        while True:
+            if has_waited and await self._has_other_jobs():
+                return True
+            running = await self._release_and_list_running(waited_for)
+            if not running:
+                return has_waited
+            error = _still_running(running)
+            pause_s = min(backoff.next(), PAUSE_CAP_S)
+            if requests.clock.monotonic() + pause_s > give_up_at or not await requests.sleep_before_retry(pause_s):
+                raise error
+            if not has_waited:
+                log.info("%s", error)
+            has_waited = True
+
+    async def _release_and_list_running(self, waited_for: Sequence[Job]) -> list[PodView]:
+        kept = {job.ref.uid for job in self.jobs} - {job.ref.uid for job in waited_for}
+        halted = {job.ref.uid for job in waited_for if state_of(job) is SubmissionState.HALTED}
+        listed = [view(PodView, pod) for pod in await self.requests.list(PODS, task_selector(*self.digests))]
         pods = [pod for pod in listed if owner_uid(pod) not in kept]
         for ref in _gangs_of(pod for pod in pods if is_held(pod) and owner_uid(pod) not in halted):
-            await previous.release(ref)
-        running = [pod for pod in pods if not has_ended(pod)]
-        if not running:
-            return has_waited
-        error = _still_running(running)
-        pause_s = min(backoff.next(), PAUSE_CAP_S)
-        if requests.clock.monotonic() + pause_s > give_up_at or not await requests.sleep_before_retry(pause_s):
-            raise error
-        if not has_waited:
-            log.info("%s", error)
-        has_waited = True
+            await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+        return [pod for pod in pods if not has_ended(pod)]
 
-
-async def _has_other_jobs(requests: RetryingRequests, digests: Sequence[str], jobs: Sequence[Job]) -> bool:
-    """Return whether another submitter has created an attempt meanwhile. Its pods are no reason to wait."""
-    known = {job.ref.uid for job in jobs}
-    return any(job["metadata"]["uid"] not in known for job in await requests.list(JOBS, task_selector(*digests)))
+    async def _has_other_jobs(self) -> bool:
+        """Return whether another submitter has created an attempt meanwhile. Its pods are no reason to wait."""
+        known = {job.ref.uid for job in self.jobs}
+        listed = await self.requests.list(JOBS, task_selector(*self.digests))
+        return any(job["metadata"]["uid"] not in known for job in listed)
 
 
 def _gangs_of(pods: Iterable[PodView]) -> list[GangRef]:

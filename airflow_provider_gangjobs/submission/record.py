@@ -1,38 +1,40 @@
-"""The record of a submission, which is stored in the Job and nowhere else. Pure.
+"""What a submission returns, and the record of a submission, which is stored in the Job and nowhere else.
 
-The record does not show what a pod waits for and which rank failed. Follow the gang for these facts.
-
-What a submission returns: the one live gang of a task, and the state of the gang. Pure.
+The Job with its labels and annotations outlives every process. A label has the digest of the id, so one list finds all
+attempts. The record does not show what a pod waits for and which rank failed: follow the gang for these facts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
 
-__all__ = ["Submission", "SubmissionState", "state_of"]
-
-
-class SubmissionState(StrEnum):
-    """The state of the gang when the submission returns."""
-
-    RUNNING = "running"
-    """The Job was started. Its pods may still wait for nodes."""
-    SUSPENDED = "suspended"
-    """The Job is suspended. Kueue starts it, or the user with `keep_suspended`."""
-    SUCCEEDED = "succeeded"
-    """The gang had succeeded before, and its outcome was not delivered."""
-    FAILED = "failed"
-    """The gang had failed before, and no try has read how."""
+__all__ = [
+    "FailureCause",
+    "Submission",
+    "SubmissionPage",
+    "SubmissionRecord",
+    "find_record",
+    "list_records",
+    "record_of",
+]
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,17 @@ class Submission:
     attempt: int
     workers: int
     """The number of ranks."""
-    trigger_id: str
+    submission_id: str
     decision: str
     """The value of the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
     adopted: bool
     """Whether the gang existed before, from an earlier try or a concurrent submitter."""
     state: SubmissionState
+    """In progress; or the gang had succeeded before; or it had failed before, and its failure was not handled."""
     requests: int
     """How many requests the submission has sent."""
+    is_suspended: bool = False
+    """Whether the Job of a gang in progress is suspended. Kueue starts it, or the user with `keep_suspended`."""
     disruptions: int = 0
     """How many attempts in a row were lost to disruptions before this one."""
     notes: tuple[str, ...] = ()
@@ -59,26 +64,6 @@ class Submission:
     """The Kueue queue that decides when the Job runs."""
     queue_defaults: tuple[str, ...] = ()
     """Which of `queue_name` and `queue_priority` a new gang has from the connection."""
-
-
-def state_of(job: Job) -> SubmissionState:
-    """Return the state of a gang by its Job as it was last read."""
-    if job.complete_condition is not None:
-        return SubmissionState.SUCCEEDED
-    if job.failed_condition is not None:
-        return SubmissionState.FAILED
-    return SubmissionState.SUSPENDED if job.is_suspended or job.has_job_set else SubmissionState.RUNNING
-
-
-class OperationState(StrEnum):
-    """The state of a submission as an operation."""
-
-    IN_PROGRESS = "in progress"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    """The gang failed, was halted, or could never be submitted completely. The gang can be submitted again."""
-    DELETING = "deleting"
-    """The Job is being deleted, however the gang ended. The phase shows how the gang ended."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +79,10 @@ class FailureCause:
 class SubmissionRecord:
     """The current state of one submission."""
 
-    trigger_id: str
+    submission_id: str
     ref: GangRef
     attempt: int
-    state: OperationState
+    state: SubmissionState
     phase: Phase
     """The phase as in the trigger's log, derived from the counters of the Job only."""
     decision: str
@@ -121,7 +106,7 @@ def record_of(job: Job) -> SubmissionRecord:
     assert job.created_at is not None, "a stored Job has a creation time"
     phase = phase_of(job)
     return SubmissionRecord(
-        trigger_id=job.trigger_id or "",
+        submission_id=job.submission_id or "",
         ref=job.ref,
         attempt=job.attempt_number,
         state=_state(job, phase),
@@ -139,15 +124,16 @@ def record_of(job: Job) -> SubmissionRecord:
     )
 
 
-def _state(job: Job, phase: Phase) -> OperationState:
+def _state(job: Job, phase: Phase) -> SubmissionState:
+    """Return the state as a user reads it. A gang that was halted has failed, and the phase shows how a gang ended."""
     if job.is_being_deleted:
-        return OperationState.DELETING
+        return SubmissionState.DELETING
     if job.is_ending_by_halt:
-        return OperationState.FAILED
-    return _STATE_OF.get(phase, OperationState.IN_PROGRESS)
+        return SubmissionState.FAILED
+    return _STATE_OF.get(phase, SubmissionState.IN_PROGRESS)
 
 
-_STATE_OF: Final = {Phase.SUCCEEDED: OperationState.SUCCEEDED, Phase.FAILED: OperationState.FAILED}
+_STATE_OF: Final = {Phase.SUCCEEDED: SubmissionState.SUCCEEDED, Phase.FAILED: SubmissionState.FAILED}
 
 
 def _error(job: Job) -> FailureCause | None:
@@ -155,3 +141,58 @@ def _error(job: Job) -> FailureCause | None:
     if failed is not None and not job.failed_by_halt:
         return FailureCause(failed.reason, failed.message)
     return FailureCause(*job.halt_cause) if job.is_halted else None
+
+
+async def find_record(client: ClientProtocol, submission_id: str, *, namespace: str) -> SubmissionRecord | None:
+    """Return the record of the newest attempt of a submission, or None if there is no such submission.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    from airflow_provider_gangjobs.ending.delete_submission import jobs_of
+    from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+
+    requests = RetryingRequests(client, namespace)
+    jobs = await jobs_of(requests, submission_id)
+    return record_of(await requests.read_gang(jobs[0])) if jobs else None
+
+
+@dataclass(frozen=True)
+class SubmissionPage:
+    """One page of a list of submissions."""
+
+    records: tuple[SubmissionRecord, ...]
+    continue_token: str | None
+    """The token of the next page. None on the last page."""
+
+
+async def list_records(
+    client: ClientProtocol,
+    *,
+    namespace: str | None,
+    selector: str | None = None,
+    limit: int,
+    continue_token: str | None = None,
+) -> SubmissionPage:
+    """Return a page of submissions. Sends one request, and another one if a gang of the page has roles.
+
+    :param namespace: The namespace. None means the whole cluster.
+    :param selector: A label selector. By default all submissions are listed.
+
+    Raises:
+        Gone: the token has expired. Start again with the first page.
+        ClusterError: the list could not be read.
+    """
+    raw = await client.list_page(
+        JOBS,
+        namespace,
+        label_selector=f"{ALL_GANGS},{selector}" if selector else ALL_GANGS,
+        limit=limit,
+        continue_token=continue_token,
+    )
+    decoded: dict[str, Any] = msgspec.json.decode(raw)
+    jobs = decoded.get("items") or ()
+    has_roles = any(read_job(job).has_roles for job in jobs)
+    others = await client.list(JOBS, namespace, label_selector=LABEL_GANG_ROLE) if has_roles else ()
+    records = tuple(record_of(read_gang(job, others)) for job in jobs)
+    return SubmissionPage(records, (decoded.get("metadata") or {}).get("continue") or None)

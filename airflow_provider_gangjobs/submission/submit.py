@@ -20,8 +20,7 @@ from __future__ import annotations
 import logging
 import secrets
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,54 +30,47 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
-from airflow_provider_gangjobs.gang.identity import Attempt, SubmissionKey, TaskKey, build_attempt, task_selector
+from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
-from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, end_of, state_of
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles_of_halted_gang, finish_halts
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
-    LostAttempt,
     Refuse,
-    SubmissionAction,
     SubmitNew,
     TakenOver,
-    decide_action,
-    decide_action_after_loss,
+    decide,
     differing_fields,
     gang_of_later_try,
 )
-from airflow_provider_gangjobs.submission.previous_attempts import PreviousGangs, wait_for_previous
-from airflow_provider_gangjobs.submission.record import Submission, state_of
+from airflow_provider_gangjobs.submission.previous_attempts import EarlierAttempts
+from airflow_provider_gangjobs.submission.record import Submission
+from airflow_provider_gangjobs.submission.request import UnconfirmedTry
 from airflow_provider_gangjobs.submission.steps.job import conflict
 from airflow_provider_gangjobs.submission.steps.order import steps_of
 from airflow_provider_gangjobs.submission.steps.placement import depends_on_queue, select_placement
 from airflow_provider_gangjobs.submission.steps.queue_check import read_topology_guarantee
-from airflow_provider_gangjobs.submission.steps.step import (
-    ConfirmTry,
-    Progress,
-    UnconfirmedTry,
-    permission_advice,
-    run_step,
-)
+from airflow_provider_gangjobs.submission.steps.step import Progress, permission_advice, run_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
+    from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
+    from airflow_provider_gangjobs.submission.request import SubmissionRequest
 
 log = logging.getLogger(__name__)
 
@@ -102,130 +94,49 @@ ROUNDS_MAX: Final = 8
 
 
 async def submit(
-    client: ClientProtocol,
+    client: Client,
     spec: GangSpec,
+    request: SubmissionRequest,
     *,
-    key: TaskKey,
-    claim: str,
     discovered: DiscoveredResources,
-    reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
     namespace: str = "default",
-    dry_run: bool = False,
-    lost: LostAttempt | None = None,
-    return_failed: bool = False,
-    policies: Policies | None = None,
-    previous: PreviousGangs | None = None,
-    confirm: ConfirmTry | None = None,
-    max_tries: int | None = None,
     clock: Clock | None = None,
 ) -> Submission:
-    """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
+    """Create the gang that is asked for, or adopt the gang that exists.
 
-    :param claim: The id of the task instance that is responsible for the gang from now on.
+    Safe to repeat, to interrupt, and to run concurrently.
+
     :param namespace: The namespace of the gang if the spec names none.
-    :param dry_run: The server validates the Job in a dry run before anything is created.
-    :param lost: The attempt that was lost, if the new attempt follows it within the same try.
-    :param return_failed: Return the last attempt, once, if it has failed and no try has read how, instead of submitting
-        the next attempt.
-    :param policies: What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep.
-    :param previous: How to wait for the pods of earlier attempts. `None` means not to wait.
-    :param confirm: Confirms that the task still wants the gang, directly before each write after which pods may run,
-        and before a gang of another try is adopted or deleted. `None` means that the task always wants the gang.
-    :param max_tries: `max_tries` of the task instance, by which a try whose parameters differ knows whether a user has
-        cleared the task. `None` if no task of Airflow submits the gang.
 
     Raises:
-        UnconfirmedTry: `confirm` raised it. What was created is suspended, and the next call continues.
+        UnconfirmedTry: `request.confirm` raised it. What was created is suspended, and the next call continues.
         InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
-        GangUnsupported: a gang is required, and the cluster does not support it. No object is left.
-        SubmissionConflict: a live Job of this task was created from other parameters, and `max_tries` is not given; or
-            the Job of the new attempt exists and belongs to another submission.
+        GangUnsupported: a gang is required, and the cluster does not support it. No gang is left.
+        SubmissionConflict: the gang exists and was created from other parameters, and it is not known which are wanted;
+            or the Job of the new attempt exists and belongs to another submission.
         SubmissionFailed: the server refused a step (no gang is left running), or could not be reached, or another try
             of the task has adopted the lost attempt.
         PreviousAttemptRunning: pods of an earlier attempt still run. No object of a new attempt was created.
         JobDeleted: someone deleted the Job during the submission.
     """
-    require_valid(spec, reattach=reattach)
-    decide = (
-        partial(
-            decide_action, reattach=Reattach(reattach), claim=claim, return_failed=return_failed, max_tries=max_tries
-        )
-        if lost is None
-        else partial(decide_action_after_loss, lost=lost, claim=claim, max_tries=max_tries)
-    )
-    return await submit_by(
-        client,
-        spec,
-        SubmissionRequest(
-            key,
-            claim,
-            decide,
-            dry_run=dry_run,
-            disruptions=lost.disruptions if lost else 0,
-            policies=policies,
-            confirm=confirm,
-            max_tries=max_tries,
-        ),
-        discovered=discovered,
-        namespace=namespace,
-        previous=previous,
-        clock=clock,
-    )
-
-
-class DecideAction(Protocol):
-    """A rule that decides the action, given the Jobs of the task, such as `adopt_or_submit.decide_action`."""
-
-    def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, min_attempt: int) -> SubmissionAction: ...
-
-
-class SubmissionRequest(Struct, frozen=True):
-    """A request to submit a gang: everything except the spec of the gang."""
-
-    key: SubmissionKey
-    claim: str
-    decide: DecideAction
-    dry_run: bool = False
-    keep_failed: bool = False
-    """If the submission can never be completed, halt its Job with the error instead of deleting the Job."""
-    disruptions: int = 0
-    """How many attempts in a row were lost to disruptions before a new attempt."""
-    policies: Policies | None = None
-    """The policies of the operator; None if no operator submits the gang."""
-    confirm: ConfirmTry | None = None
-    """Confirms that the task still wants the gang. None means that the task always does."""
-    max_tries: int | None = None
-    """`max_tries` of the task instance; None if no operator submits the gang."""
-
-
-async def submit_by(
-    client: ClientProtocol,
-    spec: GangSpec,
-    request: SubmissionRequest,
-    *,
-    discovered: DiscoveredResources,
-    namespace: str,
-    previous: PreviousGangs | None = None,
-    clock: Clock | None = None,
-) -> Submission:
-    """Submit a gang as `submit` does, for any key and any rule of adoption. The spec must be valid."""
+    require_valid(spec)
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
     )
-    task = _SubmissionRun(requests, spec, shape, request, discovered, previous)
+    run = _SubmissionRun(client, requests, spec, shape, request, discovered)
     min_attempt, reason, backoff = 0, "", requests.backoff()
     for _ in range(ROUNDS_MAX):
         try:
-            return await task.round(min_attempt)
+            return await run.round(min_attempt)
         except RestartSubmission as again:
             min_attempt, reason = max(min_attempt, again.min_attempt), str(again)
             log.info("Restarting the submission: %s", reason)
         if not await requests.sleep_before_retry(backoff.next()):
             break
-    raise SubmissionFailed(task.where, "choose a Job", reason)
+    raise SubmissionFailed(run.where, "choose a Job", reason)
 
 
 @contextmanager
@@ -248,12 +159,12 @@ def _taken_over(job: Job) -> SubmissionFailed:
 class _SubmissionRun(Struct, frozen=True):
     """One submission. Its fields stay the same when the submission is restarted."""
 
+    client: Client
     requests: RetryingRequests
     spec: GangSpec
     shape: Shape
     request: SubmissionRequest
     discovered: DiscoveredResources
-    previous: PreviousGangs | None = None
 
     @property
     def where(self) -> str:
@@ -261,41 +172,60 @@ class _SubmissionRun(Struct, frozen=True):
 
     async def round(self, min_attempt: int) -> Submission:
         """List the Jobs of the task, and do what the rule decides."""
+        claim = self.request.claim
         with _step(self.where, "find the task's Jobs"):
             listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
             jobs = [await self.requests.read_gang(job) for job in listed]
         stored = {job["metadata"]["uid"]: job for job in listed}
-        if (later := gang_of_later_try(jobs, self.request.claim)) is not None:
+        if (later := gang_of_later_try(jobs, claim.id)) is not None:
             await self._require_current_try(later)
-        action = self.request.decide(jobs, spec_hash=self.spec.hash, min_attempt=min_attempt)
+        action = decide(
+            self.request.rule,
+            jobs,
+            claim=claim.id,
+            spec_hash=self.spec.hash,
+            min_attempt=min_attempt,
+            max_tries=claim.max_tries,
+        )
         match action:
             case Refuse(job):
-                raise conflict(self.spec, job.trigger_id or "", job)
+                raise conflict(self.spec, job.submission_id or "", job)
             case TakenOver(job):
                 raise _taken_over(job)
-            case Adopt(job, superseded):
-                await self._confirm_change_of(job)
-                with _step(self.where, "adopt the Job"):
-                    claimed = await self._claim(stored[job.ref.uid])
-                self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
-                progress = self._progress_of_adopted_job(claimed)
-                unfinished = job_state(job) is JobState.LIVE and not progress.stored.is_submission_complete
-            case SubmitNew(number, superseded):
-                with _step(self.where, "read the Topology of the queue"):
-                    progress, unfinished = await self._progress_of_new_attempt(number), True
-        for old in superseded:
-            await self._confirm_change_of(old)
-            with _step(self.where, "delete an earlier attempt"):
-                await self._remove_superseded(old, stored[old.ref.uid])
-            if isinstance(action, SubmitNew):
-                self._warn_of_other_parameters(old, REPLACED_WITH_OTHER_PARAMETERS)
-        if isinstance(action, SubmitNew):
-            with _step(self.where, "wait for the pods of earlier attempts"):
-                await self._wait_for_previous(jobs, action)
-        if unfinished:
+            case Adopt():
+                return await self._adopt(action, stored)
+            case SubmitNew():
+                return await self._begin_attempt(action, jobs, stored)
+
+    async def _adopt(self, action: Adopt, stored: Mapping[str, Object]) -> Submission:
+        """Claim the gang, delete what it supersedes, and complete the gang if its submission stopped half-way."""
+        job = action.job
+        await self._confirm_change_of(job)
+        with _step(self.where, "adopt the Job"):
+            claimed = await self._claim(stored[job.ref.uid])
+        self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
+        progress = self._progress_of_adopted_job(claimed)
+        is_live = state_of(job) is SubmissionState.IN_PROGRESS
+        is_unfinished = is_live and not progress.stored.is_submission_complete
+        for old in action.superseded:
+            await self._remove_superseded(old, stored[old.ref.uid])
+        if is_unfinished:
             with _step(self.where, "complete the submission"):
                 await self._complete(progress)
-        return self._submission(progress, action.job if isinstance(action, Adopt) else None)
+        return self._submission(progress, job)
+
+    async def _begin_attempt(self, action: SubmitNew, jobs: list[Job], stored: Mapping[str, Object]) -> Submission:
+        """Delete what the new attempt supersedes, wait for its pods, and submit the attempt."""
+        with _step(self.where, "read the Topology of the queue"):
+            progress = await self._progress_of_new_attempt(action.number)
+        for old in action.superseded:
+            await self._remove_superseded(old, stored[old.ref.uid])
+            self._warn_of_other_parameters(old, REPLACED_WITH_OTHER_PARAMETERS)
+        with _step(self.where, "wait for the pods of earlier attempts"):
+            await self._wait_for_previous(jobs, action)
+        with _step(self.where, "complete the submission"):
+            await self._complete(progress)
+        return self._submission(progress, None)
 
     async def _require_current_try(self, later: Job) -> None:
         """Ask Airflow which try runs, because the id of the try that is responsible for this Job is later.
@@ -324,7 +254,7 @@ class _SubmissionRun(Struct, frozen=True):
         Raises:
             UnconfirmedTry: the task may not want the gang any more.
         """
-        if self.request.confirm is not None and not job.holds_claim(self.request.claim):
+        if self.request.confirm is not None and not job.holds_claim(self.request.claim.id):
             await self.request.confirm()
 
     def _warn_of_other_parameters(self, job: Job, text: str) -> None:
@@ -336,20 +266,22 @@ class _SubmissionRun(Struct, frozen=True):
     async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
         await finish_halts(self.requests, jobs)
-        if self.previous is None:
+        if self.request.previous is None:
             return
-        digests = self.request.key.digests
-        if await wait_for_previous(self.requests, digests, jobs, action.superseded, self.previous):
+        earlier = EarlierAttempts(self.client, self.requests, self.request.key.digests, jobs, action.superseded)
+        if await earlier.wait(self.request.previous):
             raise RestartSubmission("The pods of the previous attempt have ended", min_attempt=action.number)
 
     async def _remove_superseded(self, old: Job, seen: Object) -> None:
         """Delete a superseded gang. Restart if the gang was claimed, was started, or has ended in the meantime."""
+        await self._confirm_change_of(old)
 
         def is_superseded(job: Job) -> bool:
             was_started = old.never_ran and not job.never_ran
-            return job_state(job) is JobState.LIVE and job.claim == old.claim and not was_started
+            return state_of(job) is SubmissionState.IN_PROGRESS and job.claim == old.claim and not was_started
 
-        removal = await delete_job_if(self.requests, old.ref, is_superseded, seen=seen)
+        with _step(self.where, "delete an earlier attempt"):
+            removal = await delete_job_if(self.requests, old.ref, is_superseded, seen=seen)
         if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
@@ -362,14 +294,12 @@ class _SubmissionRun(Struct, frozen=True):
             scheduler = replace(scheduler, nonce=secrets.token_hex(8))
         attempt = build_attempt(
             self.request.key,
+            self.request.claim,
             namespace=self.requests.namespace,
             number=number,
-            claim=self.request.claim,
             name=requested_name(self.spec),
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
-            policies=self.request.policies,
-            max_tries=self.request.max_tries,
         )
         progress = Progress(
             self.requests,
@@ -394,8 +324,8 @@ class _SubmissionRun(Struct, frozen=True):
             name=adopted.ref.name,
             digest=self.request.key.digest,
             number=adopted.attempt_number,
-            trigger_id=adopted.trigger_id or "",
-            claim=self.request.claim,
+            submission_id=adopted.submission_id or "",
+            claim=self.request.claim.id,
             task=self.request.key.to_json(),
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
@@ -417,9 +347,7 @@ class _SubmissionRun(Struct, frozen=True):
             job,
             self.request.claim,
             installation=self.request.key.installation,
-            policies=self.request.policies,
             limit=time_limit(self.spec, manifest_of(self.spec)),
-            max_tries=self.request.max_tries,
         )
 
     async def _complete(self, progress: Progress) -> None:
@@ -433,7 +361,7 @@ class _SubmissionRun(Struct, frozen=True):
         except (RestartSubmission, GangJobError) as error:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
             if cannot_complete and progress.job and progress.stored.is_suspended:
-                if self.request.keep_failed and isinstance(error, GangJobError):
+                if self.request.keeps_failed and isinstance(error, GangJobError):
                     await halt_job(self.requests, progress.stored, format_halt_note(error))
                 else:
                     await self._delete_incomplete_job(progress)
@@ -445,21 +373,23 @@ class _SubmissionRun(Struct, frozen=True):
         """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
 
         def is_ours(job: Job) -> bool:
-            return job.is_suspended and job.holds_claim(self.request.claim)
+            return job.is_suspended and job.holds_claim(self.request.claim.id)
 
         await delete_job_if(self.requests, progress.ref, is_ours)
 
     def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
         job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored
+        state = end_of(job)
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
             workers=adopted.workers if adopted and adopted.spec_hash != self.spec.hash else self.shape.size,
-            trigger_id=progress.attempt.trigger_id,
+            submission_id=progress.attempt.submission_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
-            state=state_of(job),
+            state=state,
             requests=self.requests.sent,
+            is_suspended=state is SubmissionState.IN_PROGRESS and (job.is_suspended or job.has_job_set),
             disruptions=job.disruptions,
             notes=tuple(progress.notes),
             queue=job.queue or job.requested_queue,

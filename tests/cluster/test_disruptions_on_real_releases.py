@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
+from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
+from airflow_provider_gangjobs.submission.request import SubmissionRequest
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
@@ -57,12 +58,9 @@ async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(ten
         assert lost is not None, event
         assert (event.reason, lost.number, lost.is_allowed) == ("Preempted", 1, True)
 
-        second = await gangs.submit_next_attempt(
-            spec,
-            key=TaskKey("dag", "run", "task", -1),
-            claim="somebody",
-            lost=LostAttempt(event.attempt or 0, lost.carried_over),
-        )
+        rule = NextAttemptRule.after(event, max_disruptions=1)
+        key = TaskKey("dag", "run", "task", -1)
+        second = await gangs.submit(spec, SubmissionRequest(key=key, claim=Claim("somebody"), rule=rule))
         assert (second.attempt, second.disruptions, second.adopted) == (1, 1, False)
         await gangs.kill(other.ref, "somebody")
         end = await follow_gang(tenant, second)

@@ -77,7 +77,7 @@ async def test_sandbox_without_gangs_reports_the_same(bare_tenant: Tenant) -> No
 async def test_required_gang_is_refused_before_anything_is_created(bare_tenant: Tenant, validate: Validate) -> None:
     async with GangService.connect(bare_tenant.config) as gangs:
         with pytest.raises(GangUnsupported) as refused:
-            await gangs.submit(gang_spec(3, code=BRIEF), trigger_id="op", validate=validate)
+            await gangs.submit(gang_spec(3, code=BRIEF), submission_id="op", validate=validate)
     assert refused.value.reason == reason_of(bare_tenant)
     for way in ("Volcano", "queue of Kueue", 'gang="preferred"'):
         assert way in refused.value.remedy

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import LostAttempt
+from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
+from airflow_provider_gangjobs.submission.request import SubmissionRequest
 from tests.cluster.controlplane.build import OLDER_RELEASES
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.test_disruptions_on_real_releases import FIRST_ATTEMPT_IS_ENDLESS, runs
@@ -57,8 +58,8 @@ async def test_evicted_attempt_is_submitted_again(bare_plane: ControlPlane, bare
         lost = disruption_of(event, allowed=1)
         assert lost is not None, event
         assert (event.reason, lost.is_allowed) == ("Evicted", True)
-        again = LostAttempt(event.attempt or 0, lost.carried_over)
-        second = await gangs.submit_next_attempt(spec, key=KEY, claim="somebody", lost=again)
+        rule = NextAttemptRule.after(event, max_disruptions=1)
+        second = await gangs.submit(spec, SubmissionRequest(key=KEY, claim=Claim("somebody"), rule=rule))
         end = await follow_gang(bare_tenant, second)
     assert (second.attempt, end.status) == (1, Status.SUCCEEDED), end
     assert bare_tenant.forbidden_requests() == []

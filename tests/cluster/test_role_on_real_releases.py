@@ -129,7 +129,7 @@ async def test_preferred_gang_without_permission_reports_the_reason(tenant: Tena
 async def test_submissions_by_id_and_uploads_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     content = await gangs.upload({"train.py": "print('done')"})
     spec = gang_spec(2, code="print('done')", cpu=SMALL)
-    await gangs.submit(spec, trigger_id="by-id", validate=Validate.SERVER)
+    await gangs.submit(spec, submission_id="by-id", validate=Validate.SERVER)
     assert await gangs.submission("by-id")
     await gangs.submissions()
     await gangs.uploads()

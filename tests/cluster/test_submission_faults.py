@@ -16,18 +16,18 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
-from airflow_provider_gangjobs.submission.record import OperationState
+from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from tests.cluster.fault_proxy import FaultProxy
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.provider.task_runner import Task
 from tests.submission_faults import FAULTS, SPEC
+from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ client raises, so that an API server of any release gets the same requests."""
 VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v1beta1", True)}
 
 
-async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submission:
-    return await operations.submit_operation(
+async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Submission:
+    return await submit_gang(
         api or gangs.client,
         SPEC,
-        trigger_id=trigger_id,
+        id_request(submission_id),
         discovered=await discover_for(gangs.client, SPEC, namespace=gangs.namespace),
         namespace=gangs.namespace,
     )
@@ -59,8 +59,8 @@ async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submis
 async def check_one_gang(gangs: GangService, submission: Submission, release: str) -> None:
     """Check that one Job of this id is live, that its objects belong to it, and that its pods are linked and placed."""
     ref = submission.ref
-    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=selector_of(submission.trigger_id))
-    live = [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=selector_of(submission.submission_id))
+    live = [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False
     version, has_groups = VERSIONS[release]
@@ -86,9 +86,9 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def ended(gangs: GangService, trigger_id: str) -> bool:
-    record = await gangs.submission(trigger_id)
-    return record is not None and record.state is not OperationState.IN_PROGRESS
+async def ended(gangs: GangService, submission_id: str) -> bool:
+    record = await gangs.submission(submission_id)
+    return record is not None and record.state is not SubmissionState.IN_PROGRESS
 
 
 async def emptied(gangs: GangService, namespace: str) -> bool:
@@ -111,20 +111,20 @@ async def test_submission_with_a_fault_at_any_request_ends_in_one_gang(tenant: T
         for at, request in enumerate(clean.requests):
             if fault_name == "409" and request.startswith(("GET", "LIST")):
                 continue  # an API server answers no read with 409
-            trigger_id = f"op-{at}"
+            submission_id = f"op-{at}"
             faulty = CrashingClient(gangs.client, Crash(at, applied), error=error)
             try:
-                await submit(gangs, trigger_id, faulty)
+                await submit(gangs, submission_id, faulty)
             except (ProcessDied, SubmissionFailed) as stopped:
                 precise = stopped.retryable if isinstance(stopped, SubmissionFailed) else error is ProcessDied
             else:
                 precise = True
             assert precise, request
             assert faulty.requests[at] == request
-            submission = await submit(gangs, trigger_id)
+            submission = await submit(gangs, submission_id)
             await check_one_gang(gangs, submission, tenant.plane.release)
             assert submission.attempt == 0, request
-            await gangs.delete_submission(trigger_id, job=True)
+            await gangs.delete_submission(submission_id, job=True)
 
 
 async def test_submission_without_faults_sends_each_request_once(tenant: Tenant) -> None:
@@ -218,12 +218,12 @@ async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
         content_id = await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"})
         assert await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"}) == content_id
         spec = GangSpec(image="python:3.12", command=["python", "-c", code], workers=2, uploads=[content_id])
-        submission = await gangs.submit(spec, trigger_id="op")
+        submission = await gangs.submit(spec, submission_id="op")
         await until(lambda: ended(gangs, "op"))
         record = await gangs.submission("op")
         pods = await gangs.client.list(PODS, tenant.namespace, label_selector=f"{LABEL_GANG}={submission.ref.name}")
         messages = [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod in pods]
-        assert (record and record.state, messages) == (OperationState.SUCCEEDED, ["42", "42"])
+        assert (record and record.state, messages) == (SubmissionState.SUCCEEDED, ["42", "42"])
         assert await gangs.delete_upload(content_id)
         assert await gangs.uploads() == []
         await gangs.delete_submission("op", job=True)

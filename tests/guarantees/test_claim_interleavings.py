@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 STAGES = {
-    JobState.LIVE: Stage.LIVE,
-    JobState.SUCCEEDED: Stage.SUCCEEDED,
-    JobState.HALTED: Stage.HALTED,
-    JobState.DELIVERED: Stage.DELIVERED,
-    JobState.TERMINATING: Stage.GONE,
+    SubmissionState.IN_PROGRESS: Stage.LIVE,
+    SubmissionState.SUCCEEDED: Stage.SUCCEEDED,
+    SubmissionState.HALTED: Stage.HALTED,
+    SubmissionState.DELIVERED: Stage.DELIVERED,
+    SubmissionState.DELETING: Stage.GONE,
 }
 FORMER, NEXT = "try-1", "try-2"
 
@@ -86,7 +86,7 @@ def gang_in(cluster: SubmissionCluster, ref: GangRef) -> ClaimedGang | None:
     job = next((job for job in cluster.objects(JOBS) if job["metadata"]["uid"] == ref.uid), None)
     if job is None:
         return None
-    return ClaimedGang(job["metadata"]["annotations"][ANNOTATION_CLAIM], STAGES[job_state(read_job(job))])
+    return ClaimedGang(job["metadata"]["annotations"][ANNOTATION_CLAIM], STAGES[state_of(read_job(job))])
 
 
 ADOPT = Caller(Kind.ADOPT, NEXT)

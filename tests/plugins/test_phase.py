@@ -12,9 +12,10 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.view_model import build_view
-from airflow_provider_gangjobs.submission.record import OperationState, record_of
+from airflow_provider_gangjobs.submission.record import record_of
 from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 from tests.unit.builders import REF, JobBuilder, at, job, pod
 
@@ -88,7 +89,7 @@ def test_pods_that_wait_for_their_harvest_keep_an_end_open(built: JobBuilder) ->
         assert with_held is Phase.FINISHING
 
 
-IN_PROGRESS, DELETING, FAILED = OperationState.IN_PROGRESS, OperationState.DELETING, OperationState.FAILED
+IN_PROGRESS, DELETING, FAILED = SubmissionState.IN_PROGRESS, SubmissionState.DELETING, SubmissionState.FAILED
 
 
 def halted(built: JobBuilder) -> JobBuilder:
@@ -104,9 +105,9 @@ def kept(built: JobBuilder) -> JobBuilder:
 
 
 TABLE = {
-    "complete": (job().complete(9), Phase.SUCCEEDED, OperationState.SUCCEEDED),
+    "complete": (job().complete(9), Phase.SUCCEEDED, SubmissionState.SUCCEEDED),
     "complete, being deleted": (job().complete(9).deleted(20), Phase.SUCCEEDED, DELETING),
-    "complete, halted": (halted(job().complete(9)), Phase.SUCCEEDED, OperationState.SUCCEEDED),
+    "complete, halted": (halted(job().complete(9)), Phase.SUCCEEDED, SubmissionState.SUCCEEDED),
     "failed": (job().failed(9), Phase.FAILED, FAILED),
     "failed, then deleted": (job().failed(9).deleted(20), Phase.FAILED, DELETING),
     "failed because it was deleted": (job().failed(20).deleted(9), Phase.DELETED, DELETING),
@@ -136,7 +137,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("built", "phase", "state"), TABLE.values(), ids=TABLE)
-def test_each_row_of_the_table_holds_for_every_reader(built: JobBuilder, phase: Phase, state: OperationState) -> None:
+def test_each_row_of_the_table_holds_for_every_reader(built: JobBuilder, phase: Phase, state: SubmissionState) -> None:
     assert set(phases(built, pods_of(built)).values()) == {phase}
     assert record_of(built.read()).state is state
 

@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.submission_cluster import KEY
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.submission_requests import task_request
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -27,9 +28,10 @@ CLAIM = "ti-1"
 
 async def submit_roles(plane: VirtualControlPlane, spec: GangSpec = LEADER_AND_WORKERS, **options: Any) -> GangRef:
     """Submit a gang with roles, as a task does."""
-    options = {"key": KEY, "claim": CLAIM, "namespace": NAMESPACE} | options
+    request = task_request(KEY, **{"claim": CLAIM, **options})
     discovered = await discover_for(plane.client, spec, namespace=NAMESPACE)
-    return (await submit(plane.client, spec, discovered=discovered, clock=loop_clock(), **options)).ref
+    clock = loop_clock()
+    return (await submit(plane.client, spec, request, discovered=discovered, namespace=NAMESPACE, clock=clock)).ref
 
 
 def pod_of(plane: VirtualControlPlane, ref: GangRef, role: str, rank: int = 0) -> dict[str, Any]:

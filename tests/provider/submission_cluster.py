@@ -13,18 +13,19 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.claim import claim_patch
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.sandbox.builders import NAMESPACE, Bench
+from tests.submission_requests import task_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.submission.record import Submission
-    from airflow_provider_gangjobs.submission.steps.step import ConfirmTry
+    from airflow_provider_gangjobs.submission.request import ConfirmTry
 
 TOKENS = (f"sandbox-{number}" for number in count())
 """Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""
@@ -107,20 +108,15 @@ class SubmissionCluster:
         return await submit(
             api or self.client,
             spec,
-            key=key,
-            claim=claim,
+            task_request(key, claim, reattach=reattach, policies=policies, max_tries=max_tries, confirm=confirm),
             discovered=self.discovered,
-            reattach=reattach,
-            policies=policies,
-            confirm=confirm,
-            max_tries=max_tries,
             clock=self.time.clock(),
         )
 
     async def adopt(self, ref: GangRef, claim: str) -> None:
         """Claim a gang, as a try that adopts the gang does."""
         job = await self.client.get(resources.JOBS, ref.name, ref.namespace)
-        await self.client.patch(resources.JOBS, ref.name, ref.namespace, claim_patch(job, claim))
+        await self.client.patch(resources.JOBS, ref.name, ref.namespace, claim_patch(job, Claim(claim)))
 
     def run_controllers_during_sleep(self) -> None:
         """Let the controllers work whenever the submission sleeps."""
@@ -143,7 +139,7 @@ class SubmissionCluster:
         return [job for job in self.objects(JOBS) if LABEL_TASK in job["metadata"]["labels"]]
 
     def live_jobs(self) -> list[dict[str, Any]]:
-        return [job for job in self.jobs() if job_state(read_job(job)) is JobState.LIVE]
+        return [job for job in self.jobs() if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
 
     def finish_job(self, job: str, *, ok: bool = True) -> None:
         """Let the pods of the Job end, so that the Job ends."""

@@ -18,15 +18,15 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
-    LostAttempt,
+    NextAttemptRule,
     Refuse,
     SubmitNew,
     TakenOver,
-    decide_action,
-    decide_action_after_loss,
+    TaskRule,
+    decide,
     differing_fields,
     gang_of_later_try,
 )
@@ -125,7 +125,7 @@ def expected_choice(jobs, expected):
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), RULES.values(), ids=RULES)
 def test_job_is_chosen_by_state_claim_and_parameters(jobs, reattach, expected):
-    choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS)
+    choice = decide(TaskRule(reattach), jobs, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -157,13 +157,13 @@ OTHER_PARAMETERS = {
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), OTHER_PARAMETERS.values(), ids=OTHER_PARAMETERS)
 def test_only_a_clear_replaces_a_gang_of_other_parameters(jobs, reattach, expected):
-    choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, max_tries=2, return_failed=True)
+    choice = decide(TaskRule(reattach, return_failed=True), jobs, claim=ME, spec_hash=OURS, max_tries=2)
     assert choice == expected_choice(jobs, expected)
 
 
 def test_try_that_goes_on_after_a_loss_continues_its_next_attempt_whatever_its_parameters_are():
     jobs = [job("failed", 1, **MINE, **NOT_CLEARED), job("live", 2, **MINE, **OTHER, **NOT_CLEARED)]
-    choice = decide_action_after_loss(jobs, lost=LostAttempt(1, 1), claim=ME, spec_hash=OURS, max_tries=2)
+    choice = decide(NextAttemptRule(1, 1), jobs, claim=ME, spec_hash=OURS, max_tries=2)
     assert choice == Adopt(jobs[1])
 
 
@@ -204,7 +204,7 @@ RETURNED_FAILURES = {
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), RETURNED_FAILURES.values(), ids=RETURNED_FAILURES)
 def test_action_when_failures_are_returned(jobs, reattach, expected):
-    choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, return_failed=True)
+    choice = decide(TaskRule(reattach, return_failed=True), jobs, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -226,12 +226,12 @@ LOST = {
 
 @pytest.mark.parametrize(("jobs", "expected"), LOST.values(), ids=LOST)
 def test_action_after_an_attempt_was_lost(jobs, expected):
-    choice = decide_action_after_loss(jobs, lost=LostAttempt(1, 1), claim=ME, spec_hash=OURS)
+    choice = decide(NextAttemptRule(1, 1), jobs, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
 def test_used_up_numbers_are_skipped():
-    assert decide_action([job("failed")], reattach=BOTH, claim=ME, spec_hash=OURS, min_attempt=5) == SubmitNew(5)
+    assert decide(TaskRule(BOTH), [job("failed")], claim=ME, spec_hash=OURS, min_attempt=5) == SubmitNew(5)
 
 
 STATES = [
@@ -266,33 +266,33 @@ MAX_TRIES = st.sampled_from([None, 2])
 
 @given(JOBS, st.sampled_from(Reattach), MAX_TRIES)
 def test_choice_never_leaves_more_than_one_live_gang(jobs, reattach, max_tries):
-    live = [made for made in jobs if job_state(made) is JobState.LIVE]
-    match decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, max_tries=max_tries):
+    live = [made for made in jobs if state_of(made) is SubmissionState.IN_PROGRESS]
+    match decide(TaskRule(reattach), jobs, claim=ME, spec_hash=OURS, max_tries=max_tries):
         case SubmitNew(number, superseded):
             assert [made for made in live if made not in superseded] == []
             assert number not in {made.attempt for made in jobs}
         case Adopt(adopted, superseded):
             assert [made for made in live if made not in superseded] in ([], [adopted])
             assert adopted.spec_hash == OURS or max_tries is not None
-            assert job_state(adopted) in {JobState.LIVE, JobState.SUCCEEDED}
+            assert state_of(adopted) in {SubmissionState.IN_PROGRESS, SubmissionState.SUCCEEDED}
         case Refuse(made):
             assert made.spec_hash == OTHERS
             assert max_tries is None
-            assert job_state(made) is JobState.LIVE
+            assert state_of(made) is SubmissionState.IN_PROGRESS
 
 
 @given(JOBS)
 def test_task_that_was_not_cleared_runs_nothing_anew_while_a_complete_gang_is_live(jobs):
     jobs = [made for made in jobs if made.claim == FORMER]
     kept = [made for made in jobs if made.max_tries != 1 and made.is_submission_complete]
-    match decide_action(jobs, reattach=Reattach.RUNNING, claim=ME, spec_hash=OURS, max_tries=2):
+    match decide(TaskRule(Reattach.RUNNING), jobs, claim=ME, spec_hash=OURS, max_tries=2):
         case SubmitNew(_, superseded):
             assert [made for made in superseded if made in kept] == []
 
 
 @given(JOBS, st.integers(0, 9))
 def test_gang_of_another_try_is_never_taken_after_a_loss(jobs, lost):
-    match decide_action_after_loss(jobs, lost=LostAttempt(lost, 1), claim=ME, spec_hash=OURS):
+    match decide(NextAttemptRule(lost, 1), jobs, claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
             assert number > max([lost, *(made.attempt for made in jobs)])
         case Adopt(adopted, superseded):
@@ -305,8 +305,8 @@ def test_gang_of_another_try_is_never_taken_after_a_loss(jobs, lost):
 @given(JOBS, st.sampled_from(Reattach), MAX_TRIES, st.randoms(use_true_random=False))
 def test_order_of_the_list_does_not_matter(jobs, reattach, max_tries, random):
     shuffled = random.sample(jobs, len(jobs))
-    ask = {"reattach": reattach, "claim": ME, "spec_hash": OURS, "max_tries": max_tries}
-    assert decide_action(jobs, **ask) == decide_action(shuffled, **ask)
+    rule, ask = TaskRule(reattach), {"claim": ME, "spec_hash": OURS, "max_tries": max_tries}
+    assert decide(rule, jobs, **ask) == decide(rule, shuffled, **ask)
 
 
 def test_differing_parameters_are_named():

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.submission_requests import task_request
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
@@ -38,8 +39,7 @@ async def submit_incompletely(kubeconfig: str) -> str:
             await submit(
                 CrashingClient(gangs.client, Crash(2, applied=True)),
                 spec,
-                key=key,
-                claim="x",
+                task_request(key, "x"),
                 discovered=discovered,
             )
         (job,) = await gangs.client.list(JOBS, "default", label_selector=f"gangjobs.airflow/task={key.digest}")

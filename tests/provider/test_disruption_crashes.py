@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import JOBS
@@ -84,7 +84,7 @@ def evict(train: Task) -> None:
 
 def check_counted_once(train: Task, last: TaskDeferred) -> None:
     """Check that the only live gang is that of the last try, and that it has one disruption in its count."""
-    (live,) = (job for job in train.jobs if job_state(read_job(job)) is JobState.LIVE)
+    (live,) = (job for job in train.jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS)
     annotations = live["metadata"]["annotations"]
     assert live["metadata"]["uid"] == last.trigger.args.uid
     assert annotations[ANNOTATION_DISRUPTIONS] == "1"
@@ -209,7 +209,7 @@ def test_kill_at_any_request_of_the_next_submission_leaves_nothing_that_runs(
 
         killed.on_kill()
 
-        assert [job for job in train.jobs if job_state(read_job(job)) is JobState.LIVE] == [], kill
+        assert [job for job in train.jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS] == [], kill
         remove(train)
 
     check_each(crashes_at(verbs, whole.process.requests), check)

@@ -7,13 +7,13 @@ import pytest
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import CrashingClient
 from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
+from tests.submission_requests import id_request, task_request
 
 KEY = TaskKey("dag", "run", "task")
 
@@ -61,10 +61,8 @@ async def submit_after_dry_run(cluster, spec, api=None):
     return await submit(
         api or cluster.client,
         spec,
-        key=KEY,
-        claim="x",
+        task_request(KEY, "x", dry_run=True),
         discovered=cluster.discovered,
-        dry_run=True,
         clock=cluster.time.clock(),
     )
 
@@ -117,11 +115,10 @@ async def test_a_failed_dry_run_is_repeated(cluster):
 
 async def test_submission_of_an_id_can_have_a_dry_run(cluster):
     with pytest.raises(InvalidGangSpec, match="dnsPolicy"):
-        await operations.submit_operation(
+        await submit(
             cluster.client,
             GangSpec(image="a", pod_overrides={"spec": {"dnsPolicy": "Sometimes"}}),
-            trigger_id="op",
+            id_request("op", dry_run=True),
             discovered=cluster.discovered,
-            dry_run=True,
         )
     assert cluster.jobs() == []

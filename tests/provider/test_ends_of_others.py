@@ -26,11 +26,11 @@ ENDS: dict[str, tuple[Callable[[GangService, Submission], Awaitable[object]], se
     "halted": (lambda gangs, gang: gangs.halt(gang.ref, reason="by hand"), {Status.FAILED}),
     "deleted": (lambda gangs, gang: gangs.delete(gang.ref), {Status.DELETED}),
     "its submission deleted": (
-        lambda gangs, gang: gangs.delete_submission(gang.trigger_id),
+        lambda gangs, gang: gangs.delete_submission(gang.submission_id),
         {Status.FAILED, Status.DELETED},
     ),
     "its submission deleted with its Job": (
-        lambda gangs, gang: gangs.delete_submission(gang.trigger_id, job=True),
+        lambda gangs, gang: gangs.delete_submission(gang.submission_id, job=True),
         {Status.FAILED, Status.DELETED},
     ),
 }

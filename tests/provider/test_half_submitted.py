@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -23,6 +23,7 @@ from tests.examples import examples
 from tests.provider.submission_cluster import GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.provider.test_submission_races import interleaved
 from tests.sandbox.builders import NAMESPACE
+from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.record import Submission
@@ -34,10 +35,10 @@ QUEUE_CHECK = 1  # a gang in a queue lists the LocalQueues in each of two versio
 
 
 async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec = GANG_OF_4) -> Submission:
-    return await operations.submit_operation(
+    return await submit(
         api or cluster.client,
         spec,
-        trigger_id="op",
+        id_request("op"),
         discovered=cluster.discovered,
         clock=cluster.time.clock(),
     )

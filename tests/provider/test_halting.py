@@ -15,8 +15,8 @@ from airflow_provider_gangjobs.ending.kill import halt_live
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
@@ -78,8 +78,8 @@ async def submit_queued(cluster: SubmissionCluster) -> GangRef:
     return ref
 
 
-def state(cluster: SubmissionCluster) -> JobState:
-    return job_state(read_job(cluster.jobs()[0]))
+def state(cluster: SubmissionCluster) -> SubmissionState:
+    return state_of(read_job(cluster.jobs()[0]))
 
 
 @pytest.mark.parametrize("faster", [0, 1, len(PAUSES_S) - 2])
@@ -88,7 +88,7 @@ async def test_halted_gang_fails_although_kueue_suspends_its_job_again(cluster, 
     api = ClusterWithKueue(cluster, faster)
     assert await halt(api, ref, reason="stop", clock=cluster.time.clock())
     assert api.patches == [HALT, *[DEACTIVATE, START] * (faster + 1)]
-    assert (state(cluster), cluster.bench.pods()) == (JobState.FAILED, [])
+    assert (state(cluster), cluster.bench.pods()) == (SubmissionState.FAILED, [])
 
 
 @pytest.mark.parametrize("faster", [0, 1, len(PAUSES_S) - 2])
@@ -110,7 +110,7 @@ async def test_halt_gives_up_in_time_and_its_gang_does_not_run(cluster):
     api = ClusterWithKueue(cluster, faster=99)
     assert await halt(api, ref, reason="stop", clock=cluster.time.clock())
     assert (api.patches.count(START), cluster.time.now) == (len(PAUSES_S), sum(PAUSES_S))
-    assert (state(cluster), cluster.bench.pods()) == (JobState.HALTED, [])
+    assert (state(cluster), cluster.bench.pods()) == (SubmissionState.HALTED, [])
 
 
 async def test_halt_by_a_process_that_is_killed_waits_less_than_a_second(cluster):
@@ -120,15 +120,15 @@ async def test_halt_by_a_process_that_is_killed_waits_less_than_a_second(cluster
     assert (api.patches.count(START), cluster.time.now) == (len(BRIEF_PAUSES_S), sum(BRIEF_PAUSES_S))
 
 
-ERRORS: dict[str, tuple[list[ClusterError], JobState]] = {
-    "conflict": ([Conflict(409, request="")], JobState.FAILED),
-    "unavailable twice": ([ServerError(503, request="")] * 2, JobState.FAILED),
-    "forbidden": ([Forbidden(403, request="")], JobState.HALTED),
+ERRORS: dict[str, tuple[list[ClusterError], SubmissionState]] = {
+    "conflict": ([Conflict(409, request="")], SubmissionState.FAILED),
+    "unavailable twice": ([ServerError(503, request="")] * 2, SubmissionState.FAILED),
+    "forbidden": ([Forbidden(403, request="")], SubmissionState.HALTED),
 }
 
 
 @pytest.mark.parametrize(("errors", "expected"), ERRORS.values(), ids=ERRORS)
-async def test_halt_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: JobState):
+async def test_halt_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: SubmissionState):
     ref = await submit_queued(cluster)
     assert await halt(ClusterWithKueue(cluster, 0, list(errors)), ref, reason="stop", clock=cluster.time.clock())
     assert state(cluster) is expected
@@ -140,8 +140,11 @@ async def test_sweep_lets_a_halted_job_fail_that_stayed_suspended_and_tries_agai
     sweeper = Sweeper(cluster)
     api = ClusterWithKueue(cluster, faster=len(PAUSES_S))
     assert [await sweeper.look(api=api), await sweeper.look(after_s=GRACE_S, api=api)] == [[], []]
-    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == ([], JobState.HALTED)
-    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == ([SweepAction.FINISH], JobState.FAILED)
+    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == ([], SubmissionState.HALTED)
+    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == (
+        [SweepAction.FINISH],
+        SubmissionState.FAILED,
+    )
     assert (await sweeper.look(after_s=GRACE_S, api=api), sweeper.asked) == ([], 0)
 
 

@@ -145,7 +145,7 @@ async def test_times_that_the_hook_returns_are_pendulum_times_in_utc(connection:
     from pendulum import DateTime
 
     hook = GangJobHook(connection)
-    hook.submit(SUSPENDED, trigger_id="pendulum")
+    hook.submit(SUSPENDED, submission_id="pendulum")
     blocking = hook.submission("pendulum")
     async with hook.connect() as service:
         awaited = await service.submission("pendulum")

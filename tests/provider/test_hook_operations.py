@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
-from airflow_provider_gangjobs.exceptions import SubmissionConflict
+from airflow_provider_gangjobs.exceptions import GangJobsDeprecationWarning, SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.submission.record import OperationState
 from gangjobs_sandbox.resources import PODS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def hook(connection: str) -> GangJobHook:
 
 
 @pytest.fixture
-def trigger_id() -> str:
+def submission_id() -> str:
     return f"op {uuid4().hex}"
 
 
@@ -40,28 +40,44 @@ def pods(embedded: SandboxThread, name: str) -> list[object]:
     return list(found)
 
 
-def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, trigger_id: str) -> None:
-    assert hook.submission(trigger_id) is None
-    first = hook.submit(SUSPENDED, trigger_id=trigger_id)
-    assert hook.submit(SUSPENDED, trigger_id=trigger_id, validate="server").ref == first.ref
+def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, submission_id: str) -> None:
+    assert hook.submission(submission_id) is None
+    first = hook.submit(SUSPENDED, submission_id=submission_id)
+    assert hook.submit(SUSPENDED, submission_id=submission_id, validate="server").ref == first.ref
     with pytest.raises(SubmissionConflict, match="workers"):
-        hook.submit(GangSpec(image="i", command=["true"], workers=3, keep_suspended=True), trigger_id=trigger_id)
+        hook.submit(GangSpec(image="i", command=["true"], workers=3, keep_suspended=True), submission_id=submission_id)
 
-    record = hook.submission(trigger_id)
+    record = hook.submission(submission_id)
     assert record is not None
-    assert (record.ref, record.state, record.phase) == (first.ref, OperationState.IN_PROGRESS, Phase.QUEUED)
+    assert (record.ref, record.state, record.phase) == (first.ref, SubmissionState.IN_PROGRESS, Phase.QUEUED)
     assert first.ref in {one.ref for one in hook.submissions(limit=500).records}
-    assert hook.delete_submission(trigger_id, job=True) == (first.ref,)
-    assert hook.delete_submission(trigger_id, job=True) == ()
+    assert hook.delete_submission(submission_id, job=True) == (first.ref,)
+    assert hook.delete_submission(submission_id, job=True) == ()
 
 
-def test_deletion_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, trigger_id: str) -> None:
-    submission = hook.submit(SLEEPS, trigger_id=trigger_id)
-    hook.delete_submission(trigger_id)
+def test_the_old_name_of_the_id_is_accepted_with_a_warning(hook: GangJobHook, submission_id: str) -> None:
+    with pytest.warns(GangJobsDeprecationWarning, match="trigger_id is called submission_id now") as warned:
+        first = hook.submit(SUSPENDED, trigger_id=submission_id)
+    assert warned[0].filename == __file__
+    with pytest.warns(GangJobsDeprecationWarning):
+        assert hook.submission(trigger_id=submission_id).ref == first.ref  # type: ignore[call-arg]
+    with pytest.warns(GangJobsDeprecationWarning):
+        assert hook.delete_submission(trigger_id=submission_id) == (first.ref,)  # type: ignore[call-arg]
+
+
+async def test_the_coroutines_accept_the_old_name(hook: GangJobHook, submission_id: str) -> None:
+    async with hook.connect() as service:
+        with pytest.warns(GangJobsDeprecationWarning):
+            assert await service.submission(trigger_id=submission_id) is None  # type: ignore[call-arg]
+
+
+def test_deletion_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, submission_id: str) -> None:
+    submission = hook.submit(SLEEPS, submission_id=submission_id)
+    hook.delete_submission(submission_id)
     assert pods(embedded, submission.ref.name) == []
 
 
-def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trigger_id: str) -> None:
+def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, submission_id: str) -> None:
     content_id = hook.upload({"uploaded": b"\x31", "both": "uploaded"})
     spec = GangSpec(
         image="i",
@@ -71,7 +87,7 @@ def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trig
         files={"both": "inline"},
         uploads=[content_id],
     )
-    ref = hook.submit(spec, trigger_id=trigger_id).ref
+    ref = hook.submit(spec, submission_id=submission_id).ref
     watch = TriggerArgs(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
     wait_for_event_in_worker(watch, hook.log, config=hook.config(), limit_s=None)
 
@@ -81,8 +97,8 @@ def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trig
     assert not hook.delete_upload(content_id)
 
 
-def test_tidy_leaves_young_gangs(hook: GangJobHook, trigger_id: str) -> None:
-    ref = hook.submit(SUSPENDED, trigger_id=trigger_id).ref
+def test_tidy_leaves_young_gangs(hook: GangJobHook, submission_id: str) -> None:
+    ref = hook.submit(SUSPENDED, submission_id=submission_id).ref
     assert ref not in hook.tidy(older_than=timedelta(hours=1)).gangs
 
 
@@ -90,7 +106,7 @@ def test_either_an_id_or_a_task_is_given(hook: GangJobHook) -> None:
     with pytest.raises(ValueError, match="either"):
         hook.submit(SUSPENDED)
     with pytest.raises(ValueError, match="either"):
-        hook.submit(SUSPENDED, trigger_id="a", key=TaskKey("d", "r", "t"))
+        hook.submit(SUSPENDED, submission_id="a", key=TaskKey("d", "r", "t"))
 
 
 def test_capabilities_report_which_feature_gates_are_on(hook: GangJobHook) -> None:

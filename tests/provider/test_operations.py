@@ -12,14 +12,16 @@ from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
-from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord, SubmissionState
+from airflow_provider_gangjobs.submission.record import FailureCause, SubmissionRecord, find_record, list_records
+from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
 from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.sandbox.builders import NAMESPACE
+from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -31,26 +33,24 @@ OURS = (SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 
 
 async def submit(
-    cluster: SubmissionCluster, spec: GangSpec = GANG_OF_4, trigger_id: str = ID, **options: Any
+    cluster: SubmissionCluster, spec: GangSpec = GANG_OF_4, submission_id: str = ID, **options: Any
 ) -> Submission:
     options = {"api": cluster.client, "discovered": cluster.discovered, **options}
-    return await operations.submit_operation(
-        options.pop("api"), spec, trigger_id=trigger_id, clock=cluster.time.clock(), **options
-    )
+    return await submit_gang(options.pop("api"), spec, id_request(submission_id), clock=cluster.time.clock(), **options)
 
 
-async def find(cluster: SubmissionCluster, trigger_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
-    return await operations.find(api or cluster.client, trigger_id, namespace=NAMESPACE)
+async def find(cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
+    return await find_record(api or cluster.client, submission_id, namespace=NAMESPACE)
 
 
-async def found(cluster: SubmissionCluster, trigger_id: str = ID) -> SubmissionRecord:
-    record = await find(cluster, trigger_id)
+async def found(cluster: SubmissionCluster, submission_id: str = ID) -> SubmissionRecord:
+    record = await find(cluster, submission_id)
     assert record is not None
     return record
 
 
 async def delete(
-    cluster: SubmissionCluster, trigger_id: str = ID, *, api: Any = None, **options: Any
+    cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None, **options: Any
 ) -> tuple[GangRef, ...]:
     """Delete a submission. While the deletion waits, nodes stop the deleted pods and the controllers work."""
 
@@ -61,7 +61,7 @@ async def delete(
     cluster.time.meanwhile = meanwhile
     return await delete_submission(
         api or cluster.client,
-        trigger_id,
+        submission_id,
         namespace=NAMESPACE,
         clock=cluster.time.clock(),
         **{"timeout_s": 120, **options},
@@ -72,13 +72,13 @@ async def delete(
 async def test_the_same_id_is_the_same_gang(release):
     async with running_cluster(release) as cluster:
         first, second = await submit(cluster), await submit(cluster)
-        assert (second.ref, second.adopted, second.trigger_id) == (first.ref, True, ID)
+        assert (second.ref, second.adopted, second.submission_id) == (first.ref, True, ID)
         cluster.check_one_live_gang(second)
 
 
 async def test_other_ids_are_other_gangs():
     async with running_cluster(nodes=4) as cluster:
-        first, second = await submit(cluster), await submit(cluster, trigger_id="another")
+        first, second = await submit(cluster), await submit(cluster, submission_id="another")
         assert first.ref != second.ref
         assert len(cluster.live_jobs()) == 2
 
@@ -113,11 +113,11 @@ async def test_a_failure_is_visible_and_can_be_submitted_again(cluster):
     first = await submit(cluster)
     cluster.finish_job(first.ref.name, ok=False)
     record = await found(cluster)
-    assert (record.state, record.phase, record.ref) == (OperationState.FAILED, Phase.FAILED, first.ref)
+    assert (record.state, record.phase, record.ref) == (SubmissionState.FAILED, Phase.FAILED, first.ref)
     assert record.error is not None
     assert record.error.reason == "BackoffLimitExceeded"
     second = await submit(cluster, OTHER)
-    assert (second.attempt, second.trigger_id, second.adopted) == (1, ID, False)
+    assert (second.attempt, second.submission_id, second.adopted) == (1, ID, False)
     assert (await found(cluster)).ref == second.ref
 
 
@@ -126,7 +126,7 @@ async def test_permanent_failure_of_a_submission_is_recorded_with_its_error(clus
     with pytest.raises(SubmissionFailed):
         await submit(cluster)
     record = await found(cluster)
-    assert record.state is OperationState.FAILED
+    assert record.state is SubmissionState.FAILED
     assert record.error is not None
     assert record.error.reason == "SubmissionFailed"
     assert "create PodGroup" in record.error.message
@@ -142,10 +142,10 @@ async def test_record_takes_one_request_and_has_the_times(cluster):
     record = await find(cluster, api=process)
     assert process.requests == ["LIST jobs"]
     assert record is not None
-    assert (record.trigger_id, record.ref, record.state) == (ID, submission.ref, OperationState.IN_PROGRESS)
+    assert (record.submission_id, record.ref, record.state) == (ID, submission.ref, SubmissionState.IN_PROGRESS)
     cluster.finish_job(submission.ref.name)
     record = await found(cluster)
-    assert (record.state, record.phase, record.error) == (OperationState.SUCCEEDED, Phase.SUCCEEDED, None)
+    assert (record.state, record.phase, record.error) == (SubmissionState.SUCCEEDED, Phase.SUCCEEDED, None)
     assert record.started_at is not None
     assert record.ended_at is not None
     assert record.submitted_at <= record.started_at <= record.ended_at
@@ -156,40 +156,40 @@ async def test_halt_is_reported_as_the_cause(cluster):
     await halt(cluster.client, submission.ref, reason="the operator asked for it")
     record = await found(cluster)
     assert record.error == FailureCause("Halted", "the operator asked for it")
-    assert record.state is OperationState.FAILED
+    assert record.state is SubmissionState.FAILED
 
 
 async def test_a_tasks_attempt_is_found_by_its_default_id(cluster):
     submission = await cluster.submit()
-    assert (await found(cluster, submission.trigger_id)).ref == submission.ref
-    assert await find(cluster, submission.trigger_id[:-1] + "1") is None
+    assert (await found(cluster, submission.submission_id)).ref == submission.ref
+    assert await find(cluster, submission.submission_id[:-1] + "1") is None
 
 
-@pytest.mark.parametrize("trigger_id", ["", " ", "a\nb", "x" * 513, "a" * 26 + "-0"])
-async def test_invalid_id_is_refused(cluster, trigger_id):
-    with pytest.raises(InvalidGangSpec, match="trigger_id"):
-        await submit(cluster, trigger_id=trigger_id)
+@pytest.mark.parametrize("submission_id", ["", " ", "a\nb", "x" * 513, "a" * 26 + "-0"])
+async def test_invalid_id_is_refused(cluster, submission_id):
+    with pytest.raises(InvalidGangSpec, match="submission_id"):
+        await submit(cluster, submission_id=submission_id)
     assert cluster.jobs() == []
 
 
 async def test_submissions_are_listed_page_by_page():
     async with running_cluster(nodes=8) as cluster:
         ids = {f"op-{number}" for number in range(5)}
-        for trigger_id in ids:
-            await submit(cluster, GangSpec(image="a", labels={"team": "vision"}), trigger_id)
+        for submission_id in ids:
+            await submit(cluster, GangSpec(image="a", labels={"team": "vision"}), submission_id)
         await cluster.submit()
         pages, token = [], None
         while not pages or token:
             process = CrashingClient(cluster.client)
-            page = await operations.page(
+            page = await list_records(
                 process, namespace=NAMESPACE, selector="team=vision", limit=2, continue_token=token
             )
             assert process.requests == ["LIST jobs"]
             pages.append(page.records)
             token = page.continue_token
         assert [len(records) for records in pages] == [2, 2, 1]
-        assert {record.trigger_id for records in pages for record in records} == ids
-        everything = await operations.page(cluster.client, namespace=NAMESPACE, limit=100)
+        assert {record.submission_id for records in pages for record in records} == ids
+        everything = await list_records(cluster.client, namespace=NAMESPACE, limit=100)
         assert len(everything.records) == 6
 
 
@@ -243,7 +243,7 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
     with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
         await delete_submission(cluster.client, ID, namespace=NAMESPACE, timeout_s=60, clock=cluster.time.clock())
     assert caught.value.retryable
-    assert (await found(cluster)).state is OperationState.FAILED
+    assert (await found(cluster)).state is SubmissionState.FAILED
     assert await delete(cluster) == (submission.ref,)
 
 

@@ -49,7 +49,7 @@ def reference(ref: GangRef) -> dict[str, str]:
 def test_gang_is_deleted_with_its_pods_by(by: str, hook: GangJobHook, embedded: Any) -> None:
     run = uuid4().hex
     key = TaskKey("d", run, "train", -1, installation_id())
-    ref = (hook.submit(SLEEP, trigger_id=run) if by == "submission" else hook.submit(SLEEP, key=key, claim="c")).ref
+    ref = (hook.submit(SLEEP, submission_id=run) if by == "submission" else hook.submit(SLEEP, key=key, claim="c")).ref
     selector = f"gangjobs.airflow/gang={ref.name}"
     wait_for("pods", lambda: embedded.call(lambda it: it.registry.list(PODS, label_selector=selector)))
     selection: dict[str, Any] = {
@@ -87,7 +87,7 @@ def test_gang_that_does_not_exist_is_no_error(hook: GangJobHook, parameters: dic
 
 
 def test_later_gang_of_the_same_name_is_not_deleted(hook: GangJobHook) -> None:
-    ref = hook.submit(SLEEP, trigger_id=uuid4().hex).ref
+    ref = hook.submit(SLEEP, submission_id=uuid4().hex).ref
     earlier = {"name": ref.name, "namespace": ref.namespace, "uid": str(uuid4())}
 
     deleted = delete(hook, gangs=earlier, ignore_missing=True)
@@ -97,7 +97,7 @@ def test_later_gang_of_the_same_name_is_not_deleted(hook: GangJobHook) -> None:
 
 
 def test_pods_that_do_not_end_fail_the_task(hook: GangJobHook, embedded: Any) -> None:
-    ref = hook.submit(STUBBORN, trigger_id=uuid4().hex).ref
+    ref = hook.submit(STUBBORN, submission_id=uuid4().hex).ref
     running = f"gangjobs.airflow/gang={ref.name}"
     wait_for("the pod", lambda: phases(embedded, running) == ["Running"])
 

@@ -15,11 +15,13 @@ from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.request import PreviousGangs
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.guarantees.checkers import one_gang
 from tests.provider.test_trigger_retries import connection_json
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
+from tests.submission_requests import task_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -107,7 +109,8 @@ async def test_pods_that_do_not_end_are_reported(end, options):
 @in_virtual_time
 async def test_first_attempt_does_not_look_for_pods():
     async with VirtualControlPlane.running() as plane:
-        submission = await Attempts(plane).submit("ti-1", is_retry=False)
+        request = task_request(KEY, "ti-1", previous=PreviousGangs(is_retry=False))
+        submission = await GangService(plane.client).submit(SPEC, request)
 
         lists = plane.client.statistics().requests["list"]
         assert (submission.attempt, lists) == (0, 1)

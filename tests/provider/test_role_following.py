@@ -13,9 +13,10 @@ from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.operations import find, submit_operation
-from airflow_provider_gangjobs.submission.record import OperationState
+from airflow_provider_gangjobs.submission.record import find_record
+from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
@@ -32,6 +33,7 @@ from tests.provider.role_gangs import (
 from tests.provider.submission_cluster import KEY
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
+from tests.submission_requests import id_request
 
 
 async def running(plane: VirtualControlPlane):
@@ -213,17 +215,17 @@ async def test_record_of_a_submission_counts_all_roles(plane):
     from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 
     discovered = await discover_for(plane.client, LEADER_AND_WORKERS, namespace=NAMESPACE)
-    submission = await submit_operation(plane.client, LEADER_AND_WORKERS, trigger_id="mine", discovered=discovered)
+    submission = await submit(plane.client, LEADER_AND_WORKERS, id_request("mine"), discovered=discovered)
     ref = submission.ref
     await plane.until(lambda: plane.running_ranks(ref.name) == 4)
     end(plane, ref, "leader")
     await asyncio.sleep(5)
-    record = await find(plane.client, "mine", namespace=NAMESPACE)
-    assert (record.state, record.workers) == (OperationState.IN_PROGRESS, 4)
+    record = await find_record(plane.client, "mine", namespace=NAMESPACE)
+    assert (record.state, record.workers) == (SubmissionState.IN_PROGRESS, 4)
     for rank in range(3):
         end(plane, ref, "worker", rank)
     await asyncio.sleep(5)
-    record = await find(plane.client, "mine", namespace=NAMESPACE)
+    record = await find_record(plane.client, "mine", namespace=NAMESPACE)
     assert record.phase in (Phase.SUCCEEDED, Phase.FINISHING)
 
 

@@ -12,12 +12,13 @@ from airflow_provider_gangjobs.ending.half_submitted import CleanupAction, clean
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.operations import submit_operation
+from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.provider.role_gangs import LEADER_AND_WORKERS
 from tests.provider.submission_cluster import NO_PERMISSION, InterleavingClient, SubmissionCluster, running_cluster
+from tests.submission_requests import id_request
 
 ROLES = ("leader", "worker")
 
@@ -117,7 +118,7 @@ async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
         async with running_cluster() as cluster:
             process = CrashingClient(cluster.client, crash)
             with pytest.raises(ProcessDied):
-                await submit_operation(process, LEADER_AND_WORKERS, trigger_id="mine", discovered=cluster.discovered)
+                await submit(process, LEADER_AND_WORKERS, id_request("mine"), discovered=cluster.discovered)
             report = await clean_up_half_submitted(
                 cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now
             )

@@ -10,6 +10,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for, why_unusable
 from tests.provider.submission_cluster import KEY, NAMESPACE, running_cluster
+from tests.submission_requests import task_request
 
 
 def gang(**parameters):
@@ -36,7 +37,7 @@ async def test_only_the_api_group_of_the_named_scheduler_is_read(cluster):
 
 async def test_a_scheduler_that_is_not_installed_is_refused_and_nothing_is_created(cluster):
     with pytest.raises(GangUnsupported, match="volcano cannot be used: the cluster does not serve podgroups"):
-        await GangService(cluster.client).submit(gang(gang_scheduler="volcano"), trigger_id="a")
+        await GangService(cluster.client).submit(gang(gang_scheduler="volcano"), submission_id="a")
     assert cluster.jobs() == []
 
 
@@ -55,7 +56,7 @@ async def test_each_submission_is_another_application_of_yunikorn(cluster):
     """A Job that is created again may have the same name and claim, so the last part of the id tells them apart."""
 
     async def submitted():
-        await GangService(cluster.client).submit(gang(gang_scheduler="yunikorn"), key=KEY, claim="ti", is_retry=False)
+        await GangService(cluster.client).submit(gang(gang_scheduler="yunikorn"), task_request(KEY, "ti"))
         (job,) = cluster.jobs()
         return job["metadata"]["name"], job["spec"]["template"]["metadata"]["labels"]["applicationId"]
 

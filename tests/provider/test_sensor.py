@@ -185,7 +185,7 @@ def test_gang_is_found_by(by: str, gangs: Gangs, connection: str, deferrable: bo
 @EACH_WAY
 def test_submission_is_found_by_its_id_with_the_results(gangs: Gangs, connection: str, deferrable: bool) -> None:
     spec = GangSpec(image="i", command=QUICK, workers=2, resources={"cpu": "100m"})
-    gangs.refs.append(gangs.hook.submit(spec, trigger_id=gangs.run).ref)
+    gangs.refs.append(gangs.hook.submit(spec, submission_id=gangs.run).ref)
 
     value = run_sensor(connection, submission_ids=[gangs.run], results="all", deferrable=deferrable)
 

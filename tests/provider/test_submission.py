@@ -17,9 +17,9 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionFailed,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from airflow_provider_gangjobs.jobs.claim import holds_claim, mark_delivered
-from airflow_provider_gangjobs.submission.record import SubmissionState
-from airflow_provider_gangjobs.submission.steps.step import UnconfirmedTry
+from airflow_provider_gangjobs.submission.request import UnconfirmedTry
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
@@ -38,7 +38,8 @@ async def test_gang_is_placed_as_one(release):
         submission = await cluster.submit()
         cluster.check_one_live_gang(submission)
         dialect = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[release]
-        assert (submission.decision, submission.state) == (f"gang:{dialect}", SubmissionState.RUNNING)
+        assert (submission.decision, submission.state) == (f"gang:{dialect}", SubmissionState.IN_PROGRESS)
+        assert not submission.is_suspended
         assert (submission.adopted, submission.attempt, submission.notes) == (False, 0, ())
 
 
@@ -110,7 +111,7 @@ async def test_undelivered_success_is_adopted_and_a_delivered_one_is_not(cluster
     assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
     assert await mark_delivered(cluster.client, first.ref, at=NOW)
     third = await cluster.submit(claim="ti-3")
-    assert (third.attempt, third.state) == (1, SubmissionState.RUNNING)
+    assert (third.attempt, third.state, third.is_suspended) == (1, SubmissionState.IN_PROGRESS, False)
 
 
 async def test_a_failure_is_followed_by_another_attempt(cluster):
@@ -254,7 +255,9 @@ async def test_dropped_link_of_the_user_is_refused():
 async def test_gang_that_is_kept_suspended_is_complete(cluster, spec):
     submission = await cluster.submit(spec)
     again = await cluster.submit(spec, claim="ti-2")
-    assert submission.state is again.state is SubmissionState.SUSPENDED
+    assert submission.state is again.state is SubmissionState.IN_PROGRESS
+    assert submission.is_suspended
+    assert again.is_suspended
     (job,) = cluster.live_jobs()
     assert job["spec"]["suspend"] is True
     assert len(cluster.objects(PODGROUPS)) == len(cluster.objects(SERVICES)) == 1

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.ending.delete_submission import delete_submission
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -85,7 +85,7 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
 
     assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is KillResult.ENDED
 
-    assert job_state(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
+    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.SUCCEEDED
 
 
 async def test_halted_gang_is_kept_by_a_kill(cluster):
@@ -94,7 +94,7 @@ async def test_halted_gang_is_kept_by_a_kill(cluster):
 
     assert await kill(cluster.client, ref, "ti-1") is KillResult.ENDED
 
-    assert job_state(read_job(cluster.jobs()[0])) is JobState.HALTED
+    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.HALTED
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE], ids=["applied", "not applied"])
@@ -147,7 +147,10 @@ async def test_superseded_gang_that_succeeds_meanwhile_is_kept(cluster):
 
     await cluster.submit(claim="ti-3", reattach="never", api=InterleavingClient(cluster.client, "delete jobs", end))
 
-    assert [job_state(read_job(job)) for job in cluster.jobs()] == [JobState.SUCCEEDED, JobState.LIVE]
+    assert [state_of(read_job(job)) for job in cluster.jobs()] == [
+        SubmissionState.SUCCEEDED,
+        SubmissionState.IN_PROGRESS,
+    ]
 
 
 async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
@@ -157,7 +160,7 @@ async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
     api = InterleavingClient(cluster.client, "delete jobs", change)
 
     await delete_submission(
-        api, first.trigger_id, namespace=NAMESPACE, job=True, timeout_s=120, clock=cluster.time.clock()
+        api, first.submission_id, namespace=NAMESPACE, job=True, timeout_s=120, clock=cluster.time.clock()
     )
 
     assert (api.happened, cluster.jobs()) == (1, [])

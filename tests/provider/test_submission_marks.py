@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_gangjobs.ending.delete_gang import delete_job
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -57,13 +57,13 @@ async def test_halted_gang_fails_and_never_runs_again(cluster, ran_s):
     first = await cluster.submit()
     cluster.bench.run(ran_s)
     assert await halt(cluster.client, first.ref, reason="assembling took too long")
-    assert job_state(read_job(cluster.jobs()[0])) is JobState.HALTED
+    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.HALTED
     second = await cluster.submit()
     assert second.attempt == 1
     for _ in range(3):
         cluster.bench.run(30)
         cluster.bench.stop_deleted()
-    assert job_state(read_job(cluster.jobs()[0])) is JobState.FAILED
+    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.FAILED
 
 
 async def test_marks_on_a_job_that_is_gone_return_false(cluster):

@@ -18,11 +18,12 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
+from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -143,13 +144,13 @@ async def test_gang_that_has_ended_is_kept_with_its_outcomes(
     hook, key = GangJobHook(connection), TaskKey("d", uuid4().hex, "train")
     gang = hook.submit(GangSpec(image="i", command=["true"], workers=2), key=key, claim=CLAIM).ref
     await asyncio.to_thread(
-        wait_for, "its end", lambda: job_state(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+        wait_for, "its end", lambda: state_of(read_job(job_of(embedded, gang))) is SubmissionState.SUCCEEDED
     )
     set_states({"r": {"train": "success"}})
 
     await trigger_of(gang, connection).on_kill()
 
-    assert job_state(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+    assert state_of(read_job(job_of(embedded, gang))) is SubmissionState.SUCCEEDED
     outcomes = await asyncio.to_thread(hook.outcomes, gang)
     assert [outcome.rank for outcome in outcomes] == [0, 1]
     assert not [pod for pod in pods_of(embedded, gang) if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]
@@ -264,10 +265,10 @@ async def test_kills_at_once_share_one_client(
     connection: str, embedded: SandboxThread, set_states: Any, plugin_runs: Path
 ) -> None:
     spec = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
-    run, claims = uuid4().hex, {"claim": CLAIM}
+    run = uuid4().hex
 
     async def submit(gangs: GangService, number: int) -> GangRef:
-        return (await gangs.submit(spec, key=TaskKey("d", run, f"train{number}"), is_retry=False, **claims)).ref
+        return (await gangs.submit(spec, task_request(TaskKey("d", run, f"train{number}"), CLAIM))).ref
 
     async with GangJobHook(connection).connect() as service:
         gangs = [await submit(service, number) for number in range(40)]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.submission.record import SubmissionState
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import InterceptedClient
@@ -80,14 +80,15 @@ async def test_a_gang_whose_label_names_its_queue_is_not_judged():
 async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
     async with running_cluster() as cluster:
         submission = await cluster.submit(GANG_OF_4, api=ManagedJobs(cluster.client, labelled))
-        assert (submission.queue, submission.state) == ("default", SubmissionState.SUSPENDED)
+        assert (submission.queue, submission.is_suspended) == ("default", True)
+        assert submission.state is SubmissionState.IN_PROGRESS
 
 
 async def test_a_gang_that_the_user_starts_is_not_judged():
     async with running_cluster() as cluster:
         client = ManagedJobs(cluster.client, suspended)
         submission = await cluster.submit(replace(GANG_OF_4, keep_suspended=True), api=client)
-        assert submission.state is SubmissionState.SUSPENDED
+        assert (submission.state, submission.is_suspended) == (SubmissionState.IN_PROGRESS, True)
         assert FIND_KUEUE not in client.requests
 
 

@@ -26,6 +26,7 @@ from tests.cluster.role_gangs import leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.queues.following import following, pods_of, until, waiting_behind
 from tests.queues.tenants import kueue_tenant
+from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ async def test_queue_that_the_cluster_gives_is_obeyed(kueue: Kueue, tenant: Tena
     kueue.create_queue(tenant.namespace, name="default", cpu="2")
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec())
-        assert submission.state == "suspended"
+        assert submission.is_suspended
         async with following(tenant, submission) as gang:
             await gang.line("Kueue queue default cannot admit the gang")
     assert pods_of(tenant) == []
@@ -240,12 +241,13 @@ async def test_submission_that_died_is_completed_by_the_next_try(kueue: Kueue, t
     spec = gang_spec(queue_name=name, files={"a.txt": "text"})
     async with GangService.connect(tenant.config) as gangs:
         discovered = await discover(gangs.client)
-        arguments: dict[str, Any] = {"key": KEY, "claim": "somebody", "discovered": discovered}
+        arguments: dict[str, Any] = {"discovered": discovered, "namespace": tenant.namespace}
+        request = task_request(KEY, "somebody")
         dying = CrashingClient(gangs.client, Crash(2 + len(QUEUE_READS), applied=False))
         with pytest.raises(ProcessDied):
-            await submit(dying, spec, namespace=tenant.namespace, **arguments)
+            await submit(dying, spec, request, **arguments)
         assert dying.requests == ["LIST jobs", *QUEUE_READS, "POST jobs", "POST services"]
-        submission = await submit(gangs.client, spec, namespace=tenant.namespace, **arguments)
+        submission = await submit(gangs.client, spec, request, **arguments)
         async with following(tenant, submission) as gang:
             event = await gang.event()
     assert (submission.adopted, event.status) == (True, Status.SUCCEEDED), event

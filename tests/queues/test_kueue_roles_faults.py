@@ -18,13 +18,14 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_ROLE_JOBS, LABEL_KU
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from tests import submission_faults
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.queues.following import until
+from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -46,17 +47,17 @@ FAULTS_OF_RELEASES: Final = [
 ]
 
 
-async def submit(gangs: GangService, trigger_id: str, *, spec: GangSpec = SPEC, api: Any = None) -> Submission:
+async def submit(gangs: GangService, submission_id: str, *, spec: GangSpec = SPEC, api: Any = None) -> Submission:
     discovered = await discover(gangs.client)
-    return await operations.submit_operation(
-        api or gangs.client, spec, trigger_id=trigger_id, discovered=discovered, namespace=gangs.namespace
+    return await submit_gang(
+        api or gangs.client, spec, id_request(submission_id), discovered=discovered, namespace=gangs.namespace
     )
 
 
-async def live_records(gangs: GangService, trigger_id: str) -> list[dict[str, Any]]:
-    selector = selector_of(trigger_id)
+async def live_records(gangs: GangService, submission_id: str) -> list[dict[str, Any]]:
+    selector = selector_of(submission_id)
     jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
-    return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+    return [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
 
 
 async def job_set_of(gangs: GangService, record: dict[str, Any]) -> dict[str, Any] | None:
@@ -82,25 +83,25 @@ async def uids_of_roles(gangs: GangService, name: str) -> dict[str, str]:
     return {role: uid for role, uid in roles.items() if role is not None}
 
 
-async def submit_with_fault(gangs: GangService, trigger_id: str, at: int, fault_name: str) -> None:
+async def submit_with_fault(gangs: GangService, submission_id: str, at: int, fault_name: str) -> None:
     """Submit a gang with one fault, check what is left, and submit the gang again."""
     error, applied = submission_faults.FAULTS[fault_name]
     failures: list[SubmissionFailed] = []
     try:
-        await submit(gangs, trigger_id, api=CrashingClient(gangs.client, Crash(at, applied), error=error))
+        await submit(gangs, submission_id, api=CrashingClient(gangs.client, Crash(at, applied), error=error))
     except ProcessDied:
         pass
     except SubmissionFailed as failed:
         failures.append(failed)
     assert all(failed.retryable for failed in failures)
-    for record in await live_records(gangs, trigger_id):
+    for record in await live_records(gangs, submission_id):
         job_set = await job_set_of(gangs, record)
         if job_set is not None and LABEL_KUEUE_QUEUE in job_set["metadata"]["labels"]:
             await check_whole(gangs, record)
         else:
             assert record["spec"]["suspend"] is True
             assert job_set is None or job_set["spec"]["suspend"] is True
-    submission = await submit(gangs, trigger_id)
+    submission = await submit(gangs, submission_id)
     assert submission.attempt == 0
     await check_runs(gangs, submission)
 
@@ -109,7 +110,7 @@ async def check_runs(gangs: GangService, submission: Submission) -> None:
     """One complete gang of this id is live and in its queue, and Kueue lets it run."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
-            (record,) = await live_records(gangs, submission.trigger_id)
+            (record,) = await live_records(gangs, submission.submission_id)
             job_set = await job_set_of(gangs, record)
             assert job_set is not None
             if not job_set["spec"]["suspend"]:
@@ -135,12 +136,12 @@ async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(
     assert tenant.forbidden_requests() == []
 
 
-async def halt_with_crash(gangs: GangService, trigger_id: str, crash: Crash) -> None:
+async def halt_with_crash(gangs: GangService, submission_id: str, crash: Crash) -> None:
     """Halt a gang that waits in its queue by a process that dies, and submit the gang again."""
-    first = await submit(gangs, trigger_id, spec=NEVER_FITS)
+    first = await submit(gangs, submission_id, spec=NEVER_FITS)
     with suppress(ProcessDied):
         await halt.halt(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
-    second = await submit(gangs, trigger_id, spec=NEVER_FITS)
+    second = await submit(gangs, submission_id, spec=NEVER_FITS)
     record = await gangs.client.get(JOBS, first.ref.name, gangs.namespace)
     is_halted = read_job(record).is_halted
     assert (second.ref == first.ref, second.attempt) == ((False, 1) if is_halted else (True, 0))

@@ -16,11 +16,12 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from tests import submission_faults
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -39,18 +40,16 @@ FAULTS: dict[str, tuple[Callable[[], BaseException], bool]] = {
 }
 
 
-async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submission:
+async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Submission:
     discovered = await discover(gangs.client)
     client = api or gangs.client
-    return await operations.submit_operation(
-        client, SPEC, trigger_id=trigger_id, discovered=discovered, namespace=gangs.namespace
-    )
+    return await submit_gang(client, SPEC, id_request(submission_id), discovered=discovered, namespace=gangs.namespace)
 
 
-async def live_jobs(gangs: GangService, trigger_id: str) -> list[dict[str, Any]]:
-    selector = selector_of(trigger_id)
+async def live_jobs(gangs: GangService, submission_id: str) -> list[dict[str, Any]]:
+    selector = selector_of(submission_id)
     jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
-    return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+    return [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
 
 
 async def check_complete(gangs: GangService, job: dict[str, Any], version: str) -> None:
@@ -62,23 +61,23 @@ async def check_complete(gangs: GangService, job: dict[str, Any], version: str) 
         assert uid in {owner["uid"] for owner in stored["metadata"]["ownerReferences"]}
 
 
-async def submit_with_fault(gangs: GangService, trigger_id: str, at: int, fault_name: str, version: str) -> None:
+async def submit_with_fault(gangs: GangService, submission_id: str, at: int, fault_name: str, version: str) -> None:
     """Submit a gang with one fault, check what is left, and submit the gang again."""
     error, applied = FAULTS[fault_name]
     failures: list[SubmissionFailed] = []
     try:
-        await submit(gangs, trigger_id, CrashingClient(gangs.client, Crash(at, applied), error=error))
+        await submit(gangs, submission_id, CrashingClient(gangs.client, Crash(at, applied), error=error))
     except ProcessDied:
         pass
     except SubmissionFailed as failed:
         failures.append(failed)
     assert all(failed.retryable for failed in failures)
-    for job in await live_jobs(gangs, trigger_id):
+    for job in await live_jobs(gangs, submission_id):
         if LABEL_KUEUE_QUEUE in job["metadata"]["labels"]:
             await check_complete(gangs, job, version)
         else:
             assert job["spec"]["suspend"] is True
-    submission = await submit(gangs, trigger_id)
+    submission = await submit(gangs, submission_id)
     assert submission.attempt == 0
     await check_runs(gangs, submission, version)
 
@@ -87,7 +86,7 @@ async def check_runs(gangs: GangService, submission: Submission, version: str) -
     """One complete Job of this id is live and in its queue, and Kueue lets it run."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
-            (job,) = await live_jobs(gangs, submission.trigger_id)
+            (job,) = await live_jobs(gangs, submission.submission_id)
             if not job["spec"]["suspend"]:
                 break
             await asyncio.sleep(0.1)

@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.gang.identity import (
     DIGEST_LENGTH,
     JOB_NAME_MAX,
     SLUG_MAX,
+    Claim,
     GangRef,
     TaskKey,
     build_attempt,
@@ -23,7 +24,7 @@ TRAIN = TaskKey("etl", "manual__2026-01-01", "train")
 
 
 def test_name_is_the_same_on_every_machine():
-    assert build_attempt(TRAIN, namespace="ml", number=2, claim="c").name == "etl-train-k3oeyqz65w-2"
+    assert build_attempt(TRAIN, Claim("c"), namespace="ml", number=2).name == "etl-train-k3oeyqz65w-2"
 
 
 def test_digest_is_a_label_value():
@@ -88,14 +89,14 @@ def test_slug_is_short_and_starts_with_a_letter(text):
 
 
 def test_attempts_differ_only_in_their_number():
-    first, second = (build_attempt(TRAIN, namespace="ml", number=n, claim="c") for n in (0, 1))
+    first, second = (build_attempt(TRAIN, Claim("c"), namespace="ml", number=n) for n in (0, 1))
     assert first.digest == second.digest
     assert first.name[:-1] == second.name[:-1]
-    assert first.trigger_id != second.trigger_id
+    assert first.submission_id != second.submission_id
 
 
 def test_users_name_replaces_the_slug():
-    assert build_attempt(TRAIN, namespace="ml", number=0, claim="c", name="digits").name.startswith("digits-")
+    assert build_attempt(TRAIN, Claim("c"), namespace="ml", number=0, name="digits").name.startswith("digits-")
 
 
 def test_task_key_is_readable_as_json():

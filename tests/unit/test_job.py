@@ -23,7 +23,7 @@ def test_view_and_object_are_read_alike() -> None:
 
 def test_everything_that_a_submission_writes_is_read() -> None:
     values = {
-        labels.ANNOTATION_TRIGGER_ID: "digest-2",
+        labels.ANNOTATION_SUBMISSION_ID: "digest-2",
         labels.ANNOTATION_SPEC_HASH: "hash",
         labels.ANNOTATION_SPEC_FIELDS: '{"image":"1a"}',
         labels.ANNOTATION_CLAIM: "ti-1",
@@ -37,7 +37,7 @@ def test_everything_that_a_submission_writes_is_read() -> None:
         built.annotation(key, value)
     read = built.read()
     assert read.ref == GangRef("team", "train-0", "job-uid")
-    assert (read.attempt, read.trigger_id, read.spec_hash, read.field_digests) == (
+    assert (read.attempt, read.submission_id, read.spec_hash, read.field_digests) == (
         2,
         "digest-2",
         "hash",

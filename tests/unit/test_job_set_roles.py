@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, GangRef, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.queues.queue import queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_service
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
@@ -44,7 +44,7 @@ QUEUE_LABELS = {"kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"}
 
 def attempt_of(spec: GangSpec = SPEC, task_id: str = "train") -> Any:
     name_max = main_job_name_max(roles_of(spec), has_job_set=True)
-    return build_attempt(TaskKey("etl", "r", task_id), namespace="ns", number=0, claim="c", name_max=name_max)
+    return build_attempt(TaskKey("etl", "r", task_id), Claim("c"), namespace="ns", number=0, name_max=name_max)
 
 
 def main_job(spec: GangSpec = SPEC) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_service
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_name, requested_namespace
@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.schedulers.native import find_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 KEY = TaskKey("etl", "run", "train")
-ATTEMPT = build_attempt(KEY, namespace="ml", number=1, claim="ti-1")
+ATTEMPT = build_attempt(KEY, Claim("ti-1"), namespace="ml", number=1)
 GANG = PlacementDecision(Placement.GANG, "v1beta1")
 OFF = PlacementDecision(Placement.OFF)
 
@@ -88,7 +88,7 @@ def test_job_has_the_labels_of_its_task():
     }
     assert metadata["labels"] == {"team": "vision", **ours}
     assert metadata["annotations"] == {
-        "gangjobs.airflow/trigger-id": ATTEMPT.trigger_id,
+        "gangjobs.airflow/trigger-id": ATTEMPT.submission_id,
         "gangjobs.airflow/spec-hash": spec.hash,
         "gangjobs.airflow/spec-fields": json.dumps(spec.field_digests, separators=(",", ":"), sort_keys=True),
         "gangjobs.airflow/claim": "ti-1",

@@ -8,14 +8,14 @@ import pytest
 from kubernetes import client as k8s
 
 from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, convert_parameter
-from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
-ATTEMPT = build_attempt(TaskKey("dag", "run", "train"), namespace="team", number=0, claim="claim")
+ATTEMPT = build_attempt(TaskKey("dag", "run", "train"), Claim("claim"), namespace="team", number=0)
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
 TOLERATION = {"key": "gpu", "operator": "Exists"}
 CONTAINER = {"name": "main", "image": "trainer:1"}

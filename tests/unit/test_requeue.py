@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_ASSEMBLY_BASELINE,
     ANNOTATION_GANG,
@@ -181,7 +181,7 @@ RENDERED: dict[str, Any] = {
 
 @pytest.mark.parametrize(("parameters", "value"), RENDERED.values(), ids=RENDERED)
 def test_only_a_preferred_gang_returns_to_its_queue(parameters: Any, value: str | None) -> None:
-    attempt = build_attempt(TaskKey("dag", "run", "task"), namespace="ns", number=0, claim="c")
+    attempt = build_attempt(TaskKey("dag", "run", "task"), Claim("c"), namespace="ns", number=0)
     rendered = render_job(GangSpec(image="i", **parameters), attempt, PlacementDecision(Placement.BASIC, "why"))
     assert rendered["metadata"]["annotations"].get(ANNOTATION_REQUEUES) == value
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, GangRef, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
@@ -20,9 +20,9 @@ from airflow_provider_gangjobs.gang.schedulers.selection import find_separate
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
 from airflow_provider_gangjobs.gang.state.phase import phase_of
 from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.verdict import judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
@@ -110,7 +110,7 @@ def render(spec: GangSpec = SPEC, scheduler: Any = DISCOVERED_DIALECTS[0]) -> li
 
 def attempt_of(spec: GangSpec = SPEC, task_id: str = "train"):
     key = TaskKey("etl", "r", task_id)
-    return build_attempt(key, namespace="ns", number=0, claim="c", name_max=main_job_name_max(roles_of(spec)))
+    return build_attempt(key, Claim("c"), namespace="ns", number=0, name_max=main_job_name_max(roles_of(spec)))
 
 
 def env_of(job: dict[str, Any]) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def test_counters_and_indexes_are_those_of_all_jobs():
 def test_record_alone_never_says_that_the_gang_has_ended(state):
     main_job = read_job(job("leader", state))
     assert (main_job.is_ended, main_job.never_ran, main_job.has_pods_left) == (False, False, True)
-    assert job_state(main_job) is JobState.LIVE
+    assert state_of(main_job) is SubmissionState.IN_PROGRESS
 
 
 def test_role_that_is_missing_fails_a_gang_that_was_started():

@@ -8,7 +8,8 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.messages import describe_placement, submission_messages
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.submission.record import Submission, SubmissionState
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+from airflow_provider_gangjobs.submission.record import Submission
 
 
 def submission(**changes: Any) -> Submission:
@@ -16,10 +17,10 @@ def submission(**changes: Any) -> Submission:
         "ref": GangRef("default", "train-0", "uid"),
         "attempt": 0,
         "workers": 8,
-        "trigger_id": "t",
+        "submission_id": "t",
         "decision": "gang:v1beta1",
         "adopted": False,
-        "state": SubmissionState.RUNNING,
+        "state": SubmissionState.IN_PROGRESS,
         "requests": 5,
     }
     return Submission(**{**known, **changes})
@@ -27,7 +28,7 @@ def submission(**changes: Any) -> Submission:
 
 SUCCEEDED_BEFORE = {"adopted": True, "attempt": 2, "workers": 1, "decision": "off", "state": SubmissionState.SUCCEEDED}
 CREATED = f"Created gang default/train-0 (attempt 0): 8 workers, {describe_placement('off')}"
-SUSPENDED = {"decision": "brought", "state": SubmissionState.SUSPENDED}
+SUSPENDED = {"decision": "brought", "is_suspended": True}
 
 
 @pytest.mark.parametrize(

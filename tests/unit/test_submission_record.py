@@ -9,7 +9,8 @@ import pytest
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, record_of
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+from airflow_provider_gangjobs.submission.record import FailureCause, record_of
 
 STARTED = {"startTime": "2026-01-01T00:01:00Z"}
 
@@ -24,7 +25,7 @@ def ended(kind: str, **more: Any) -> dict[str, Any]:
     return {**STARTED, "conditions": [{"type": kind, "status": "True", **more}]}
 
 
-IN_PROGRESS, SUCCEEDED, FAILED = OperationState.IN_PROGRESS, OperationState.SUCCEEDED, OperationState.FAILED
+IN_PROGRESS, SUCCEEDED, FAILED = SubmissionState.IN_PROGRESS, SubmissionState.SUCCEEDED, SubmissionState.FAILED
 HALTED = {"annotations": {ANNOTATION_HALTED: "enough"}}
 CASES = {
     "just created": (job(suspend=True), Phase.SUBMITTED, IN_PROGRESS),
@@ -46,7 +47,7 @@ CASES = {
     "halted, pods end": (job(status={**STARTED, "terminating": 2}, suspend=True, **HALTED), Phase.FINISHING, FAILED),
     "halted": (job(suspend=True, **HALTED), Phase.FAILED, FAILED),
     "succeeded before it was halted": (job(status=ended("Complete"), **HALTED), Phase.SUCCEEDED, SUCCEEDED),
-    "being deleted": (job(deletionTimestamp="2026-01-01T00:00:00Z"), Phase.DELETED, OperationState.DELETING),
+    "being deleted": (job(deletionTimestamp="2026-01-01T00:00:00Z"), Phase.DELETED, SubmissionState.DELETING),
 }
 
 
@@ -81,4 +82,4 @@ def test_the_cause_of_a_failure_is_kept(stored, cause):
 
 def test_broken_annotations_do_not_hide_the_record():
     record = record_of(read_job(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True)))
-    assert (record.trigger_id, record.phase) == ("", Phase.SUBMITTED)
+    assert (record.submission_id, record.phase) == ("", Phase.SUBMITTED)

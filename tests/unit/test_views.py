@@ -54,7 +54,7 @@ LABELS = {
     "controller-uid": "controller_uid_before_1_27",
 }
 ANNOTATIONS = {
-    labels.ANNOTATION_TRIGGER_ID: "trigger_id",
+    labels.ANNOTATION_SUBMISSION_ID: "submission_id",
     labels.ANNOTATION_SPEC_HASH: "spec_hash",
     labels.ANNOTATION_SPEC_FIELDS: "spec_fields",
     labels.ANNOTATION_CLAIM: "claim",

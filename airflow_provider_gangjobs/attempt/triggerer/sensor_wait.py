@@ -76,7 +76,7 @@ class SelectionArgs:
     :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`.
     :param namespace: Namespace of the Jobs.
     :param names: Uid of the Job by its name; the uid is empty if it is not known.
-    :param digests: Values of the task label, for each task or trigger id.
+    :param digests: Values of the task label, for each task or submission id.
     :param selector: Label selector of the Jobs.
     :param at_least: How many gangs the label selector selects at least.
     :param until: A value of `gang.awaited_gangs.Until`.

@@ -20,9 +20,9 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_ROLES,
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
+    ANNOTATION_SUBMISSION_ID,
     ANNOTATION_TASK,
     ANNOTATION_TIME_LIMIT,
-    ANNOTATION_TRIGGER_ID,
     ANNOTATION_TTL,
     ANNOTATION_WAIT_UNTIL,
     LABEL_GANG,
@@ -273,7 +273,7 @@ def _metadata(
 ) -> Object:
     in_manifest = manifest.get("metadata", {})
     annotations = {
-        ANNOTATION_TRIGGER_ID: attempt.trigger_id,
+        ANNOTATION_SUBMISSION_ID: attempt.submission_id,
         ANNOTATION_SPEC_HASH: spec.hash,
         ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
         ANNOTATION_CLAIM: attempt.claim,

@@ -157,9 +157,9 @@ class Job(Struct, frozen=True):
         return self.attempt or 0
 
     @property
-    def trigger_id(self) -> str | None:
+    def submission_id(self) -> str | None:
         """Id of the submission, which the client chose or which is derived from the task."""
-        return self._annotations.trigger_id
+        return self._annotations.submission_id
 
     @property
     def task(self) -> str | None:
@@ -168,7 +168,7 @@ class Job(Struct, frozen=True):
 
     @property
     def task_digest(self) -> str | None:
-        """Digest of the task key or of the trigger id, which all attempts have in common."""
+        """Digest of the task key or of the submission id, which all attempts have in common."""
         return self.view.metadata.labels.task
 
     @property

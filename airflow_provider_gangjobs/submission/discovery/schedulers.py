@@ -1,13 +1,9 @@
-"""Versions of the Workload API that are newer than the provider: dry runs show whether they can be used.
-
-A newer version is expected to have the fields of the newest known one. A server drops fields that it does not know, so
-a dry run of a Job, a Workload and a PodGroup shows whether the link and the group are kept.
-
-Discovery for one gang: what the cluster serves of the scheduler that places this gang.
+"""Discovery for one gang: what the cluster serves of the scheduler that places this gang.
 
 A gang that names no scheduler needs no request beyond `cluster.discovery`, unless the cluster serves the Workload API
-only in versions that this release of the provider does not know. Then dry runs show whether such a version keeps the
-link of the pods and the policy of the group.
+only in versions that are newer than the provider. Such a version is expected to have the fields of the newest known
+one. A server drops fields that it does not know, so dry runs of a Job, a Workload and a PodGroup show whether the
+version keeps the link of the pods and the policy of the group.
 """
 
 from __future__ import annotations
@@ -119,27 +115,22 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         ClusterError: no request could be sent.
     """
     config = client.config
-    found = await _discover_scheduler(client, spec, namespace)
-    return replace(
-        found,
-        gang_scheduler=config.gang_scheduler,
-        queue_name=config.queue_name,
-        queue_priority=config.queue_priority,
-    )
-
-
-async def _discover_scheduler(client: Client, spec: GangSpec, namespace: str) -> DiscoveredResources:
-    known = DiscoveredResources(None, None, {}, is_complete=False)
+    defaults: dict[str, Any] = {
+        "gang_scheduler": config.gang_scheduler,
+        "queue_name": config.queue_name,
+        "queue_priority": config.queue_priority,
+    }
+    known = DiscoveredResources(None, None, {}, is_complete=False, **defaults)
     if spec.gang == GangPolicy.OFF:
         return known
-    scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), client.config.gang_scheduler)
+    scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), config.gang_scheduler)
     if scheduler is None:
         found = await discover(client, wanted=wanted_versions(spec.dialect), clock=client.clock)
-        return await _prove_newer_versions(client, found, namespace)
+        return await _prove_newer_versions(client, replace(found, **defaults), namespace)
     if scheduler.api_group is None:
         return known
     group = await read_api_group(client, scheduler.api_group)
-    unknown = {**known.unknown, scheduler.api_group: group.unknown} if group.unknown else known.unknown
+    unknown = {scheduler.api_group: group.unknown} if group.unknown else {}
     return replace(known, groups={scheduler.api_group: group.versions}, unknown=unknown)
 
 

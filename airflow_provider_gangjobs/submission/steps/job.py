@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
 from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
 from airflow_provider_gangjobs.jobs.role_jobs import start_role
 from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
@@ -44,45 +44,38 @@ class CreateJob(Struct, frozen=True):
     """A queue may start the Job from then on."""
 
     def is_needed(self, progress: Progress) -> bool:
-        """Return whether no Job was adopted."""
         return not progress.job
 
     async def apply(self, progress: Progress) -> Object:
-        """Render and create the Job."""
         body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
         return await progress.requests.create(JOBS, body)
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return the Job of this name."""
-        stored = await progress.requests.find(JOBS, progress.attempt.name)
-        progress.adopted = stored is not None
-        return stored
+        return await progress.requests.find(JOBS, progress.attempt.name)
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the Job if it has this trigger id and was created from the same parameters."""
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         job = read_job(stored)
         if job.is_being_deleted:
             raise RestartSubmission(f"{progress.where} is being deleted", min_attempt=progress.attempt.number + 1)
-        if job_state(job) is JobState.DROPPED:
+        if state_of(job) is SubmissionState.DROPPED:
             raise RestartSubmission(
                 f"{progress.where} is kept from a deleted submission", min_attempt=progress.attempt.number + 1
             )
-        if (job.trigger_id, job.spec_hash) != (progress.attempt.trigger_id, progress.spec.hash):
-            raise conflict(progress.spec, progress.attempt.trigger_id, job)
+        if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
+            raise conflict(progress.spec, progress.attempt.submission_id, job)
         if job.has_job_set != progress.has_job_set:
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
-        progress.job = stored
+        progress.job, progress.adopted = stored, is_found
         # The dry run has found no queue, but the LocalQueue may have been created since.
         if job.has_roles and (error := given_queue_error(job)) is not None:
             raise error
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        """Return None: the answer means that the namespace does not exist."""
-        return None
+        return None  # the namespace does not exist
 
 
-def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
+def conflict(spec: GangSpec, submission_id: str, job: Job) -> SubmissionConflict:
     """Return the error for a Job that exists and was created from another spec or submission."""
     return SubmissionConflict(
         ref=str(job.ref),
@@ -90,8 +83,8 @@ def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
         ours_hash=spec.hash,
         theirs_hash=job.spec_hash,
         fields=differing_fields(spec, job),
-        trigger_id=trigger_id,
-        theirs_trigger_id=job.trigger_id,
+        submission_id=submission_id,
+        theirs_submission_id=job.submission_id,
     )
 
 
@@ -107,33 +100,28 @@ class CreateOwned(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the step, with the kind of the object."""
         return f"create {self.resource.kind}"
 
     def is_needed(self, progress: Progress) -> bool:
-        """Return whether the gang needs the object."""
         return self.body(progress) is not None
 
     async def apply(self, progress: Progress) -> Object:
-        """Create the object."""
         return await progress.requests.create(self.resource, self.body(progress) or {})
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return the object of this name."""
         body = self.body(progress) or {}
         return await progress.requests.find(self.resource, body["metadata"]["name"])
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the object if exactly this Job owns it. Otherwise restart, and do not wait for its deletion."""
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         metadata = stored["metadata"]
         if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
+            # The next attempt has another name, so nothing waits for the deletion of this object.
             reason = f"{self.resource.kind} {metadata['name']} remains from another Job of this name"
             raise RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
         self.on_created(progress, stored)
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        """Return the restart or the error: the cluster has changed and no longer serves the resource."""
         if progress.adopted:
             reason = f"The cluster no longer serves {self.resource}"
             return RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
@@ -147,6 +135,7 @@ _COMPARED_FIELDS: Final = ("uid", "generation", "annotations")
 class StartJob(Struct, frozen=True):
     """PATCH the Job so that it may run, unless it was halted, claimed, or deleted since it was last read.
 
+    If a comparison of the patch fails, the server answers 422 (Invalid).
     Without a queue the patch resumes the Job. Otherwise it gives the Job to its queue. The patch compares the
     generation and the annotations of the Job. A change of the spec and a deletion increase the generation. The patch
     does not compare the resourceVersion, because the Job controller writes the status of each new Job at once,
@@ -159,18 +148,15 @@ class StartJob(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What the step does."""
         return self.queue.last_step_name
 
     def is_needed(self, progress: Progress) -> bool:
-        """Return whether the Job may not run yet, and the user does not start it."""
         queue = self._queue(progress)
         return not (progress.spec.keep_suspended and isinstance(queue, NoQueue)) and not queue.is_started(
             progress.stored
         )
 
     async def apply(self, progress: Progress) -> Object:
-        """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
         metadata = progress.job["metadata"]
         patch = self._queue(progress).start_patch(progress.stored)
         annotations = {ANNOTATION_GANG: str(progress.decision)}
@@ -184,14 +170,12 @@ class StartJob(Struct, frozen=True):
         )
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return the Job of this name."""
         stored = await progress.requests.find(JOBS, progress.attempt.name)
         if stored is None or stored["metadata"]["uid"] != progress.ref.uid:
             raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
         return stored
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the Job if it may run."""
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", "The Job was deleted before it was started")
@@ -205,7 +189,6 @@ class StartJob(Struct, frozen=True):
         return self._queue(progress).is_started(job)
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        """Return the error: the Job was deleted."""
         return JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
 
     def _queue(self, progress: Progress) -> Queue:
@@ -226,28 +209,23 @@ class StartRole(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What the step does."""
         return f"unsuspend the Job of role {self.role}"
 
     def is_needed(self, progress: Progress) -> bool:
-        """Return whether the Job is suspended."""
         return read_job(progress.role_jobs[self.role]).is_suspended
 
     async def apply(self, progress: Progress) -> Object:
-        """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
         metadata = progress.role_jobs[self.role]["metadata"]
         return await start_role(progress.requests, metadata["name"], metadata["uid"], metadata["generation"])
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return the Job of this name."""
         metadata = progress.role_jobs[self.role]["metadata"]
         stored = await progress.requests.find(JOBS, metadata["name"])
         if stored is None or stored["metadata"]["uid"] != metadata["uid"]:
             raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} vanished before it was started")
         return stored
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the Job if it may run."""
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} was deleted")
@@ -257,7 +235,6 @@ class StartRole(Struct, frozen=True):
         return not job.is_suspended
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        """Return the error: the Job was deleted."""
         return JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
 
 

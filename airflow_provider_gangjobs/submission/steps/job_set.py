@@ -104,7 +104,6 @@ class GiveJobSetToQueue(Struct, frozen=True):
     lets_pods_run: ClassVar[bool] = True
 
     def is_needed(self, progress: Progress) -> bool:
-        """Return whether the JobSet has no queue."""
         return not _has_queue(progress.job_set)
 
     async def apply(self, progress: Progress) -> Object:
@@ -129,15 +128,13 @@ class GiveJobSetToQueue(Struct, frozen=True):
             raise _gone(progress)
         return stored
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the JobSet if it has its queue."""
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         if "deletionTimestamp" in stored["metadata"]:
             raise _gone(progress)
         progress.job_set = stored
         return _has_queue(stored)
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        """Return the error: the JobSet was deleted."""
         return _gone(progress)
 
 

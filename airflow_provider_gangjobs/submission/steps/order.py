@@ -1,6 +1,6 @@
-"""The dry run: the checks before anything is created, so that a refusal leaves no object behind.
+"""The order of the steps of a submission, and the checks before anything is created.
 
-The order of the steps of a submission. `submit` explains why the order works on every release.
+A check that refuses leaves no object behind. `submit` explains why the order works on every release.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Check the queue that the user names, or that the cluster gives to Jobs without one, before anything is created.
+"""The queue of a gang: what its ClusterQueue guarantees, and the checks of the queue before anything is created.
 
-Read whether a queue of Kueue places all pods of a gang or none. Where a permission is missing, this is unknown.
+Where a permission to read an object of Kueue is missing, the fact is unknown, and nothing is refused because of it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""The progress of a submission, which its steps share, and the exception that restarts the submission.
-
-The run of the steps of a submission.
+"""The steps of a submission: the progress that they share, and the loop that runs each of them.
 
 Each step has three parts: a write that may be repeated, a read of the object, and a check whether the object is the
 wanted one. Only `run_step` decides whether to continue, to read the object, to retry, or to fail. So a lost answer, a
 crash, and a second submitter are handled in the same way: read the object and check it.
-
-Report a lost guarantee as an event on the Job, where users look for it. A failure never fails the submission.
 """
 
 from __future__ import annotations
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
+    from airflow_provider_gangjobs.submission.request import ConfirmTry
 
 __all__ = ["WEBHOOK_WAIT_S", "RepeatableStep", "Step", "permission_advice", "run_step"]
 
@@ -121,31 +118,6 @@ class Progress:
         return SubmissionFailed(self.where, step, cause, transient, advice)
 
 
-class ConfirmTry(Protocol):
-    """Confirms that the try that submits the gang is the one that Airflow runs.
-
-    A process that was stopped may wake up after its task has ended, and would start a gang that nobody wants.
-    """
-
-    async def __call__(self, *, always: bool = False) -> None:
-        """Return if the try runs.
-
-        :param always: Ask Airflow in any case, and not only if much time has passed since Airflow last said so.
-
-        Raises:
-            UnconfirmedTry: the try has ended, or Airflow does not say whether the try runs.
-        """
-
-
-class UnconfirmedTry(Exception):  # noqa: N818 - the caller of the submission knows the task, and raises the error
-    """The try does not run any more, or that is unknown. Nothing was written after that."""
-
-    def __init__(self, *, has_ended: bool) -> None:
-        super().__init__()
-        self.has_ended = has_ended
-        """Whether Airflow has said that the try has ended. Otherwise Airflow has said nothing."""
-
-
 log = logging.getLogger(__name__)
 
 
@@ -173,8 +145,10 @@ class Step(Protocol):
     async def find(self, progress: Progress) -> Object | None:
         """Return the stored object, or None."""
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         """Note the stored object in `progress`. Returns false if the write must be repeated.
+
+        :param is_found: Whether `find` has returned the object. Otherwise `apply` has.
 
         Raises:
             GangJobError, RestartSubmission: the stored object prevents the submission.
@@ -195,20 +169,16 @@ class RepeatableStep(Struct, frozen=True):
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
 
     async def apply(self, progress: Progress) -> Object:
-        """Call the function. Returns the Job as it was last read."""
         await self.function(progress)
         return progress.job
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return None, so that the step is repeated."""
-        return None
+        return None  # so that the step is repeated
 
-    def accept(self, progress: Progress, stored: Object) -> bool:
-        """Return true: the function has returned, so the step is done."""
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        """Return None: the answer is a failure of the step."""
         return None
 
 
@@ -229,6 +199,7 @@ async def run_step(step: Step, progress: Progress) -> None:
     while tries < TRIES_MAX:
         if step.lets_pods_run and progress.confirm is not None:
             await progress.confirm()
+        is_found = False
         try:
             stored: Object | None = await step.apply(progress)
         except ClusterError as error:
@@ -241,9 +212,9 @@ async def run_step(step: Step, progress: Progress) -> None:
                 if not await progress.requests.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     break
                 continue
-            stored = await _find_stored(step, progress)
+            stored, is_found = await _find_stored(step, progress), True
         tries += 1
-        if stored is not None and step.accept(progress, stored):
+        if stored is not None and step.accept(progress, stored, is_found=is_found):
             return
         if not await progress.requests.sleep_before_retry(backoff.next()):
             break
@@ -318,6 +289,8 @@ def _is_quota_exceeded(error: ClusterError) -> bool:
     """Return whether a quota is exceeded. A retry may find free quota, but it does not find a missing permission."""
     return isinstance(error, Forbidden) and "exceeded quota" in error.message
 
+
+# -- the event on the Job about a lost guarantee, where users look for it -----------------------------------------
 
 REASON = "NotAGang"
 MESSAGE_CHARACTERS_MAX = 1000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.guarantees.checkers import claim_is_linear, nothing_held, one_gang
 from tests.guarantees.history import CONFIGMAPS, ChangeType, History
@@ -49,11 +49,11 @@ class ClusterHistory:
 
     def live_at_once(self, key: TaskKey) -> int:
         """Return the largest number of Jobs of the task that were live at the same time."""
-        states: dict[str, JobState | None] = {}
+        states: dict[str, SubmissionState | None] = {}
         most = 0
         for change in self.history.of(JOBS, task=key.digest):
-            states[change.uid] = None if change.is_deletion else job_state(read_job(change.obj))
-            most = max(most, list(states.values()).count(JobState.LIVE))
+            states[change.uid] = None if change.is_deletion else state_of(read_job(change.obj))
+            most = max(most, list(states.values()).count(SubmissionState.IN_PROGRESS))
         return most
 
     def pods(self, key: TaskKey) -> list[Obj]:

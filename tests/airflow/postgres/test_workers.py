@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.job_state import JobState, job_state
+from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from tests.airflow.postgres.faults import NOT_STREAMED
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
@@ -93,7 +93,9 @@ def test_worker_killed_after_airflow_has_stored_the_success(deployment: AirflowD
 
     deployment.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [job_state(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.SUCCEEDED]
+    assert [state_of(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [
+        SubmissionState.SUCCEEDED
+    ]
 
 
 def test_worker_killed_after_it_marked_the_gang_as_delivered(deployment: AirflowDeployment, held: HeldRun) -> None:
@@ -106,7 +108,9 @@ def test_worker_killed_after_it_marked_the_gang_as_delivered(deployment: Airflow
 
     deployment.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [job_state(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.DELIVERED]
+    assert [state_of(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [
+        SubmissionState.DELIVERED
+    ]
 
 
 def test_worker_lost_with_its_supervisor(lost: HeldRun) -> None:

@@ -1,0 +1,34 @@
+"""Requests of submissions that do not wait for the pods of earlier attempts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.gang.identity import Claim
+from airflow_provider_gangjobs.gang.spec import Policies, Reattach
+from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
+from airflow_provider_gangjobs.submission.request import SubmissionRequest
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+
+
+def task_request(
+    key: TaskKey,
+    claim: str,
+    *,
+    reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+    policies: Policies | None = None,
+    max_tries: int | None = None,
+    **fields: Any,
+) -> SubmissionRequest:
+    """Return the request of a task for its gang."""
+    rule = TaskRule(Reattach(reattach))
+    return SubmissionRequest(key=key, claim=Claim(claim, policies, max_tries), rule=rule, **fields)
+
+
+def id_request(submission_id: str, **fields: Any) -> SubmissionRequest:
+    """Return the request for the gang of an id that the client chose."""
+    return replace(SubmissionRequest.of_id(submission_id), previous=None, **fields)
