@@ -3,10 +3,10 @@
 In each round, the same Job runs three times on one real control plane, in changing order: without the finalizer of the
 provider (`alone`); with the finalizer, and a trigger of the provider in a process of its own (`ours`); and with the
 finalizer, and a minimal harvester that patches each pod when the pod ends and records nothing (`naive`). The first
-round has two more runs: `ours` without batched reads (`plain-reads`), and `ours` with a measurement of the callbacks of
-its event loop, which adds a fifth to its CPU time (`watched`). A pod costs the API server six writes, and the release
-of the pod is the seventh. Between two runs, everything of the earlier run is deleted, and the benchmark waits until the
-server is at rest.
+round has one more run: `ours` with a measurement of the callbacks of its event loop, which adds a fifth to its CPU time
+(`watched`). The goals are ratios of one round, which depend on the machine less than seconds do. A pod costs the API
+server six writes, and the release of the pod is the seventh. Between two runs, everything of the earlier run is
+deleted, and the benchmark waits until the server is at rest.
 """
 
 from __future__ import annotations
@@ -49,18 +49,17 @@ NODES: Final = 40
 NAME: Final = "gang"
 LABELS: Final = {"gangjobs.airflow/gang": NAME, "gangjobs.airflow/attempt": "1"}
 TURNS: Final = (
-    ("alone", "ours", "naive", "plain-reads", "watched"),
+    ("alone", "ours", "naive", "watched"),
     ("naive", "ours", "alone"),
     ("ours", "alone", "naive"),
 )
-OURS: Final = ("ours", "plain-reads", "watched")
+OURS: Final = ("ours", "watched")
 RUN_MAX_S: Final = 600
 START_MAX_S: Final = 120
 GOALS: Final = (
-    ("complete, times the Job alone", "complete_times", 1.1),
-    ("last finalizer gone, times the Job alone", "released_times", 1.3),
-    ("requests a pod", "requests_per_pod", 1.1),
-    ("client CPU s per 1,000 pods", "client_cpu_s_per_1000", 0.5),
+    ("client CPU, times the naive harvester's", "client_cpu_s_per_1000", "naive", 0.85),
+    ("complete, times the Job alone", "complete_s", "alone", 1.15),
+    ("last finalizer gone, times the naive harvester's", "released_s", "naive", 1.0),
 )
 
 
@@ -90,10 +89,10 @@ class _Measured:
     def of(self, who: str) -> list[dict[str, Any]]:
         return [one[who] for one in self.rounds if who in one]
 
-    def times(self, who: str, what: str) -> list[float]:
-        """Return the ratio of a time of this row to the completion of the Job alone, for each round that has both."""
-        pairs = (one for one in self.rounds if who in one and "alone" in one)
-        return [one[who][what] / one["alone"]["complete_s"] for one in pairs]
+    def times(self, who: str, figure: str, other: str) -> list[float]:
+        """Return the ratio of a figure of two rows, for each round that has both."""
+        pairs = (one for one in self.rounds if who in one and other in one)
+        return [one[who][figure] / one[other][figure] for one in pairs]
 
 
 def main() -> None:
@@ -128,16 +127,15 @@ def _summarize(report: Report, measured: _Measured, pods: int) -> None:
             continue
         row = {name: round(median(run[name] for run in runs), 3) for name in runs[0]}
         for name in ("complete", "released"):
-            times = measured.times(who, f"{name}_s")
+            times = measured.times(who, f"{name}_s", "alone")
             if times and who != "alone":
                 row[f"{name}_times"] = round(median(times), 3)
                 report.notes.append(f"{who}, {name}: {', '.join(f'{one:.2f}' for one in times)} times the Job alone")
         report.add(who=who, pods=pods, **row)
-        if who == "ours":
-            for what, name, goal in GOALS:
-                if name in row:
-                    verdict = "met" if row[name] <= goal else "missed"
-                    report.notes.append(f"Goal: {what} <= {goal}: {verdict}, {row[name]:.2f}")
+    for what, figure, other, goal in GOALS:
+        if times := measured.times("ours", figure, other):
+            verdict = "met" if median(times) <= goal else "missed"
+            report.notes.append(f"Goal: {what} <= {goal}: {verdict}, {median(times):.2f}")
 
 
 def _measure_run(plane: ControlPlane, who: str, pods: int, within_s: float) -> dict[str, Any]:
@@ -217,7 +215,6 @@ def _harvester(tenant: Tenant, who: str, pods: int, job: dict[str, Any]) -> Iter
     path.write_text(json.dumps({"namespace": tenant.namespace, "uids": {NAME: job["metadata"]["uid"]}}))
     program = {
         "ours": ["benchmarks.waiting", "ours", str(path), "cpu", str(RUN_MAX_S), str(START_MAX_S)],
-        "plain-reads": ["benchmarks.waiting", "plain-reads", str(path), "cpu", str(RUN_MAX_S), str(START_MAX_S)],
         "watched": ["benchmarks.waiting", "ours", str(path), "events", str(RUN_MAX_S), str(START_MAX_S)],
         "naive": ["benchmarks.naive", str(tenant.kubeconfig), tenant.namespace, NAME, str(pods)],
     }

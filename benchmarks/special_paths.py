@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.tracking.follow import follow
 from benchmarks.harness import Report, arguments, log_progress, median, rss_mb, run_module, ticks
-from benchmarks.plain_reads import informers_without_batches
 from benchmarks.population import NAMESPACE, Population, gang_name, job_uid
 from benchmarks.synthetic_api import serving
 
@@ -40,7 +39,7 @@ IDLE_CPU_S: Final = 0.03
 """A process that uses less CPU than this in `IDLE_S` is idle."""
 SAMPLE_S: Final = 0.05
 SHIPPED: Final = "all"
-SPECIAL_PATHS: Final = ("batched-reads", "interning", "limited-wakeups")
+SPECIAL_PATHS: Final = ("interning", "limited-wakeups")
 FIGURES: Final = ("cpu_s", "triggerer_mb", "after_end_s")
 """The figures that a user may notice."""
 NOTICEABLE: Final = 0.2
@@ -168,8 +167,6 @@ def _without(special_path: str) -> InformerFactory:
         ValueError: there is no such special path.
     """
     match special_path:
-        case "batched-reads":
-            return informers_without_batches()
         case "interning":
             return InformerFactory(intern=False)
         case "limited-wakeups":

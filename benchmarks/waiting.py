@@ -1,11 +1,10 @@
 """The process under test: it runs a number of triggers of one provider as a triggerer runs them.
 
-`python -m benchmarks.waiting ours|plain-reads|peer GANGS.json idle|events|cpu SECONDS START_LIMIT`. `plain-reads` is
-`ours`, but reads each event of a watch at once and not in batches. The process prints one JSON object in each line:
-`ready` when all triggers wait, and the figures at the end. `idle` measures triggers that wait for SECONDS, and `events`
-measures them until all have ended. `cpu` is `events` without the measurement of the event loop, which adds a fifth to
-the CPU time. If BENCH_PROFILE is set, the process writes a profile of the measured time to this path. The process ends
-itself if the triggers do not wait within START_LIMIT seconds, or take longer than SECONDS.
+`python -m benchmarks.waiting ours|peer GANGS.json idle|events|cpu SECONDS START_LIMIT`. The process prints one JSON
+object in each line: `ready` when all triggers wait, and the figures at the end. `idle` measures triggers that wait for
+SECONDS, and `events` measures them until all have ended. `cpu` is `events` without the measurement of the event loop,
+which adds a fifth to the CPU time. If BENCH_PROFILE is set, the process writes a profile of the measured time to this
+path. The process ends itself if the triggers do not wait within START_LIMIT seconds, or take longer than SECONDS.
 """
 
 from __future__ import annotations
@@ -59,16 +58,7 @@ def peer(name: str, uid: str, namespace: str) -> BaseTrigger:
     )
 
 
-KINDS: dict[str, Callable[[str, str, str], BaseTrigger]] = {"ours": ours, "plain-reads": ours, "peer": peer}
-
-
-def read_plainly() -> None:
-    """Let the informers of this event loop read each chunk of a watch as it arrives."""
-    from airflow_provider_gangjobs.cluster.informer.factory import InformerFactory
-    from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
-    from benchmarks.plain_reads import informers_without_batches
-
-    set_loop_local(InformerFactory, informers_without_batches())
+KINDS: dict[str, Callable[[str, str, str], BaseTrigger]] = {"ours": ours, "peer": peer}
 
 
 class Waits:
@@ -152,8 +142,6 @@ def profiled(path: str | None) -> Iterator[None]:
 async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> None:
     """Run the triggers of all gangs, and print the figures. The process ends with this function."""
     KINDS[who]("", "", "")  # A triggerer has loaded Airflow and the module of the trigger before it runs a trigger.
-    if who == "plain-reads":
-        read_plainly()
     watch = LoopWatch()
     if mode != "cpu":
         watch.install()
