@@ -2,7 +2,7 @@
 
     ClusterError
     ├── InvalidConnection        the connection or kubeconfig is not usable
-    ├── CredentialsFailed        the exec plugin, issuer, or token file failed to return a token
+    ├── CredentialsFailed        the exec plugin or the token file failed to return a token
     ├── TransportError
     │   ├── Unreachable          the request was never sent
     │   │   └── TlsFailed        the TLS handshake failed
@@ -77,7 +77,7 @@ class InvalidConnection(ClusterError):
 
 
 class CredentialsFailed(ClusterError):
-    """An exec plugin, issuer, or token file failed to return a token. No request was sent."""
+    """An exec plugin or the token file failed to return a token. No request was sent."""
 
     transient = True
 

@@ -183,6 +183,11 @@ def test_error_names_the_field_and_what_to_do(change: dict[str, Any], problem: s
         ({"auth-provider": {"config": {}}}, "auth-provider.name is not set", "Set"),
         ({"auth-provider": {"name": "gcp"}}, "auth-provider.name is gcp", "gke-gcloud-auth-plugin"),
         ({"auth-provider": {"name": "azure"}}, "auth-provider.name is azure", "kubelogin"),
+        (
+            {"auth-provider": {"name": "oidc", "config": {"id-token": SECRET}}},
+            "auth-provider.name is oidc",
+            "exec plugin",
+        ),
         ({"auth-provider": {"name": SECRET}}, "auth-provider.name is an auth provider, which", "exec"),
     ],
 )

@@ -20,7 +20,6 @@ from airflow_provider_gangjobs.cluster.auth.kubeconfig_user import (
     authenticate,
     impersonation_headers,
 )
-from airflow_provider_gangjobs.cluster.auth.oidc import OidcTokens
 from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, environment_proxy
 from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
@@ -99,7 +98,7 @@ _NO_SOURCE = "it names no cluster, there is no kubeconfig in $KUBECONFIG or ~/.k
 
 
 class CredentialSource:
-    """The source of a connection's credentials. Keeps the refresh token of an issuer, which may change at each use."""
+    """The source of a connection's credentials, which may be loaded any number of times."""
 
     def __init__(
         self,
@@ -111,14 +110,13 @@ class CredentialSource:
         self._config = config
         self._timeout_s = timeout_s
         self._service_account_dir = service_account_dir
-        self._tokens = OidcTokens()
 
     def load(self) -> RestConfig:
         """Load the credentials. Runs the exec plugin if the kubeconfig has one.
 
         Raises:
             InvalidConnection: there is no usable kubeconfig or service account.
-            CredentialsFailed: the exec plugin, issuer, or token file failed. A later call may succeed.
+            CredentialsFailed: the exec plugin or the token file failed. A later call may succeed.
         """
         try:
             return self._load()
@@ -155,7 +153,7 @@ class CredentialSource:
         proxy = _proxy(cluster) or environment_proxy(base_url)
         impersonation = impersonation_headers(selected.user)
         # The last step, because it may run a program.
-        credentials = authenticate(selected, self._tokens, timeout_s=self._timeout_s)
+        credentials = authenticate(selected, timeout_s=self._timeout_s)
         return RestConfig(
             base_url=base_url,
             authorization=credentials.authorization,

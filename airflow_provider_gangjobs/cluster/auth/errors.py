@@ -13,4 +13,4 @@ class ConfigError(Exception):
 
 
 class TokenUnavailableError(Exception):
-    """The exec plugin, issuer, or token file did not give a token. A later attempt may succeed."""
+    """The exec plugin or the token file did not give a token. A later attempt may succeed."""

@@ -8,22 +8,33 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from airflow_provider_gangjobs.cluster.auth.errors import TokenUnavailableError
+from airflow_provider_gangjobs.cluster.auth.errors import ConfigError, TokenUnavailableError
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.auth.kubeconfig import SelectedContext
     from airflow_provider_gangjobs.cluster.auth.kubeconfig_fields import Section
-    from airflow_provider_gangjobs.cluster.auth.oidc import OidcTokens
 
 TOKEN_FILE_PERIOD_S = 60.0
 """How often a token that changes by itself is read again, as in client-go. The kubelet rotates a pod's token hourly."""
 EXPIRY_MARGIN_S = 300.0
 """A plugin's token is renewed this long before its expiry, or after half of its lifetime if that is later."""
 
-_REMOVED_PROVIDERS = {
-    "gcp": "Run `gcloud container clusters get-credentials`, which configures the exec plugin gke-gcloud-auth-plugin.",
-    "azure": "Run `kubelogin convert-kubeconfig`, which configures the exec plugin kubelogin.",
+_NOT_SUPPORTED_BY_CLIENTS = "which Kubernetes clients no longer support"
+_REFUSED_PROVIDERS = {
+    "gcp": (
+        _NOT_SUPPORTED_BY_CLIENTS,
+        "Run `gcloud container clusters get-credentials`, which configures the exec plugin gke-gcloud-auth-plugin.",
+    ),
+    "azure": (
+        _NOT_SUPPORTED_BY_CLIENTS,
+        "Run `kubelogin convert-kubeconfig`, which configures the exec plugin kubelogin.",
+    ),
+    "oidc": (
+        "which would have to write its renewed tokens to the kubeconfig",
+        "Use an exec plugin (the field exec), such as `kubectl oidc-login get-token`, which keeps the tokens itself.",
+    ),
 }
+"""Why an auth provider is refused, and what to use instead."""
 _HEADER_KEY_CHARACTERS = "!#$&'*+-.^_`|~"
 
 
@@ -39,22 +50,20 @@ class UserCredentials:
     """After how many seconds to load again, or None if nothing changes unless someone edits the kubeconfig."""
 
 
-def authenticate(selected: SelectedContext, tokens: OidcTokens, *, timeout_s: float) -> UserCredentials:
-    """Return the credentials of the selected user. Runs the exec plugin or asks the issuer if the user has one.
+def authenticate(selected: SelectedContext, *, timeout_s: float) -> UserCredentials:
+    """Return the credentials of the selected user. Runs the exec plugin if the user has one.
 
-    The order is that of the official client: auth provider, exec plugin, token, token file, user name and password.
+    The order is that of the official client: exec plugin, token, token file, user name and password.
     A client certificate is used in addition, unless the exec plugin returns one.
 
     Raises:
         ConfigError: a field of the user cannot be used.
-        TokenUnavailableError: the exec plugin, issuer, or token file did not give a token.
+        TokenUnavailableError: the exec plugin or the token file did not give a token.
     """
     user = selected.user
     certificate, key = user.pem("client-certificate"), user.pem("client-key")
     if user.is_set("auth-provider"):
-        _check_provider(user.section("auth-provider"))
-        token = tokens.id_token(selected, timeout_s=timeout_s)
-        return UserCredentials(_bearer(token), certificate, key, TOKEN_FILE_PERIOD_S)
+        raise _refusal(user.section("auth-provider"))
     if user.is_set("exec"):
         return _from_plugin(selected, certificate, key, timeout_s=timeout_s)
     if (static_token := user.text("token")) is not None:
@@ -93,12 +102,12 @@ def impersonation_headers(user: Section) -> tuple[tuple[str, str], ...]:
 _UNFIT = "contains a character that a header cannot contain"
 
 
-def _check_provider(provider: Section) -> None:
+def _refusal(provider: Section) -> ConfigError:
     name = provider.required_text("name")
-    if name != "oidc":
-        remedy = _REMOVED_PROVIDERS.get(name, "Use an exec plugin (the field exec) or the auth provider oidc.")
-        shown = name if name in _REMOVED_PROVIDERS else "an auth provider"
-        raise provider.error("name", f"is {shown}, which Kubernetes clients no longer support", remedy)
+    shown = name if name in _REFUSED_PROVIDERS else "an auth provider"
+    otherwise = _NOT_SUPPORTED_BY_CLIENTS, "Use an exec plugin (the field exec)."
+    reason, remedy = _REFUSED_PROVIDERS.get(name, otherwise)
+    return provider.error("name", f"is {shown}, {reason}", remedy)
 
 
 def _from_plugin(

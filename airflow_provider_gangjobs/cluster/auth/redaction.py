@@ -16,9 +16,7 @@ EVIDENCE_CHARACTERS_MAX = 256
 _SECRET_CHARS_MIN = 6
 """Shorter texts (a group, "true") are not secrets and occur in ordinary sentences."""
 _PUNCTUATION = "\"'`()[]<>,.:;!?"
-_PUBLIC_FIELDS = frozenset(
-    ("command", "apiVersion", "tokenFile", "client-certificate", "client-key", "installHint", "idp-issuer-url")
-)
+_PUBLIC_FIELDS = frozenset(("command", "apiVersion", "tokenFile", "client-certificate", "client-key", "installHint"))
 """These fields help to find a fault and are not secret."""
 
 
