@@ -24,8 +24,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.kube.views import PodView, interner_of
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.watch.gang_observer import DEFAULT_LIMITS
-from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
+from airflow_provider_gangjobs.tracking.watch.gang_watch import DEFAULT_LIMITS, gang_of
 from benchmarks.harness import Report, arguments, rss_mb, run_module, ticks
 from benchmarks.loop_watch import LoopWatch
 from benchmarks.population import GANG, JOB_UID, NAMESPACE, Population
