@@ -57,10 +57,14 @@ class GangJobError(Exception):
         if cls.__module__.startswith(f"{_PACKAGE}."):
             cls.__module__ = _PACKAGE
 
+    # Without an annotation, so that it is no field of the dataclasses.
+    _is_permanent = False
+    """Another try with the same parameters fails in the same way."""
+
     @property
     def retryable(self) -> bool:
         """Whether another try with the same parameters may succeed."""
-        return True
+        return not self._is_permanent
 
     @property
     def what(self) -> str:

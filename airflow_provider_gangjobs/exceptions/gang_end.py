@@ -218,10 +218,7 @@ class JobDeleted(GangEndError):
 class GangDeleted(JobDeleted):
     """Somebody deleted the gang on purpose, such as a `GangJobDeleteOperator`. The message says who."""
 
-    @property
-    def retryable(self) -> bool:
-        """False: another try would run a gang again that is not wanted any more."""
-        return False
+    _is_permanent = True  # another try would run a gang again that is not wanted any more
 
     @property
     def what(self) -> str:

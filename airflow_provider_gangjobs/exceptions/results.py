@@ -105,10 +105,7 @@ class ResultTooLarge(GangJobError):
     limit: int = 4096
     """The size from which on a result may have been truncated. The largest result is one byte smaller."""
 
-    @property
-    def retryable(self) -> bool:
-        """False: the program would write a result of the same size."""
-        return False
+    _is_permanent = True  # the program would write a result of the same size
 
     @property
     def what(self) -> str:
@@ -131,10 +128,7 @@ class ResultAddressRefused(GangJobError):
     is_link: bool = False
     """The address is in the folder, and a symbolic link leads somewhere else."""
 
-    @property
-    def retryable(self) -> bool:
-        """False: the address stays the same."""
-        return False
+    _is_permanent = True  # the address stays the same
 
     @property
     def what(self) -> str:
@@ -168,10 +162,7 @@ class ResultsTooLarge(GangJobError):
     """The size of all results in bytes."""
     limit: int
 
-    @property
-    def retryable(self) -> bool:
-        """False: another try would read the same results."""
-        return False
+    _is_permanent = True  # another try would read the same results
 
     @property
     def what(self) -> str:

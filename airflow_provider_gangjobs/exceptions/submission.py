@@ -26,10 +26,7 @@ class InvalidGangSpec(GangJobError):
 
     problems: tuple[Problem, ...]
 
-    @property
-    def retryable(self) -> bool:
-        """False: another try has the same parameters."""
-        return False
+    _is_permanent = True  # another try has the same parameters
 
     @property
     def what(self) -> str:
@@ -46,10 +43,7 @@ class GangUnsupported(GangJobError):
     reason: str
     advice: str = 'Set gang="preferred" to run without the guarantee.'
 
-    @property
-    def retryable(self) -> bool:
-        """False: the cluster has to change first, or the parameters."""
-        return False
+    _is_permanent = True  # the cluster has to change first, or the parameters
 
     @property
     def what(self) -> str:
@@ -78,10 +72,7 @@ class SubmissionConflict(GangJobError):
     submission_id: str = ""
     theirs_submission_id: str | None = None
 
-    @property
-    def retryable(self) -> bool:
-        """False: another try has the same parameters, and finds the same Job."""
-        return False
+    _is_permanent = True  # another try has the same parameters, and finds the same Job
 
     @property
     def what(self) -> str:

@@ -377,7 +377,6 @@ def _summary_and_remedy(
 
 
 def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineView | None:
-    """Return the earliest of the known deadlines."""
     deadlines = []
     limit = next_limit(observation, locator.deadlines)
     if limit is not None:

@@ -110,7 +110,6 @@ class Requeue:
         return LOOK_AGAIN_S
 
     async def _do_if_due(self, step: RequeueStep) -> None:
-        """Do the step if it is still due by what the server has now."""
         job = await self._jobs.read()
         if job is None:
             return

@@ -177,7 +177,6 @@ class _Reader:
         return (found[0].view if found else None), True
 
     async def _position(self, workload: KueueWorkloadView | None, events: Sequence[EventView]) -> int | None:
-        """Return the position of a gang that waits for quota."""
         evidence = Evidence(events, queue_workload=workload)
         if self.job.queue is None or explain_suspension(self.job, evidence).cause is not WaitCause.QUEUE:
             return None

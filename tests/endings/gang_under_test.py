@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, L
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
+from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
 from tests.endings.fake_kubelets import HOSTNAME
 from tests.guarantees.recorder import recording
 

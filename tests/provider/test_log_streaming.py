@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
+from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
 from airflow_provider_gangjobs.tracking.logs.limits import (
     BURST,
     RATE,
@@ -30,7 +31,6 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     StreamLimits,
     StreamSlots,
 )
-from airflow_provider_gangjobs.tracking.logs.stream import GangStreams, WantedLogs
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time
 

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
-from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
+from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import (
     CrashingClient,

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
-from airflow_provider_gangjobs.tracking.watch.gang_observer import Pace
+from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.follower import Follower

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX
-from airflow_provider_gangjobs.tracking.watch.gang_observer import SizeLimits
+from airflow_provider_gangjobs.tracking.watch.gang_watch import SizeLimits
 from airflow_provider_gangjobs.tracking.watch.wait_evidence import QUEUE_EVENTS_AFTER_S, QUEUE_EVENTS_EVERY_S
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS

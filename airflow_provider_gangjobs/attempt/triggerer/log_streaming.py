@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.tracking.logs.stream import GangStreams
+    from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams
 
 __all__ = ["LogChannel", "find_channel", "log_channel"]
 
@@ -221,7 +221,7 @@ class LogStreaming:
                 self._streams.observe(wanted)
 
     def _must_be_read_now(self, pod: PodView) -> bool:
-        from airflow_provider_gangjobs.tracking.logs.sources import must_be_read_now
+        from airflow_provider_gangjobs.tracking.logs.last_lines import must_be_read_now
 
         return must_be_read_now(pod, self._args.stream_ranks, Logs(self._args.kept_logs))
 
@@ -310,8 +310,8 @@ class LogStreaming:
             self._log.exception("The logs of gang %s are not streamed any more", self._args.ref)
 
     def _new_streams(self, client: Client) -> GangStreams:
+        from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
         from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
-        from airflow_provider_gangjobs.tracking.logs.stream import GangStreams, WantedLogs
 
         args = self._args
         # Each deferral of a try has a trigger of its own, whose log may replace the log of the one before.

@@ -7,7 +7,7 @@ from a Job, because Kueue would keep the quota of the Job for as long as the Job
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -22,49 +22,41 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
 
 
-class Queue(Protocol):
+class Queue(Struct, frozen=True):
     """Who decides when a Job may run. The submission creates the Job suspended and completes it first."""
 
     @property
     def last_step_name(self) -> str:
         """The last step of a submission, for messages."""
+        raise NotImplementedError
 
     def labels(self) -> dict[str, str]:
         """Return the labels that the Job has from its creation."""
+        return {}
 
     def annotations(self) -> dict[str, str]:
         """Return the annotations that the Job has from its creation."""
+        return {}
 
     def pod_annotations(self) -> dict[str, str]:
         """Return the annotations of the pods."""
+        return {}
 
     def start_patch(self, job: Job) -> dict[str, Any]:
         """Return the merge patch of the last step, with which the Job may run."""
+        return {"spec": {"suspend": False}}
 
     def is_started(self, job: Job) -> bool:
         """Return whether the last step is done."""
+        return job.is_given_to_queue
 
 
-class NoQueue(Struct, frozen=True):
+class NoQueue(Queue, frozen=True):
     """The Job may run as soon as it is complete."""
 
-    last_step_name: str = "unsuspend the Job"
-
-    def labels(self) -> dict[str, str]:
-        """Return no labels."""
-        return {}
-
-    def annotations(self) -> dict[str, str]:
-        """Return no annotations."""
-        return {}
-
-    def pod_annotations(self) -> dict[str, str]:
-        """Return no annotations."""
-        return {}
-
-    def start_patch(self, job: Job) -> dict[str, Any]:
-        """Return the patch that resumes the Job."""
-        return {"spec": {"suspend": False}}
+    @property
+    def last_step_name(self) -> str:
+        return "unsuspend the Job"
 
     def is_started(self, job: Job) -> bool:
         """Return whether the Job is not suspended."""
@@ -76,7 +68,7 @@ MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 AdmissionCheck."""
 
 
-class Kueue(Struct, frozen=True):
+class Kueue(Queue, frozen=True):
     """A LocalQueue of Kueue in the namespace of the gang.
 
     Attributes:
@@ -88,7 +80,10 @@ class Kueue(Struct, frozen=True):
     name: str
     priority: str | None = None
     topology: str | None = None
-    last_step_name: str = "give the Job to its queue"
+
+    @property
+    def last_step_name(self) -> str:
+        return "give the Job to its queue"
 
     def labels(self) -> dict[str, str]:
         """Return the label of the priority. The label of the queue follows when the Job is complete."""
@@ -113,10 +108,6 @@ class Kueue(Struct, frozen=True):
             metadata["labels"] = {LABEL_KUEUE_QUEUE: self.name}
         return {"metadata": metadata}
 
-    def is_started(self, job: Job) -> bool:
-        """Return whether the submission has given the complete Job to the queue."""
-        return job.is_given_to_queue
-
 
 def parse_topology(value: str) -> tuple[str, str] | None:
     """Return the mode and the node label of `required:LABEL` or `preferred:LABEL`; `None` for any other text."""
@@ -124,7 +115,7 @@ def parse_topology(value: str) -> tuple[str, str] | None:
     return (mode, label) if mode in {"required", "preferred"} and colon and label else None
 
 
-class QueueOfJobSet(Struct, frozen=True):
+class QueueOfJobSet(Queue, frozen=True):
     """A LocalQueue of Kueue that has the JobSet of the main Job.
 
     Attributes:
@@ -132,27 +123,18 @@ class QueueOfJobSet(Struct, frozen=True):
     """
 
     name: str
-    last_step_name: str = "start the main Job of the gang"
 
-    def labels(self) -> dict[str, str]:
-        """Return no labels."""
-        return {}
+    @property
+    def last_step_name(self) -> str:
+        return "start the main Job of the gang"
 
     def annotations(self) -> dict[str, str]:
         """Return the annotation that names the queue for whoever completes the gang."""
         return {ANNOTATION_QUEUE: self.name}
 
-    def pod_annotations(self) -> dict[str, str]:
-        """Return no annotations."""
-        return {}
-
     def start_patch(self, job: Job) -> dict[str, Any]:
         """Return the patch that says that the gang is complete. The main Job has no pods that could start."""
         return {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}, "spec": {"suspend": False}}
-
-    def is_started(self, job: Job) -> bool:
-        """Return whether the submission has completed the gang."""
-        return job.is_given_to_queue
 
 
 def requested_queue(name: str | None, priority: str | None = None, topology: str | None = None) -> Queue:

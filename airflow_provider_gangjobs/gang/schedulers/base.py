@@ -116,43 +116,67 @@ class Dialect(GangScheduler, Protocol):
         """Plural names of the resources that the cluster must serve in this version."""
 
 
-class SeparateScheduler(GangScheduler, Protocol):
-    """A gang scheduler that runs beside the default scheduler, and places the pods that name it."""
+class SeparateScheduler(Struct, frozen=True):
+    """A gang scheduler that runs beside the default scheduler, and places the pods that name it.
 
-    @property
-    def scheduler_names(self) -> Sequence[str]:
-        """Values of `schedulerName` that belong to the scheduler by default. The first one is set on pods that have
-        none."""
+    What a class does not define, its scheduler does not have: an API of its own, objects, and messages.
+    """
+
+    name: str
+    link_path: str
+    scheduler_names: tuple[str, ...]
+    """Values of `schedulerName` that belong to the scheduler by default. The first one is set on pods that have
+    none."""
+    link_keys: frozenset[str]
+    """Labels and annotations by which a user links the pods to a group. The provider then makes no group."""
+    objects: tuple[ApiKind, ...] = ()
+    watched_group: ApiKind | None = None
+    """The resource of the object that says why a gang waits; `None` if no object says this."""
 
     @property
     def api_group(self) -> str | None:
         """The API group whose versions discovery reads; `None` if the scheduler has no API of its own."""
+        return self.objects[0].group if self.objects else None
 
-    @property
-    def link_keys(self) -> Collection[str]:
-        """Labels and annotations by which a user links the pods to a group. The provider then makes no group."""
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        """Return a copy of the Job whose pods are linked to the group."""
+        raise NotImplementedError
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        """Return whether a stored Job has the link."""
+        raise NotImplementedError
+
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
+        """Return `None`: only the Workload API has Workloads."""
+        return None
+
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
+        """Render the PodGroup, owned by the Job; `None` if the scheduler has no such object."""
+        return None
 
     def guarantee(self, served: ServedGroup) -> Guarantee:
-        """Return whether a gang is placed as a whole in a cluster that serves these versions."""
-
-    @property
-    def watched_group(self) -> ApiKind | None:
-        """The resource of the object that says why a gang waits; `None` if no object says this."""
+        """Return whether a gang is placed as a whole in a cluster that serves these versions: if it serves the objects
+        that the provider makes."""
+        return guarantee_of_resource(self.objects[0], served) if self.objects else Guarantee(True)
 
     def explain_silence(self, group: PodGroupView | None) -> str:
         """Return what a gang waits for while its pods have no condition; empty if this is not known."""
+        return ""
 
     def names_cause(self, message: str) -> bool:
         """Return whether a message about one pod names the cause for which the gang waits.
 
         A scheduler that refuses a gang gives each pod a message. Most of these messages only refer to other pods.
         """
+        return True
 
     def says_refused(self, message: str) -> bool:
         """Return whether a message about one pod says that the scheduler could not place the gang, but not why."""
+        return False
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return why the group waits; empty if the object of the group does not say this."""
+        return ""
 
 
 def with_pod_metadata(

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.gang.schedulers.base import (
     ApiKind,
-    Guarantee,
     SchedulingGroup,
-    ServedGroup,
-    guarantee_of_resource,
+    SeparateScheduler,
     pod_group_object,
     pod_metadata,
     with_pod_metadata,
@@ -25,7 +21,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.kube.views import Object, PodGroupView
+    from airflow_provider_gangjobs.kube.views import Object
 
 POD_GROUPS: Final = ApiKind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
@@ -41,17 +37,15 @@ _GROUP_INCOMPLETE: Final = ("PodGroup not found", "cannot find enough sibling po
 """Messages of pods whose gang the plugin has not tried to place yet."""
 
 
-class Coscheduling(Struct, frozen=True):
+class Coscheduling(SeparateScheduler, frozen=True):
     """A scheduler with the plugin Coscheduling places the pods of a PodGroup."""
 
     name: str = "coscheduling"
     scheduler_names: tuple[str, ...] = ("scheduler-plugins-scheduler", "coscheduling")
     """The name in the Helm chart of scheduler-plugins, and the name of the plugin."""
-    api_group: str | None = POD_GROUPS.group
     link_path: str = f"spec.template.metadata.labels[{LABEL_GROUP}]"
     link_keys: frozenset[str] = frozenset({LABEL_GROUP})
     objects: tuple[ApiKind, ...] = (POD_GROUPS,)
-    watched_group: ApiKind | None = None
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods name the PodGroup."""
@@ -61,21 +55,9 @@ class Coscheduling(Struct, frozen=True):
         """Return whether the pods of a stored Job name the PodGroup."""
         return pod_metadata(job, "labels", LABEL_GROUP) == group.name
 
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Return `None`: coscheduling has no Workload."""
-        return None
-
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """Render the PodGroup. The plugin places the pods when `minMember` pods fit."""
         return pod_group_object(POD_GROUPS, group, job_uid, {"minMember": group.min_count})
-
-    def guarantee(self, served: ServedGroup) -> Guarantee:
-        """Return that gangs are placed as a whole if the cluster serves the PodGroups that the provider knows."""
-        return guarantee_of_resource(POD_GROUPS, served)
-
-    def explain_silence(self, group: PodGroupView | None) -> str:
-        """Return nothing: the plugin gives each pod that it has tried to place a condition."""
-        return ""
 
     def names_cause(self, message: str) -> bool:
         """Return whether the message names a cause, and not the failure of another pod."""
@@ -89,7 +71,3 @@ class Coscheduling(Struct, frozen=True):
         cause (`Unreserve` and `PostFilter` in pkg/coscheduling/coscheduling.go of scheduler-plugins 0.34).
         """
         return any(text in message for text in _GROUP_REFUSED)
-
-    def group_reason(self, group: PodGroupView) -> str:
-        """Return nothing: the PodGroup has no conditions."""
-        return ""

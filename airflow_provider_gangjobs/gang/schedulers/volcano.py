@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.gang.schedulers.base import (
     ApiKind,
-    Guarantee,
     SchedulingGroup,
-    ServedGroup,
-    guarantee_of_resource,
+    SeparateScheduler,
     pod_group_object,
     pod_metadata,
     with_pod_metadata,
@@ -39,12 +35,11 @@ NOT_PROCESSED: Final = "Volcano has not processed the PodGroup"
 _NO_CAUSE: Final = ("can possibly be assigned", "pod group is not ready")
 
 
-class Volcano(Struct, frozen=True):
+class Volcano(SeparateScheduler, frozen=True):
     """Volcano's scheduler places the pods of a PodGroup."""
 
     name: str = "volcano"
     scheduler_names: tuple[str, ...] = ("volcano",)
-    api_group: str | None = POD_GROUPS.group
     link_path: str = f"spec.template.metadata.annotations[{ANNOTATION_GROUP}]"
     link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
     objects: tuple[ApiKind, ...] = (POD_GROUPS,)
@@ -60,10 +55,6 @@ class Volcano(Struct, frozen=True):
         """Return whether the pods of a stored Job name the PodGroup."""
         return pod_metadata(job, "annotations", ANNOTATION_GROUP) == group.name
 
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Return `None`: Volcano has no Workload."""
-        return None
-
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """Render the PodGroup, in the queue that the pods name."""
         spec: Object = {
@@ -73,10 +64,6 @@ class Volcano(Struct, frozen=True):
         if group.priority_class:
             spec["priorityClassName"] = group.priority_class
         return pod_group_object(POD_GROUPS, group, job_uid, spec)
-
-    def guarantee(self, served: ServedGroup) -> Guarantee:
-        """Return that gangs are placed as a whole if the cluster serves the PodGroups that the provider knows."""
-        return guarantee_of_resource(POD_GROUPS, served)
 
     def explain_silence(self, group: PodGroupView | None) -> str:
         """Return that Volcano has not processed the PodGroup, which has no status then.
@@ -90,10 +77,6 @@ class Volcano(Struct, frozen=True):
     def names_cause(self, message: str) -> bool:
         """Return whether the message is about this pod, and not about the group."""
         return not any(text in message for text in _NO_CAUSE)
-
-    def says_refused(self, message: str) -> bool:
-        """Return false: Volcano says this in the PodGroup, see `group_reason`."""
-        return False
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return the message of the condition `Unschedulable`, which is True while the group waits."""

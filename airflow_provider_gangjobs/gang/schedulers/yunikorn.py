@@ -13,16 +13,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.gang.identity import digest_of
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.schedulers.base import (
     TEMPLATE_NAME,
-    ApiKind,
-    Guarantee,
     SchedulingGroup,
-    ServedGroup,
+    SeparateScheduler,
     pod_metadata,
     with_pod_metadata,
 )
@@ -44,19 +40,20 @@ _POD_FIELDS: Final = ("nodeSelector", "tolerations", "affinity", "topologySpread
 """Fields of the pods that decide about their nodes. The placeholders have the same fields."""
 
 
-class YuniKorn(Struct, frozen=True):
-    """YuniKorn places the pods of a task group."""
+class YuniKorn(SeparateScheduler, frozen=True):
+    """YuniKorn places the pods of a task group.
+
+    It has no object for a gang, and no message about a pod refers to other pods. Without YuniKorn, the pods wait and
+    none is placed. No request shows whether the cluster lets YuniKorn create its placeholder pods.
+    """
 
     nonce: str = ""
     """Random text of one submission. It tells the application of a new Job from that of an earlier Job with the same
     name and claim. The same text gives the same manifest."""
     name: str = "yunikorn"
     scheduler_names: tuple[str, ...] = ("yunikorn",)
-    api_group: str | None = None
     link_path: str = f"spec.template.metadata.annotations[{ANNOTATION_GROUP}]"
     link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
-    objects: tuple[ApiKind, ...] = ()
-    watched_group: ApiKind | None = None
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods are one application of YuniKorn with one task group."""
@@ -80,39 +77,12 @@ class YuniKorn(Struct, frozen=True):
             group.name
         )
 
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Return `None`: YuniKorn has no object for a gang."""
-        return None
-
-    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Return `None`: YuniKorn has no object for a gang."""
-        return None
-
-    def guarantee(self, served: ServedGroup) -> Guarantee:
-        """Return that gangs are placed as a whole. Without YuniKorn, the pods wait and none is placed.
-
-        No request shows whether the cluster lets YuniKorn create its placeholder pods.
-        """
-        return Guarantee(True)
-
     def explain_silence(self, group: PodGroupView | None) -> str:
         """Return where the cause is shown: not in the pods of the gang."""
         return (
             "Waits until YuniKorn has reserved a place for each pod; "
             "YuniKorn's placeholder pods in the namespace show the cause"
         )
-
-    def names_cause(self, message: str) -> bool:
-        """Return true: YuniKorn gives no pod of a gang a message that refers to other pods."""
-        return True
-
-    def says_refused(self, message: str) -> bool:
-        """Return false: YuniKorn gives no pod of a gang a message that refers to other pods."""
-        return False
-
-    def group_reason(self, group: PodGroupView) -> str:
-        """Return nothing: YuniKorn has no object for a gang."""
-        return ""
 
 
 def _application_id(job: Mapping[str, Any], group: SchedulingGroup, nonce: str) -> str:

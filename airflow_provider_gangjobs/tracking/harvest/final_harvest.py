@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
-from airflow_provider_gangjobs.tracking.watch.gang_observer import in_batches
+from airflow_provider_gangjobs.tracking.watch.gang_watch import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
-    from airflow_provider_gangjobs.tracking.watch.gang_observer import GangObserver, ObservedPods
+    from airflow_provider_gangjobs.tracking.watch.gang_watch import GangObserver, ObservedPods
 
 
 class HarvestTask:
@@ -291,7 +291,6 @@ class FinalHarvest:
         )
 
     async def _held_of(self, pods: list[PodView]) -> list[PodView]:
-        """Return the pods of the gang that are still held."""
         holds, held = self.harvest.harvester.holds, []
         async for batch in in_batches(pods, self.limits.batch_pods):
             held += [pod for pod in batch if holds(pod) and is_of(self.ref, pod)]

@@ -502,7 +502,6 @@ class Harvester:
 
 
 async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Wait for an event, but not longer than this."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -24,8 +24,13 @@ from airflow_provider_gangjobs.cluster.http.request import LogQuery
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.kube.text import keep_end, pluralize
-from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, select_outcomes, without_pod
-from airflow_provider_gangjobs.tracking.logs.sources import select_sources
+from airflow_provider_gangjobs.tracking.logs.last_lines import (
+    POD_GONE,
+    explain_problem,
+    select_outcomes,
+    select_sources,
+    without_pod,
+)
 from airflow_provider_gangjobs.tracking.logs.whole_logs import (
     LOG_SHORTENED,
     LineWriter,
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.spec import LogOptions
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+    from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
 
 END_BYTES_MAX: Final = 4 * 2**20
@@ -281,7 +286,6 @@ class LogCopier:
         return CopiedLog(source, log.lines, log.bytes, last, problem), log.written_bytes
 
     async def _read_last_lines(self, source: LogSource) -> str:
-        """Return the last lines of a log whose end was streamed."""
         try:
             tail = await self._client.log_tail(
                 source.pod, source.namespace, container=source.container, tail_lines=LAST_PARTS, bytes_max=LAST_BYTES

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.request import LogQuery
 from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, without_pod
-from airflow_provider_gangjobs.tracking.logs.sources import sources_of
+from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, sources_of, without_pod
 from airflow_provider_gangjobs.tracking.logs.whole_logs import (
     LOG_SHORTENED,
     LogShortened,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+    from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
 IN_FLIGHT_MAX: Final = 4
 WRITE_BYTES: Final = 2**20

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+    from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
 
 HELD_PARTS: Final = 64

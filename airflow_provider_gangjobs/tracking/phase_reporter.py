@@ -1,0 +1,120 @@
+"""Phase reporter: one line in the task's log for each change of state.
+
+No line is reported for an observation that changes nothing, or for a state that lasts only a moment. A gang may wait
+for days for reasons that alternate, so a reason that was reported before, or that replaces another one with the same
+cause, waits until the last line is a minute old. Then the present reason is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.waiting import Wait
+
+
+SHORT_WAIT_S: Final = 3.0
+"""Times of the API server have whole seconds, so a wait of three seconds by these times lasted two seconds or more."""
+_USUALLY_SHORT: Final = frozenset(
+    {
+        WaitCause.CONTROLLER,
+        WaitCause.SUBMISSION,
+        WaitCause.WORKLOAD_MISSING,
+        WaitCause.PODS_MISSING,
+        WaitCause.GATED,
+        WaitCause.SCHEDULER,
+        WaitCause.SIDECAR,
+    }
+)
+"""Every gang waits for these, usually for less than a second."""
+REASON_EVERY_S: Final = 60.0
+"""The time between two lines about reasons that alternate."""
+NUMBERS_EVERY_S: Final = 900.0
+"""The time between two lines about the same reason with other numbers, such as the CPUs that are missing. A thousand
+gangs that wait write at most one such line a second."""
+_NUMBER: Final = re.compile(r"\d+")
+
+
+class PhaseReporter:
+    """Reports each phase, each cause of waiting within a phase, and then the present reason at intervals.
+
+    A gang in a queue is reported again when its position becomes known, and when the position passes a power of two.
+    """
+
+    def __init__(self, report: Callable[[Observation], None]) -> None:
+        self._callback = report
+        self._phase: Phase | None = None
+        self._reported: set[tuple[WaitCause, bool | str]] = set()
+        self._last: tuple[WaitCause, str] | None = None
+        self._last_at: datetime | None = None
+        self.last_alive = Phase.SUBMITTED
+        """The last phase before the gang ended."""
+
+    def report(self, observation: Observation, now: datetime, *, has_events: bool = False) -> float | None:
+        """Report an observation unless it was reported before.
+
+        :param has_events: The observation includes events that say why the gang waits, or a decision of its queue, so
+        the same cause has a better explanation.
+        :return: Seconds after which the present reason must be reported; `None` if nothing is held back.
+        """
+        if observation.verdict is None and observation.phase not in FINAL_PHASES:
+            self.last_alive = observation.phase
+        delay_s = _delay_s(observation, now)
+        if delay_s is not None:
+            return delay_s
+        if observation.phase is not self._phase:
+            self._phase = observation.phase
+            self._reported.clear()
+            self._last = None
+        keys = _keys(observation.wait, has_events=has_events)
+        if (observation.wait.cause, observation.wait.reason) == self._last:
+            self._reported.add(_explanation(observation.wait, has_events=has_events))
+        if keys <= self._reported:
+            held_back_s = self._held_back_s(observation.wait, now)
+            if held_back_s is None or held_back_s > 0:
+                return held_back_s
+        self._reported |= keys
+        self._last, self._last_at = (observation.wait.cause, observation.wait.reason), now
+        self._callback(observation)
+        return None
+
+    def _held_back_s(self, wait: Wait, now: datetime) -> float | None:
+        """Return how long another reason than the last one must wait; `None` if the last line has the reason."""
+        assert self._last is not None, "the phase was reported"
+        assert self._last_at is not None, "the phase was reported"
+        if (wait.cause, wait.reason) == self._last:
+            return None
+        cause, reason = self._last
+        is_same = wait.cause is cause and _NUMBER.sub("", wait.reason) == _NUMBER.sub("", reason)
+        age_s = (now - self._last_at).total_seconds()
+        return max((NUMBERS_EVERY_S if is_same else REASON_EVERY_S) - age_s, 0.0)
+
+
+def _keys(wait: Wait, *, has_events: bool) -> set[tuple[WaitCause, bool | str]]:
+    """Return what is reported at once when a phase has it for the first time."""
+    keys = {_explanation(wait, has_events=has_events)}
+    if wait.queue_position is not None:
+        keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
+    return keys
+
+
+def _explanation(wait: Wait, *, has_events: bool) -> tuple[WaitCause, bool | str]:
+    return wait.cause, NO_CAUSE_NAMED if wait.names_no_cause else has_events
+
+
+def _delay_s(observation: Observation, now: datetime) -> float | None:
+    wait = observation.wait
+    is_usually_short = wait.cause in _USUALLY_SHORT or wait.names_no_cause
+    since = wait.since or observation.since
+    if not is_usually_short or since is None:
+        return None
+    age_s = (now - since).total_seconds()
+    return SHORT_WAIT_S - age_s if age_s < SHORT_WAIT_S else None
