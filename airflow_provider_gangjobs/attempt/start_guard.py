@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from airflow.sdk.types import Logger
-
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.service import GangService
 
@@ -83,9 +81,7 @@ class StartGuard:
             raise UnconfirmedTry(has_ended=runs is False)
         self._confirmed = now
 
-    def submit(
-        self, gangs: TaskGangs, submit: Callable[[GangService], Awaitable[T]], *, delete: bool, log: Logger
-    ) -> T:
+    def submit(self, gangs: TaskGangs, submit: Callable[[GangService], Awaitable[T]], *, delete: bool) -> T:
         """Return what `submit` returns. A gang starts only if the try runs.
 
         :param submit: Submits the gang, and calls `confirm` directly before each write that starts the gang.
@@ -105,7 +101,7 @@ class StartGuard:
             except UnconfirmedTry as unconfirmed:
                 if unconfirmed.has_ended:
                     raise
-                log.warning("%s. The gang has started", UNKNOWN)
+                gangs.log.warning("%s. The gang has started", UNKNOWN)
             return submitted
 
         try:

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.ending.end import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
-    from airflow_provider_gangjobs.gang.identity import TaskKey
 
 __all__ = ["WORKER_WAIT_S", "deadline_error", "ref_of"]
 
@@ -72,8 +72,9 @@ CANCEL_TIMEOUT_S: Final = 0.5
 class TaskGangs:
     """The gangs of one try of one task, and the cluster that they are in."""
 
-    hook: GangJobHook
     config: ClusterConfig = field(repr=False)
+    must_exist: bool
+    """Whether Airflow has the connection, so that the trigger must find it, too."""
     key: TaskKey
     claim: str
     namespace: str | None
@@ -96,21 +97,23 @@ class TaskGangs:
     _session: GangSession | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def of(
-        cls,
-        conn_id: str,
-        key: TaskKey,
-        *,
-        claim: str,
-        max_tries: int,
-        namespace: str | None,
-        log: Logger,
-        retry_for_s: float = 0.0,
-    ) -> TaskGangs:
-        """Read the connection now, so that no later step has to. Retries for `retry_for_s` seconds."""
+    def of(cls, conn_id: str, ti: Any, namespace: str | None, log: Logger, *, retry_for_s: float = 0.0) -> TaskGangs:
+        """Read the connection now, so that no later step has to. Retries for `retry_for_s` seconds.
+
+        :param ti: The task instance of the context.
+        """
         hook = GangJobHook(conn_id)
         config = hook.config(retry_for_s=retry_for_s)
-        return cls(hook=hook, config=config, key=key, claim=claim, namespace=namespace, max_tries=max_tries, log=log)
+        map_index = -1 if ti.map_index is None else ti.map_index
+        return cls(
+            config=config,
+            must_exist=bool(hook.exists),
+            key=TaskKey(ti.dag_id, ti.run_id, ti.task_id, map_index, installation_id()),
+            claim=str(ti.id),
+            namespace=namespace,
+            max_tries=ti.max_tries,
+            log=log,
+        )
 
     @contextmanager
     def session(self) -> Iterator[None]:

@@ -1,8 +1,4 @@
-"""The arguments of the trigger that waits for the gang of a task, from the parameters of the task.
-
-Parsing a DAG file imports this module, so the module imports the triggers only when a function is called.
-
-Arguments of the triggers: the ids of the gang, its timeouts, and what the operator has counted.
+"""The arguments of the trigger that waits for the gang of a task: ids, timeouts, and what the operator has counted.
 
 Airflow stores the arguments of a deferral as plain JSON in its database, so no secret may be among them. The trigger
 reads credentials from the connection, and everything else about the gang from the cluster.
@@ -11,12 +7,12 @@ reads credentials from the connection, and everything else about the gang from t
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict as struct_fields
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.spec import Logs, OnKill, WaitUntil, streamed_ranks
+from airflow_provider_gangjobs.gang.spec import Logs, OnKill, streamed_ranks
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 
 if TYPE_CHECKING:
@@ -24,8 +20,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-    from airflow_provider_gangjobs.parameters.task_parameters import GangTaskParameters
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
+
+EXECUTION_TIMEOUT: Final = "Deadline.execution"
+"""Reason of the event after the `execution_timeout` of the task has passed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class TriggerArgs:
         number back to the operator, even if the Job is gone.
     :param tracking_errors: How many deferrals in a row before this one ended because the trigger could not follow the
         gang. The trigger waits before it follows the gang again; see
-        `gang_job_wait.pause_after_errors_s`.
+        `triggerer.gang_wait.pause_after_errors_s`.
     :param installation: Id of the Airflow installation. The triggerer sweeps the gangs of this installation in the
         namespace. Empty if the installation has no id.
     :param outlives_task: Whether the gang runs on after its task has succeeded.
@@ -119,25 +117,19 @@ class TriggerArgs:
 _NO_DEFAULT = object()
 
 
-def args_of_submission(task: GangTaskParameters, gangs: TaskGangs, submission: Submission) -> TriggerArgs:
-    """Return the arguments of the trigger that waits for a gang that was submitted or adopted."""
-    return trigger_args(task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions)
-
-
 def trigger_args(
-    task: GangTaskParameters, gangs: TaskGangs, ref: GangRef, *, attempt: int | None = None, disruptions: int = 0
+    task: TaskParameters, gangs: TaskGangs, ref: GangRef, *, attempt: int | None = None, disruptions: int = 0
 ) -> TriggerArgs:
     """Return the arguments of the trigger that waits for a gang. They contain no deadline of the try.
 
     :param attempt: The number of the attempt. The event reports it if the Job cannot be read.
     :param disruptions: How many attempts in a row were lost to disruptions before this one.
     """
-
-    wants_logs = task.logs is not Logs.NONE and task.wait_until is WaitUntil.ENDED
+    wants_logs = task.logs is not Logs.NONE and task.ends_with_gang
     ranks = streamed_ranks(task.stream_logs) if wants_logs else ()
     return TriggerArgs(
         kubernetes_conn_id=task.kubernetes_conn_id,
-        must_exist=bool(gangs.hook.exists),
+        must_exist=gangs.must_exist,
         **struct_fields(ref),
         attempt=attempt,
         disruptions=disruptions,
@@ -147,7 +139,7 @@ def trigger_args(
         run_timeout_s=task.run_timeout_s,
         delete_on_kill=task.kill_policy is OnKill.DELETE,
         installation=gangs.key.installation,
-        outlives_task=task.wait_until is not WaitUntil.ENDED,
+        outlives_task=not task.ends_with_gang,
         stream_ranks=list(ranks) or (),
         stream_bytes_max=task.log_limit // 2 // len(ranks) if ranks else 0,
         kept_logs=task.logs.value if wants_logs else Logs.NONE.value,

@@ -70,9 +70,8 @@ class ProcessOperator(GangJobOperator):
     def _open_gangs(self, context: Any, **options: Any) -> TaskGangs:
         found = super()._open_gangs(context, **options)
         known = {one.name: getattr(found, one.name) for one in fields(TaskGangs) if one.init}
-        self._gangs = _ProcessGangs(**known, process=self.process)
         self.report_key(found.key)
-        return self._gangs
+        return _ProcessGangs(**known, process=self.process)
 
 
 class ProcessHook(GangJobHook):
