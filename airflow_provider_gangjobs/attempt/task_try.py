@@ -32,12 +32,12 @@ from airflow_provider_gangjobs.attempt.deferral import (
     worker_wait_limit_s,
 )
 from airflow_provider_gangjobs.attempt.messages import submission_messages
-from airflow_provider_gangjobs.attempt.storage import TaskStorages
 from airflow_provider_gangjobs.attempt.trigger_args import EXECUTION_TIMEOUT, trigger_args
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Results, WaitUntil
-from airflow_provider_gangjobs.parameters.callbacks import require_importable
+from airflow_provider_gangjobs.parameters.checks import require_importable
+from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

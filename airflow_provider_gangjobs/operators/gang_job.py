@@ -29,9 +29,9 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
 )
-from airflow_provider_gangjobs.parameters import callbacks as callback_paths
 from airflow_provider_gangjobs.parameters import checks, shorthands
-from airflow_provider_gangjobs.parameters.checks import renamed_parameters, to_url
+from airflow_provider_gangjobs.parameters.checks import callback_paths, renamed_parameters
+from airflow_provider_gangjobs.parameters.storage import to_url
 from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters, require_valid
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.attempt.task_try import TaskTry
     from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
-    from airflow_provider_gangjobs.parameters.callbacks import GangJobCallback
+    from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
 RESUMED_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
@@ -304,7 +304,7 @@ class GangJobOperator(GangParameters):
         self.assemble_timeout_s = checks.to_seconds(assemble_timeout)
         self.run_timeout_s = checks.to_seconds(run_timeout)
         self.max_disruptions = max_disruptions
-        self.callbacks = callback_paths.to_paths(callbacks)
+        self.callbacks = callback_paths(callbacks)
         self.launch = launch
         self.ssh_secret = ssh_secret
         self.slots_per_worker = slots_per_worker

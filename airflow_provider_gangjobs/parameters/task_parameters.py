@@ -27,10 +27,8 @@ from airflow_provider_gangjobs.gang.spec import (
     WaitUntil,
     log_problems,
 )
-from airflow_provider_gangjobs.parameters import callbacks as callback_paths
 from airflow_provider_gangjobs.parameters import checks, shorthands
-from airflow_provider_gangjobs.parameters.checks import storage_problems
-from airflow_provider_gangjobs.parameters.mpi import mpi_problems
+from airflow_provider_gangjobs.parameters.storage import storage_problems, with_result_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -183,11 +181,7 @@ class GangParameters(ShortErrors):
         :param result_folder: The URL of the folder into which the ranks write large results.
         """
         spec = checks.build_spec(self._spec_parameters(), self._read)
-        if result_folder is None:
-            return spec
-        from airflow_provider_gangjobs.parameters.result_storage import with_result_storage
-
-        return with_result_storage(spec, result_folder)
+        return spec if result_folder is None else with_result_storage(spec, result_folder)
 
     def _spec_parameters(self) -> dict[str, Any]:
         _require(shorthands.template_problems(self.pod_template_file, self.manifest))
@@ -292,8 +286,8 @@ def require_valid(
                 max_disruptions=task.max_disruptions,
             ),
             *shorthands.choice_problems(task.launch, task.skip_on_exit_codes),
-            *mpi_problems(task.launch, task.ssh_secret, task.slots_per_worker),
-            *callback_paths.path_problems(task.callbacks),
+            *shorthands.mpi_problems(task.launch, task.ssh_secret, task.slots_per_worker),
+            *checks.callback_problems(task.callbacks),
             *shorthands.result_problems(task.results_limit),
             *storage_problems("result_storage", task.result_storage),
             *storage_problems("log_storage", task.log_storage),

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.parameters.checks import task_folder
+from airflow_provider_gangjobs.parameters.storage import task_folder
 
 POD = """
 apiVersion: v1

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.airflow_api.masking import mask
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.parameters.callbacks import load_callback
+from airflow_provider_gangjobs.parameters.checks import load_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
