@@ -18,7 +18,6 @@ from typing import Final
 
 import airflow_provider_gangjobs.airflow_api.configuration
 import airflow_provider_gangjobs.attempt.completion
-import airflow_provider_gangjobs.attempt.start_guard
 import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.attempt.task_try
 import airflow_provider_gangjobs.cluster.discovery

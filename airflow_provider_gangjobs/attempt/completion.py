@@ -18,8 +18,8 @@ from msgspec.structs import asdict
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
 from airflow_provider_gangjobs.airflow_api.masking import mask
 from airflow_provider_gangjobs.airflow_api.task_state import is_success, read_state
+from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.errors import error_from_event
-from airflow_provider_gangjobs.attempt.trigger_args import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import (
     GangFailed,

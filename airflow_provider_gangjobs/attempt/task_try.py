@@ -24,15 +24,16 @@ from airflow_provider_gangjobs.airflow_api.error_log import skip_retries_of_perm
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout
 from airflow_provider_gangjobs.attempt import task_gangs
 from airflow_provider_gangjobs.attempt.deferral import (
+    EXECUTION_TIMEOUT,
     RecoveryAction,
     execution_timeout_error,
     has_retries_left,
     recovery_action,
+    trigger_args,
     with_deadline,
     worker_wait_limit_s,
 )
 from airflow_provider_gangjobs.attempt.messages import submission_messages
-from airflow_provider_gangjobs.attempt.trigger_args import EXECUTION_TIMEOUT, trigger_args
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Results, WaitUntil
@@ -46,9 +47,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.completion import Completion
-    from airflow_provider_gangjobs.attempt.start_guard import StartGuard
-    from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
     from airflow_provider_gangjobs.ending.end import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent

@@ -5,9 +5,10 @@ The import of this module loads no client library. The first call loads it.
 
 from __future__ import annotations
 
+import inspect
 from contextlib import asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow.sdk import BaseHook
 
@@ -31,28 +32,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-ONLY_BY_CALL: Final = frozenset(
-    {
-        "collect_outcomes",
-        "copy_logs",
-        "deliver",
-        "discard",
-        "end_live_gangs",
-        "find_gangs",
-        "is_live",
-        "kill",
-        "list_gangs",
-        "mark_delivered",
-        "release_pods",
-        "snapshot",
-        "store_logs",
-        "submit_after",
-        "submit_next_attempt",
-        "version",
-    }
-)
-"""Coroutines of the service that were methods of the hook in earlier releases."""
 
 
 def blocking(
@@ -93,8 +72,8 @@ class GangJobHook(BaseHook):
     if not TYPE_CHECKING:  # mypy reports each wrong name itself
 
         def __getattr__(self, name: str) -> Any:
-            """Raise an error that says how to call what is no method of the hook any more."""
-            if name in ONLY_BY_CALL:
+            """Raise an error that says how to call what only the service has, as the hook did in earlier releases."""
+            if inspect.iscoroutinefunction(getattr(GangService, name, None)):
                 raise AttributeError(f"Use hook.call(lambda service: service.{name}(...)) in place of hook.{name}(...)")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context, ObjectStoragePath
 
-    from airflow_provider_gangjobs.attempt.start_guard import StartGuard
-    from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
     from airflow_provider_gangjobs.attempt.task_try import TaskTry
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
     from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
 RESUMED_READS_CONNECTION_FOR_S: Final = 60.0
@@ -461,7 +460,7 @@ class GangJobOperator(GangParameters):
         return TaskGangs.of(self.kubernetes_conn_id, context["ti"], namespace, self.log, retry_for_s=retry_for_s)
 
     def _new_start_guard(self, ti: Any) -> StartGuard:
-        from airflow_provider_gangjobs.attempt.start_guard import StartGuard
+        from airflow_provider_gangjobs.attempt.task_gangs import StartGuard
 
         # The submission runs on an event loop, which must stay open to a kill while Airflow is asked.
         return StartGuard(partial(asyncio.to_thread, is_running_try, ti, self.log), started=ti.start_date)

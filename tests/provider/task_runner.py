@@ -16,7 +16,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
-from airflow_provider_gangjobs.attempt.start_guard import StartGuard
+from airflow_provider_gangjobs.attempt.task_gangs import StartGuard
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.start_guard import CONFIRMED_FOR_S, StartGuard
+from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 
 if TYPE_CHECKING:
