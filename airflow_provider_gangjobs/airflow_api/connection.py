@@ -1,4 +1,7 @@
-"""The `kubernetes` connection. The worker and the triggerer read the connection by the same rules.
+"""The `kubernetes` connection: which cluster, and which credentials.
+
+The worker and the triggerer read the connection by the same rules. Credentials go into the client only: no log, error,
+trigger argument, or event has them.
 
 The default connection may be missing. Then the provider uses the kubeconfig of the environment or the service account
 of the pod, as the cncf.kubernetes provider does. If any other connection is missing, the read fails.
@@ -7,14 +10,93 @@ of the pod, as the cncf.kubernetes provider does. If any other connection is mis
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NamedTuple
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk import BaseHook, Connection
 from asgiref.sync import sync_to_async
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+
 DEFAULT_CONN_ID: Final = "kubernetes_default"
+
+READ_PAUSE_BASE_S: Final = 1.0
+READ_PAUSE_CAP_S: Final = 30.0
+"""The longest pause between two reads of a connection."""
+
+
+class ClusterConnection:
+    """Reads a connection, and retries. Airflow reports a connection as missing also if it could not be read.
+
+    :param must_exist: Fail if the connection is missing, also if it is the default connection.
+    """
+
+    def __init__(self, conn_id: str, log: Logger, *, must_exist: bool = False) -> None:
+        self._conn_id = conn_id
+        self._log = log
+        self._must_exist = must_exist
+        self.exists: bool | None = None
+        """Whether Airflow had the connection when it was last read. None before the first read."""
+
+    def read(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
+        """Read the connection. Returns the cluster and the credentials.
+
+        :param retry_for_s: How many seconds to retry if the connection cannot be read or used. Airflow reports a
+            connection as missing also if a secrets backend could not be reached.
+
+        Raises:
+            AirflowNotFoundException: the connection is missing.
+            InvalidConnection: its extras contradict each other.
+        """
+        pauses = _pauses(retry_for_s)
+        while True:
+            try:
+                return self._config(read_extras(self._conn_id))
+            except Exception as error:
+                time.sleep(self._pause_s(pauses, error))
+
+    async def aread(self, *, retry_for_s: float = 0.0, max_age_s: float = 0.0) -> ClusterConfig:
+        """Read the connection as `read` does, on an event loop.
+
+        :param max_age_s: Accept a read of this event loop that began at most so many seconds ago.
+        """
+        from airflow_provider_gangjobs.cluster.loop_local import loop_local
+
+        pauses = _pauses(retry_for_s)
+        while True:
+            try:
+                return self._config(await loop_local(SharedReads).read(self._conn_id, max_age_s=max_age_s))
+            except Exception as error:
+                await asyncio.sleep(self._pause_s(pauses, error))
+
+    def _pause_s(self, pauses: Iterator[float], error: Exception) -> float:
+        """Return the next pause in seconds, or raise the error if no pause is left."""
+        pause_s = next(pauses, None)
+        if pause_s is None:
+            raise error
+        # The text of the error is not logged: the error of a secrets backend may contain a credential.
+        self._log.warning(
+            "Connection %r could not be read (%s); trying again in %.0f s",
+            self._conn_id,
+            type(error).__name__,
+            pause_s,
+        )
+        return pause_s
+
+    def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
+        from airflow_provider_gangjobs.cluster.config import ClusterConfig
+
+        self.exists = extras is not None
+        if self._must_exist and extras is None:
+            raise AirflowNotFoundException(f"Connection {self._conn_id!r} was there before, and cannot be read")
+        return ClusterConfig.from_extras(self._conn_id, extras or {})
 
 
 def read_extras(conn_id: str) -> dict[str, Any] | None:
@@ -92,3 +174,13 @@ async def aread_extras(conn_id: str) -> dict[str, Any] | None:
             return extras
     # Not `asyncio.to_thread`: concurrent blocking lookups crash the triggerer (airflow#66412). This uses one thread.
     return await sync_to_async(read_extras)(conn_id)
+
+
+def _pauses(for_s: float) -> Iterator[float]:
+    """Return the pauses between reads of the connection. Together they last at most `for_s` seconds."""
+    from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+
+    backoff = Backoff(Clock(), base_s=READ_PAUSE_BASE_S, cap_s=READ_PAUSE_CAP_S)
+    while (pause_s := backoff.next()) <= for_s:
+        for_s -= pause_s
+        yield pause_s

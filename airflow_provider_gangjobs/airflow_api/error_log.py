@@ -1,4 +1,6 @@
-"""How the log of a task shows an error that its user can act on: the message alone, as the last line.
+"""What Airflow makes of an error: whether it retries the task, and how the log of the task shows the error.
+
+The log shows an error that its user can act on by the message alone, as the last line.
 
 Airflow's task runner logs the exception of a task with all frames of Airflow and of this provider, and the message
 above or below them. The frames help nobody to mend a DAG or a cluster. The exception itself keeps its frames and its
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -18,7 +21,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailExceptio
 from airflow_provider_gangjobs.exceptions import GangJobError
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Iterator, MutableMapping
 
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
@@ -91,4 +94,26 @@ def _is_raised_here(error: BaseException) -> bool:
     return frame is not None and str(frame.tb_frame.f_globals.get("__name__")).startswith(f"{_PACKAGE}.")
 
 
-__all__ = ["ShortErrors", "is_for_users", "leave_out_frames", "log_errors_without_frames", "log_failure"]
+@contextmanager
+def skip_retries_of_permanent_errors() -> Iterator[None]:
+    """Replace an error that a try with the same parameters would meet again by one after which Airflow does not retry.
+
+    Raises:
+        AirflowFailException: the block raised a `GangJobError` that is not retryable.
+    """
+    try:
+        yield
+    except GangJobError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(str(error)) from error
+
+
+__all__ = [
+    "ShortErrors",
+    "is_for_users",
+    "leave_out_frames",
+    "log_errors_without_frames",
+    "log_failure",
+    "skip_retries_of_permanent_errors",
+]

@@ -3,23 +3,31 @@
 The order makes it safe for the worker to die at any point: until Airflow has noted the success of the task, the next
 try can find a gang that succeeded. A fault before that fails the try, and never runs the gang again.
 
-Reads the results of gangs that somebody else has submitted. Nothing in the cluster is changed, except that outcomes
-which are not recorded yet are recorded.
+A task whose gang runs on (`wait_until`) gives up its claim instead. The Job says from its creation that the gang
+outlives its task, so from the moment at which Airflow has stored the success, nothing ends the gang on its behalf.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
 from airflow_provider_gangjobs.airflow_api.masking import mask
 from airflow_provider_gangjobs.airflow_api.task_state import is_success, read_state
+from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.errors import error_from_event
-from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
+from airflow_provider_gangjobs.exceptions import (
+    GangFailed,
+    GangJobError,
+    LedgerUnavailable,
+    OutcomesMissing,
+    ResultTooLarge,
+)
 from airflow_provider_gangjobs.exceptions.gang_end import GangEndError
 from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
@@ -29,21 +37,19 @@ from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, R
 from airflow_provider_gangjobs.kube.text import keep_end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.spec import LogOptions
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
-
-__all__ = ["read_results"]
-
 
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000
@@ -216,12 +222,8 @@ class Completion:
 
         :param ti: The task instance of the context.
         """
-        state = read_state(ti, ti.get_task_states, self.log)
-        if is_success(state):
+        if _is_accepted(ti, self.event.ref, self.log):
             self.deliver()
-        else:
-            message = "Gang %s is kept for the next try, because the state of the task at Airflow's API server is %s"
-            self.log.warning(message, self.event.ref, state)
 
     def deliver(self) -> None:
         """Mark the gang as delivered and clean up, if this try still holds the claim.
@@ -264,6 +266,72 @@ class Completion:
             self.gangs.call(action)
         except (ClusterError, GangJobError) as error:
             self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
+
+
+class HandOver:
+    """Gives up the claim of a gang, once Airflow has stored the success of its task."""
+
+    def __init__(self, gangs: TaskGangs, ref: GangRef, log: Logger) -> None:
+        self.gangs = gangs
+        self.ref = ref
+        self.log = log
+
+    def deliver_accepted(self, ti: Any) -> None:
+        """Give up the claim if Airflow's API server has stored the success of the task. A fault is logged.
+
+        :param ti: The task instance of the context.
+        """
+        if not _is_accepted(ti, self.ref, self.log):
+            return
+        ref, claim = self.ref, self.gangs.claim
+        try:
+            handed_over = self.gangs.call(lambda service: service.hand_over(ref, claim))
+        except (ClusterError, GangJobError) as error:
+            self.log.warning("The claim of gang %s could not be given up: %s", ref, error)
+            return
+        self.log.info("Gang %s %s", ref, "runs on after its task" if handed_over else "is gone, or has another owner")
+
+
+def is_handed_over(event: GangEvent) -> bool:
+    """Return whether the gang has reached the state at which its task ends with success, and runs on."""
+    return event.status in (Status.RUNNING, Status.SUCCEEDED)
+
+
+def _is_accepted(ti: Any, ref: GangRef, log: Logger) -> bool:
+    """Return whether Airflow's API server has stored the success of the task. If not, the log says so."""
+    state = read_state(ti, ti.get_task_states, log)
+    if not is_success(state):
+        message = "Gang %s is kept for the next try, because the state of the task at Airflow's API server is %s"
+        log.warning(message, ref, state)
+    return is_success(state)
+
+
+@contextmanager
+def skip_on_exit_codes(codes: Collection[int], outcomes: Iterable[Outcome]) -> Iterator[None]:
+    """Replace the error of a failed gang by a skip, if all ranks that failed have one of these exit codes.
+
+    :param codes: The exit codes. Empty if no exit code skips the task.
+    :param outcomes: The recorded outcomes of the gang.
+
+    Raises:
+        AirflowSkipException: the block raised `GangFailed`, and the exit codes permit to skip the task.
+    """
+    try:
+        yield
+    except GangFailed as error:
+        if codes and fails_only_with(codes, outcomes):
+            raise AirflowSkipException(f"The task is skipped, because of skip_on_exit_code: {error.what}") from error
+        raise
+
+
+def fails_only_with(codes: Collection[int], outcomes: Iterable[Outcome]) -> bool:
+    """Return whether ranks failed, and all of them with one of these exit codes. Pure.
+
+    Ranks that were stopped because another rank had failed do not count. A rank that was lost, preempted or evicted,
+    or whose end is unknown, did not say that there is nothing to do.
+    """
+    ends = [outcome for outcome in outcomes if outcome.outcome not in (OutcomeKind.SUCCEEDED, OutcomeKind.DELETED)]
+    return bool(ends) and all(end.outcome is OutcomeKind.FAILED and end.exit_code in codes for end in ends)
 
 
 def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesMissing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIMEOUT
+from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.exceptions import (
     AppFailed,
     DeadlineExceeded,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,7 +18,7 @@ from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import FILES_PATH
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
@@ -27,10 +28,12 @@ from airflow_provider_gangjobs.parameters.python_function import extract_source,
 from airflow_provider_gangjobs.parameters.python_runner import Gang
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
 
-    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.attempt.task_try import TaskTry
 
 RESERVED_FILES: Final = (
     python_runner.RUNNER_FILE,
@@ -97,22 +100,24 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         """False, because the rank awaits a coroutine function, not the worker."""
         return False
 
-    def execute(self, context: Context) -> Any:
-        """Add the variables of the context that the function has as parameters, and submit the gang."""
-        self._add_context_arguments(context)
-        return super().execute(context)
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Continue after the trigger. The arguments are completed again, as a disrupted gang is submitted again."""
-        self._add_context_arguments(context)
-        return super().execute_complete(context, event)
-
-    def _add_context_arguments(self, context: Context) -> None:
+    @contextmanager
+    def _opened_try(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskTry]:
+        """Open the try with the variables of the context that the function has as parameters."""
         added = python_function.from_context(self.python_callable, [*self.op_args], self.op_kwargs, context)
         self.op_kwargs = {**self.op_kwargs, **added}
+        with super()._opened_try(context, retry_for_s=retry_for_s) as this_try:
+            try:
+                yield this_try
+            except AppFailed as error:
+                if error.reason not in COMMAND_ERRORS or self.command is None:
+                    raise
+                words = " ".join(self.command[:-1])
+                advice = f"{words!r} runs the function: give the image's own Python with python=, or another image."
+                raise replace(error, message=f"{error.message} {advice}") from error
 
-    def _spec(self) -> GangSpec:
-        spec = super()._spec()
+    def gang_spec(self, result_folder: str | None = None) -> GangSpec:
+        """Return the spec that the rendered parameters describe, with the function and its arguments."""
+        spec = super().gang_spec(result_folder)
         function_files = self._function_files()
         _check_arguments_size(spec.files, function_files)
         return replace_struct(spec, files={**spec.files, **function_files})
@@ -129,18 +134,6 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
             ),
             python_runner.TASK_FILE: json.dumps({"file": source.file, "line": source.line, "results": self.results}),
         }
-
-    def _complete(self, context: Context, event: GangEvent) -> Any:
-        from airflow_provider_gangjobs.exceptions import AppFailed
-
-        try:
-            return super()._complete(context, event)
-        except AppFailed as error:
-            if error.reason not in COMMAND_ERRORS or self.command is None:
-                raise
-            words = " ".join(self.command[:-1])
-            advice = f"{words!r} runs the function: give the image's own Python with python=, or another image."
-            raise replace(error, message=f"{error.message} {advice}") from error
 
 
 class GangJobTask(_TaskDecorator):  # type: ignore[type-arg]

@@ -1,38 +1,26 @@
 """GangJobHook: gangs for any Python task, through Airflow's `kubernetes` connection.
 
-The import of this module loads no client library. The first call loads it. Credentials go from the connection into the
-client only: no log, error, trigger argument, or event has them.
-
-Times of the public API: pendulum `DateTime`s in UTC, as everywhere in Airflow.
-
-Inside the provider, times are `datetime`s with a time zone, because msgspec decodes them at no cost. They are converted
-where they leave the provider.
+The import of this module loads no client library. The first call loads it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import inspect
-import time
-from collections.abc import Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-import msgspec
 from airflow.sdk import BaseHook
 
-from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID, SharedReads, read_extras
-from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID, ClusterConnection
+from airflow_provider_gangjobs.airflow_api.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.exceptions.deprecation import with_new_names
 from airflow_provider_gangjobs.service import GangService, follow
 from airflow_provider_gangjobs.service.session import GangSession
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from kubernetes.client import ApiClient, BatchV1Api, CoreV1Api
 
@@ -43,76 +31,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
-__all__ = ["GangJobHook", "PublicService", "with_pendulum_times"]
-
-
-T = TypeVar("T")
-
-
-def with_pendulum_times(value: T) -> T:
-    """Return the value with a pendulum `DateTime` in UTC in the place of each time.
-
-    Objects that contain no time are returned themselves, and not as a copy.
-    """
-    return cast("T", _convert(value))
-
-
-def _convert(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int, float, bytes)):
-        return value
-    if isinstance(value, datetime):
-        from pendulum import UTC, instance
-
-        return instance(value.astimezone(UTC))
-    if isinstance(value, (list, tuple)):
-        return _convert_items(value)
-    if isinstance(value, Mapping):
-        converted = {key: _convert(item) for key, item in value.items()}
-        return converted if any(converted[key] is not item for key, item in value.items()) else value
-    if isinstance(value, msgspec.Struct):
-        changed = _changed(value, value.__struct_fields__)
-        return msgspec.structs.replace(value, **changed) if changed else value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = _changed(value, [field.name for field in dataclasses.fields(value) if field.init])
-        return dataclasses.replace(value, **changed) if changed else value
-    return value
-
-
-def _convert_items(value: list[Any] | tuple[Any, ...]) -> Any:
-    converted = [_convert(item) for item in value]
-    if all(new is old for new, old in zip(converted, value, strict=True)):
-        return value
-    return converted if isinstance(value, list) else tuple(converted)
-
-
-def _changed(value: Any, names: Any) -> dict[str, Any]:
-    """Return the fields whose values contain times, converted."""
-    fields = {name: (old, _convert(old)) for name in names if (old := getattr(value, name)) is not None}
-    return {name: new for name, (old, new) in fields.items() if new is not old}
-
-
-class PublicService(GangService, frozen=True):
-    """The service as users get it: its coroutines return pendulum times."""
-
-
-def _convert_returned(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return with_pendulum_times(await method(*args, **with_new_names(kwargs)))
-
-    return call
-
-
-for _name, _method in inspect.getmembers(GangService, inspect.iscoroutinefunction):
-    if not _name.startswith("_"):
-        setattr(PublicService, _name, _convert_returned(_method))
-
-
 P = ParamSpec("P")
-
-READ_PAUSE_BASE_S: Final = 1.0
-READ_PAUSE_CAP_S: Final = 30.0
-"""The longest pause between two reads of a connection."""
+T = TypeVar("T")
 
 
 def blocking(
@@ -132,8 +52,8 @@ class GangJobHook(BaseHook):
     """Submit gangs, read their state, and end them.
 
     The methods block. Code on an event loop uses `async with hook.connect() as service` instead, which has the same
-    methods as coroutines. Each blocking call opens and closes a client; `call` makes several requests over one client.
-    Each time that a method returns is a pendulum `DateTime` in UTC.
+    methods as coroutines, and further ones. Each blocking call opens and closes a client; `call` makes several requests
+    over one client, and calls whatever the service has. Each time is a pendulum `DateTime` in UTC.
 
     :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
         documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.
@@ -149,9 +69,20 @@ class GangJobHook(BaseHook):
     def __init__(self, kubernetes_conn_id: str = DEFAULT_CONN_ID, *, must_exist: bool = False) -> None:
         super().__init__()
         self.kubernetes_conn_id = kubernetes_conn_id
-        self.must_exist = must_exist
-        self.exists: bool | None = None
+        self._connection = ClusterConnection(kubernetes_conn_id, self.log, must_exist=must_exist)
+
+    if not TYPE_CHECKING:  # mypy reports each wrong name itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an error that says how to call what only the service has, as the hook did in earlier releases."""
+            if inspect.iscoroutinefunction(getattr(GangService, name, None)):
+                raise AttributeError(f"Use hook.call(lambda service: service.{name}(...)) in place of hook.{name}(...)")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def exists(self) -> bool | None:
         """Whether Airflow had the connection when the hook last read it. None before the first read."""
+        return self._connection.exists
 
     def config(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
         """Read the connection. Returns the cluster and the credentials.
@@ -163,50 +94,14 @@ class GangJobHook(BaseHook):
             AirflowNotFoundException: the connection is missing.
             InvalidConnection: its extras contradict each other.
         """
-        pauses = _pauses(retry_for_s)
-        while True:
-            try:
-                return self._config(read_extras(self.kubernetes_conn_id))
-            except Exception as error:
-                time.sleep(self._pause_s(pauses, error))
+        return self._connection.read(retry_for_s=retry_for_s)
 
     async def aconfig(self, *, retry_for_s: float = 0.0, max_age_s: float = 0.0) -> ClusterConfig:
         """Read the connection as `config` does, on an event loop.
 
         :param max_age_s: Accept a read of this event loop that began at most so many seconds ago.
         """
-        from airflow_provider_gangjobs.cluster.loop_local import loop_local
-
-        pauses = _pauses(retry_for_s)
-        while True:
-            try:
-                return self._config(await loop_local(SharedReads).read(self.kubernetes_conn_id, max_age_s=max_age_s))
-            except Exception as error:
-                await asyncio.sleep(self._pause_s(pauses, error))
-
-    def _pause_s(self, pauses: Iterator[float], error: Exception) -> float:
-        """Return the next pause in seconds, or raise the error if no pause is left."""
-        pause_s = next(pauses, None)
-        if pause_s is None:
-            raise error
-        # The text of the error is not logged: the error of a secrets backend may contain a credential.
-        self.log.warning(
-            "Connection %r could not be read (%s); trying again in %.0f s",
-            self.kubernetes_conn_id,
-            type(error).__name__,
-            pause_s,
-        )
-        return pause_s
-
-    def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
-        from airflow_provider_gangjobs.cluster.config import ClusterConfig
-
-        self.exists = extras is not None
-        if self.must_exist and extras is None:
-            raise AirflowNotFoundException(
-                f"Connection {self.kubernetes_conn_id!r} was there before, and cannot be read"
-            )
-        return ClusterConfig.from_extras(self.kubernetes_conn_id, extras or {})
+        return await self._connection.aread(retry_for_s=retry_for_s, max_age_s=max_age_s)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[GangService]:
@@ -236,37 +131,23 @@ class GangJobHook(BaseHook):
         :param action: Called with the service on an event loop in a thread of its own. Returns an awaitable.
         :param config: The cluster. By default the hook reads the connection.
         """
-        with GangSession(config or self.config()) as session:
+        with GangSession(config or self.config(), connect=PublicService.connect) as session:
             return session.call(action)
 
-    # The use cases. Signature, defaults and documentation are those of the service's coroutines.
-    version = blocking(GangService.version)
+    # The use cases of users. Signature, defaults and documentation are those of the service's coroutines.
     capabilities = blocking(GangService.capabilities)
     submit = blocking(GangService.submit)
     submission = blocking(GangService.submission)
     submissions = blocking(GangService.submissions)
-    find_gangs = blocking(GangService.find_gangs)
-    list_gangs = blocking(GangService.list_gangs)
     delete_submission = blocking(GangService.delete_submission)
     tidy = blocking(GangService.tidy)
     upload = blocking(GangService.upload)
     uploads = blocking(GangService.uploads)
     delete_upload = blocking(GangService.delete_upload)
     outcomes = blocking(GangService.outcomes)
-    collect_outcomes = blocking(GangService.collect_outcomes)
     logs = blocking(GangService.logs)
-    copy_logs = blocking(GangService.copy_logs)
-    store_logs = blocking(GangService.store_logs)
-    snapshot = blocking(GangService.snapshot)
-    is_live = blocking(GangService.is_live)
-    mark_delivered = blocking(GangService.mark_delivered)
-    deliver = blocking(GangService.deliver)
-    discard = blocking(GangService.discard)
-    kill = blocking(GangService.kill)
-    end_live_gangs = blocking(GangService.end_live_gangs)
     halt = blocking(GangService.halt)
     delete = blocking(GangService.delete)
-    release_pods = blocking(GangService.release_pods)
     release_finalizers = blocking(GangService.release_finalizers)
 
     # The official clients, by the names of the KubernetesHook of the cncf.kubernetes provider.
@@ -304,17 +185,10 @@ class GangJobHook(BaseHook):
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
-            version = self.version()
+            version = self.call(lambda service: service.version())
         except (ClusterError, GangJobError) as error:
             return False, str(error)
         return True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}"
 
 
-def _pauses(for_s: float) -> Iterator[float]:
-    """Return the pauses between reads of the connection. Together they last at most `for_s` seconds."""
-    from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-
-    backoff = Backoff(Clock(), base_s=READ_PAUSE_BASE_S, cap_s=READ_PAUSE_CAP_S)
-    while (pause_s := backoff.next()) <= for_s:
-        for_s -= pause_s
-        yield pause_s
+__all__ = ["GangJobHook"]

@@ -1,8 +1,7 @@
 """GangJobOperator: one Airflow task whose pods run together or not at all.
 
-The operator submits the gang that its parameters describe (`task_parameters`), waits for the end of the gang, and
-translates the end into a result or an error. Between `execute` and `execute_complete` the operator needs no process:
-`execute_complete` reads everything from the cluster and from the event. Parsing a DAG file imports no client library.
+Between `execute` and `execute_complete` the operator needs no process: `execute_complete` reads everything from the
+cluster and from the event. What a try does is in `attempt.task_try`. Parsing a DAG file imports no client library.
 """
 
 from __future__ import annotations
@@ -10,55 +9,48 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from msgspec.structs import asdict
-from msgspec.structs import replace as replace_struct
-
-from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
+from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try, is_running_try
-from airflow_provider_gangjobs.attempt import task_gangs
-from airflow_provider_gangjobs.attempt.deferral import execution_timeout_error, with_deadline, worker_wait_limit_s
-from airflow_provider_gangjobs.attempt.delivery import StoringTask
-from airflow_provider_gangjobs.attempt.messages import submission_messages
-from airflow_provider_gangjobs.attempt.retries import (
-    has_retries_left,
-    skip_on_exit_codes,
-    skip_retries_of_permanent_errors,
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.spec import (
+    LOG_LIMIT_BYTES,
+    RESULTS_LIMIT_BYTES,
+    GangPolicy,
+    GangSpec,
+    Logs,
+    OnFinish,
+    OnKill,
+    Reattach,
+    Rendezvous,
+    Results,
+    WaitUntil,
 )
-from airflow_provider_gangjobs.attempt.start_guard import StartGuard
-from airflow_provider_gangjobs.attempt.trigger_args import args_of_submission, trigger_args
-from airflow_provider_gangjobs.attempt.wait_until import HandOver, is_handed_over, submitted_event
-from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
-from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec, OnKill, Reattach, WaitUntil
-from airflow_provider_gangjobs.parameters.callbacks import require_importable
+from airflow_provider_gangjobs.parameters import checks, shorthands
+from airflow_provider_gangjobs.parameters.checks import callback_paths, renamed_parameters
+from airflow_provider_gangjobs.parameters.storage import to_url
+from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters, require_valid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
 
-    from airflow.sdk import Context
+    from airflow.sdk import Context, ObjectStoragePath
 
-    from airflow_provider_gangjobs.attempt.completion import Completion
-    from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
-    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
-    from airflow_provider_gangjobs.submission.record import Submission
-    from airflow_provider_gangjobs.submission.request import PreviousGangs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
+    from airflow_provider_gangjobs.attempt.task_try import TaskTry
+    from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
-WORKER_READS_CONNECTION_FOR_S: Final = 60.0
+RESUMED_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
-XCOM_GANG: Final = "gang"
-"""XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
-XCOM_END: Final = "gang_end"
-"""XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
 
 
-class GangJobOperator(StoringTask):
+class GangJobOperator(GangParameters):
     """Run a gang of pods on Kubernetes, and return its results.
 
     The pods start together or, with `gang="required"`, not at all. The gang runs once however often workers,
@@ -191,36 +183,186 @@ class GangJobOperator(StoringTask):
     """
 
     __supports_durable_execution: ClassVar[bool] = True  # read by the Airflow Registry (apache/airflow#70291)
-    _began_at = 0.0
-    """When the current part of the try began, by `time.monotonic`."""
-    _start_guard: StartGuard | None = None
+    _try: TaskTry | None = None
+
+    def __init__(
+        self,
+        *,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        args: Sequence[str] | None = None,
+        env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        env_from: Sequence[Mapping[str, Any]] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        workers: int | str | None = None,
+        min_workers: int | str | None = None,
+        manifest: Mapping[str, Any] | str | None = None,
+        pod_overrides: Mapping[str, Any] | None = None,
+        files: Mapping[str, str | bytes | os.PathLike[str]] | None = None,
+        uploads: Sequence[str] | None = None,
+        roles: Mapping[str, Mapping[str, Any]] | None = None,
+        name: str | None = None,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        kubernetes_conn_id: str = "kubernetes_default",
+        gang: GangPolicy | str = GangPolicy.REQUIRED,
+        gang_scheduler: str | None = None,
+        dialect: str | None = None,
+        rendezvous: bool | Rendezvous | None = None,
+        queue_name: str | None = None,
+        queue_priority: str | None = None,
+        topology: str | None = None,
+        priority_class: str | None = None,
+        service_account: str | None = None,
+        node_selector: Mapping[str, str] | None = None,
+        affinity: Mapping[str, Any] | None = None,
+        tolerations: Sequence[Mapping[str, Any]] | None = None,
+        volumes: Sequence[Mapping[str, Any]] | None = None,
+        volume_mounts: Sequence[Mapping[str, Any]] | None = None,
+        image_pull_secrets: Sequence[str] | None = None,
+        image_pull_policy: str | None = None,
+        security_context: Mapping[str, Any] | None = None,
+        working_dir: str | None = None,
+        scheduler_name: str | None = None,
+        termination_grace: timedelta | int | None = None,
+        ttl_after_finished: timedelta | int | None = None,
+        keep_suspended: bool = False,
+        results: Results | str = Results.RANK0,
+        results_limit: int = RESULTS_LIMIT_BYTES,
+        result_storage: str | os.PathLike[str] | ObjectStoragePath | None = None,
+        logs: Logs | str = Logs.RANK0_AND_FAILED,
+        log_containers: Sequence[str] | str = (),
+        log_limit: int = LOG_LIMIT_BYTES,
+        stream_logs: bool | int | Sequence[int] = True,
+        log_storage: str | os.PathLike[str] | ObjectStoragePath | None = None,
+        queue_timeout: timedelta | float | None = None,
+        assemble_timeout: timedelta | float | None = None,
+        run_timeout: timedelta | float | None = None,
+        max_disruptions: int = 0,
+        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        durable: bool = True,
+        on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
+        on_kill: OnKill | str = OnKill.DELETE,
+        wait_until: WaitUntil | str = WaitUntil.ENDED,
+        callbacks: type[GangJobCallback] | str | Sequence[type[GangJobCallback] | str] | None = None,
+        launch: str = "plain",
+        ssh_secret: str | None = None,
+        slots_per_worker: int | str | None = None,
+        pod_template_file: str | None = None,
+        configmaps: Sequence[str] | None = None,
+        secrets: Sequence[Any] | None = None,
+        skip_on_exit_code: int | Sequence[int] | None = None,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if renamed := tuple(renamed_parameters(kwargs)):
+            raise InvalidGangSpec(renamed)
+        super().__init__(**kwargs)
+        self.image = image
+        self.command = command
+        self.args = args
+        self.env = env
+        self.env_from = env_from
+        self.rank_resources = resources
+        self.workers = workers
+        self.min_workers = min_workers
+        self.manifest = manifest
+        self.pod_overrides = pod_overrides
+        self.files = files
+        self.uploads = uploads
+        self.roles = roles
+        self.name = name
+        self.namespace = namespace
+        self.labels = labels
+        self.annotations = annotations
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.gang = gang
+        self.gang_scheduler = gang_scheduler
+        self.dialect = dialect
+        self.rendezvous = rendezvous
+        self.queue_name = queue_name
+        self.queue_priority = queue_priority
+        self.topology = topology
+        self.priority_class = priority_class
+        self.service_account = service_account
+        self.node_selector = node_selector
+        self.affinity = affinity
+        self.tolerations = tolerations
+        self.volumes = volumes
+        self.volume_mounts = volume_mounts
+        self.image_pull_secrets = image_pull_secrets
+        self.image_pull_policy = image_pull_policy
+        self.security_context = security_context
+        self.working_dir = working_dir
+        self.scheduler_name = scheduler_name
+        self.termination_grace_s = checks.to_whole_seconds(termination_grace)
+        self.ttl_after_finished_s = checks.to_whole_seconds(ttl_after_finished)
+        self.keep_suspended = keep_suspended
+        self.queue_timeout_s = checks.to_seconds(queue_timeout)
+        self.assemble_timeout_s = checks.to_seconds(assemble_timeout)
+        self.run_timeout_s = checks.to_seconds(run_timeout)
+        self.max_disruptions = max_disruptions
+        self.callbacks = callback_paths(callbacks)
+        self.launch = launch
+        self.ssh_secret = ssh_secret
+        self.slots_per_worker = slots_per_worker
+        self.pod_template_file = pod_template_file
+        self.configmaps = configmaps
+        self.secrets = secrets
+        self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
+        self.results_limit = results_limit
+        self.result_storage = to_url(result_storage)
+        self.log_storage = to_url(log_storage)
+        self._convert_models()
+        reattach = shorthands.reattach_of(durable, reattach)
+        require_valid(
+            self,
+            spec=None if self._is_in_task_process() else self._spec_parameters(),
+            choices={
+                "results": results,
+                "logs": logs,
+                "reattach": reattach,
+                "on_finish": on_finish,
+                "on_kill": on_kill,
+                "wait_until": wait_until,
+            },
+            logs={
+                "log_limit": log_limit,
+                "log_containers": log_containers,
+                "stream_logs": stream_logs,
+                "workers": workers,
+            },
+        )
+        self.results = Results(results)
+        self.logs = Logs(logs)
+        self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
+        self.log_limit = log_limit
+        self.stream_logs = stream_logs
+        self.reattach = Reattach(reattach)
+        self.durable = durable
+        self.on_finish = OnFinish(on_finish)
+        self.kill_policy = OnKill(on_kill)
+        self.wait_until = WaitUntil(wait_until)
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
-        from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
-
-        with self._session(context) as gangs:
-            require_importable(self.callbacks)
-            self._check_storages()
-            submission = self._submit(context, gangs)
-            if submission.state is SubmissionState.FAILED:
-                # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.
-                event = self._wait_here(context, args_of_submission(self, gangs, submission))
-                submission = self._submit_next(gangs, event)
-            return self._complete(context, self._wait(context, gangs, submission))
+        with self._opened_try(context) as this_try:
+            return this_try.run()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Complete the task with the event of the trigger. Everything else is read from the cluster.
 
-        A try that Airflow resumes with the event of an earlier try begins with `execute` (`hooks.event_of_try`).
+        A try that Airflow resumes with the event of an earlier try begins with `execute` (`airflow_api.task_state`).
         """
         if is_of_earlier_try(event, context["ti"]):
             self.log.warning("The task was cleared while a worker completed it, so this try begins anew")
             return self.execute(context)
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-        with self._session(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S):
-            return self._complete(context, self._recover_untracked(context, GangEvent.from_payload(event)))
+        with self._opened_try(context, retry_for_s=RESUMED_READS_CONNECTION_FOR_S) as this_try:
+            return this_try.complete(GangEvent.from_payload(event))
 
     def execute_after_previous(self, context: Context, event: dict[str, Any]) -> Any:
         """Submit the gang after the wait for the pods of an earlier attempt.
@@ -228,10 +370,11 @@ class GangJobOperator(StoringTask):
         Raises:
             DeadlineExceeded: a time limit of the task has passed meanwhile.
         """
+        from airflow_provider_gangjobs.attempt.task_gangs import deadline_error
         from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import WaitEnd
 
         if event.get("status") == WaitEnd.TIMEOUT and not is_of_earlier_try(event, context["ti"]):
-            raise task_gangs.deadline_error(event)
+            raise deadline_error(event)
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -239,228 +382,94 @@ class GangJobOperator(StoringTask):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as late:
-            from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIMEOUT
-
             # Airflow ends a deferral some time after the trigger should have ended it with the same error.
-            gangs = self._open_gangs(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S)
-            gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            raise execution_timeout_error(gangs.key, self.execution_timeout) from late
+            raise self._new_try(context, retry_for_s=RESUMED_READS_CONNECTION_FOR_S).end_late_gang() from late
         except TaskDeferralError:
             # The trigger could not run, so the state of the gang is unknown.
-            with self._session(context, retry_for_s=WORKER_READS_CONNECTION_FOR_S) as gangs:
-                live = gangs.live()
-                if live is None or len(live) != 1:
+            with self._opened_try(context, retry_for_s=RESUMED_READS_CONNECTION_FOR_S) as this_try:
+                gang = this_try.only_live_gang()
+                if gang is None:
                     raise
-                gang = live[0]
-                self.log.warning("The trigger failed. This worker waits for gang %s", gang.ref)
-                args = trigger_args(self, gangs, gang.ref, attempt=gang.attempt, disruptions=gang.disruptions)
-                return self._complete(context, self._wait_here(context, args))
+                return this_try.follow(gang)
 
     def on_kill(self) -> None:
         """Delete the live gang of this try, unless `on_kill` is `keep`. Airflow allows five seconds.
 
         A gang that has ended is kept with its results, and so is a gang that another try has adopted.
         """
-        if self._gangs is not None and self.kill_policy is OnKill.DELETE:
-            self._gangs.kill(why="the task was killed")
-
-    def _submit(self, context: Context, gangs: TaskGangs) -> Submission:
-        """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
-        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-        from airflow_provider_gangjobs.submission.request import PreviousGangs
-
-        rule = TaskRule(Reattach(self.reattach), return_failed=self.max_disruptions > 0)
-        previous = PreviousGangs(gangs.wait_for_previous_s, is_retry=context["ti"].try_number > 1)
-        while True:
-            try:
-                return self._submit_by(gangs, rule, previous)
-            except PreviousAttemptRunning as running:
-                self.log.warning("%s", running)
-                self._wait_for_previous(context, gangs, running)
-
-    def _wait_for_previous(self, context: Context, gangs: TaskGangs, running: PreviousAttemptRunning) -> None:
-        """Defer the task until the pods of an earlier attempt have ended.
-
-        If the task is not deferrable, the next submission waits, and this method only checks `assemble_timeout`.
-
-        Raises:
-            DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
-        """
-        ref = task_gangs.ref_of(running)
-        if self.deferrable:
-            args = replace(trigger_args(self, gangs, ref), claim="")
-            self._defer(args, context["ti"].start_date, for_previous=True)
-        waited_s = time.monotonic() - self._began_at
-        if self.assemble_timeout_s is not None and waited_s >= self.assemble_timeout_s:
-            what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
-            raise task_gangs.deadline_error(what)
-
-    def _submit_by(self, gangs: TaskGangs, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
-        from airflow_provider_gangjobs.submission.request import SubmissionRequest
-
-        with skip_retries_of_permanent_errors():
-            spec = self._spec()
-            request = SubmissionRequest(
-                key=gangs.key,
-                claim=Claim(gangs.claim, self._policies, gangs.max_tries),
-                rule=rule,
-                confirm=self._opened_start_guard.confirm,
-                previous=previous,
-            )
-            submission = self._opened_start_guard.submit(
-                gangs,
-                lambda service: service.submit(spec, request),
-                delete=self.kill_policy is OnKill.DELETE,
-                log=self.log,
-            )
-        for line in submission_messages(submission, server_software=gangs.server_software):
-            self.log.info("%s", line)
-        self._warn_of_large_results(submission)
-        return submission
-
-    def _wait(self, context: Context, gangs: TaskGangs, submission: Submission) -> GangEvent:
-        """Defer the task, or wait in this worker and return the event of the gang's end."""
-        self._push_xcom(context, XCOM_GANG, asdict(submission.ref))
-        if self.wait_until is WaitUntil.SUBMITTED:
-            return submitted_event(submission.ref)
-        if self.deferrable:
-            self._defer(args_of_submission(self, gangs, submission), context["ti"].start_date)
-        return self._wait_here(context, args_of_submission(self, gangs, submission))
-
-    def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
-        from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
-
-        started, config = context["ti"].start_date, self._opened_gangs.config
-        limit_s = worker_wait_limit_s(self.execution_timeout, started, time.monotonic() - self._began_at)
-        args, _ = with_deadline(args, self.execution_timeout, started)
-        return wait_for_event_in_worker(args, self.log, config=config, limit_s=limit_s, until=self._until)
-
-    def _recover_untracked(self, context: Context, event: GangEvent) -> GangEvent:
-        """Return the event or, if the trigger could not follow the gang, act as `recovery_action` says.
-
-        The method either defers the task again, or follows the gang in this worker, or returns the event as it is.
-        """
-        from airflow_provider_gangjobs.attempt.retries import RecoveryAction, recovery_action
-        from airflow_provider_gangjobs.gang.outcome.event import Status
-
-        gangs = self._opened_gangs
-        if event.status is not Status.ERROR:
-            return event
-        errors = event.tracking_errors
-        will_be_retried = has_retries_left(context["ti"])
-        action = recovery_action(live=gangs.is_live(event.ref), errors=errors, has_retries_left=will_be_retried)
-        why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
-        args = trigger_args(self, gangs, event.ref, attempt=event.attempt, disruptions=event.disruptions)
-        if action is RecoveryAction.DEFER:
-            self.log.warning("%s. The task is deferred again", why)
-            self._defer(replace(args, tracking_errors=errors + 1), context["ti"].start_date)
-        if action is RecoveryAction.FOLLOW_IN_WORKER:
-            self.log.warning("%s. This worker follows the gang", why)
-            return self._wait_here(context, args)
-        return event
-
-    @contextmanager
-    def _session(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskGangs]:
-        """Open one client for all requests of this part of the try. `AirflowTaskTimeout` ends the gang.
-
-        Airflow raises `AirflowTaskTimeout` when `execution_timeout` has passed in a worker. The gang then ends as after
-        a deadline of the trigger. Airflow itself would call `on_kill`, which is for tasks that a user ends.
-        """
-        self._began_at = time.monotonic()
-        self._start_guard = self._new_start_guard(context["ti"])
-        try:
-            gangs = self._open_gangs(context, retry_for_s=retry_for_s)
-            with gangs.session():
-                yield gangs
-        except AirflowTaskTimeout as alarm:
-            if self._gangs is None or self.execution_timeout is None:
-                raise
-            from airflow_provider_gangjobs.attempt.triggerer.gang_wait import EXECUTION_TIMEOUT
-
-            self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            raise execution_timeout_error(self._gangs.key, self.execution_timeout) from alarm
+        if self._try is not None and self.kill_policy is OnKill.DELETE:
+            self._try.gangs.kill(why="the task was killed")
 
     @property
-    def _opened_start_guard(self) -> StartGuard:
-        assert self._start_guard is not None, "`_session` is entered first"
-        return self._start_guard
+    def on_success_callback(self) -> list[Callable[[Context], Any]]:
+        """The callback that delivers the gang, followed by the callbacks of the user.
 
-    def _new_start_guard(self, ti: Any) -> StartGuard:
-        # The submission runs on an event loop, which must stay open to a kill while Airflow is asked.
-        return StartGuard(partial(asyncio.to_thread, is_running_try, ti, self.log), started=ti.start_date)
+        Airflow calls them after it has reported the success of the task. The gang may be delivered only after the API
+        server has accepted the report. Until then, a fault of the process, of `post_execute`, of an XCom backend or of
+        the API server can still fail the task, and the next try must find the gang.
+        """
+        return [_deliver, *self._on_success]
 
-    def _read_completion(self, gangs: TaskGangs, event: GangEvent) -> Completion:
-        from airflow_provider_gangjobs.airflow_api.masking import mask_event
-        from airflow_provider_gangjobs.attempt.completion import Completion
+    @on_success_callback.setter
+    def on_success_callback(self, given: Callable[[Context], Any] | Iterable[Callable[[Context], Any]] | None) -> None:
+        callbacks = () if given is None else (given,) if callable(given) else given
+        self._on_success = [callback for callback in callbacks if callback is not _deliver]
 
-        completion = Completion(
-            gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log, self._result_folders()
-        )
-        completion.read(self.log_options, self._log_storage())
-        return completion
+    def deliver(self, ti: Any) -> None:
+        """Mark the gang as delivered, and apply `on_finish`, if Airflow has stored the success of the task.
 
-    def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:
-        """Submit the attempt after the one that failed with this event, and log how that one failed."""
-        from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
+        Does nothing before the gang has succeeded.
 
-        # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try. The logs
-        # are therefore copied from their beginning, and not from the place where the stream ended.
-        failed = self._read_completion(
-            gangs, replace_struct(event, streamed={}, whole_logs=()) if self.deferrable else event
-        )
-        failed.log_failure()
-        rule = NextAttemptRule.after(event, max_disruptions=self.max_disruptions)
-        submission = self._submit_by(gangs, rule)
-        failed.discard()  # last, because its Job shows how many attempts in a row were lost
-        return submission
+        :param ti: The task instance of the context.
+        """
+        if self._try is not None and self._try.delivery is not None:
+            self._try.delivery.deliver_accepted(ti)
 
-    def _complete(self, context: Context, event: GangEvent) -> Any:
-        """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
-        from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+    def defer_for(self, args: TriggerArgs, timeout: timedelta | None, *, for_previous: bool) -> NoReturn:
+        """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
+        from airflow_provider_gangjobs.triggers import gang_job
 
-        gangs = self._opened_gangs
-        while (lost := disruption_of(event, allowed=self.max_disruptions)) is not None and lost.is_allowed:
-            event = self._wait(context, gangs, self._submit_next(gangs, event))
-        if self.wait_until is not WaitUntil.ENDED and is_handed_over(event):
-            self._to_deliver = HandOver(gangs, event.ref, self.log)
-            return asdict(event.ref)
-        completion = self._read_completion(gangs, event)
-        self._push_xcom(context, XCOM_END, completion.event.to_payload())
-        with skip_retries_of_permanent_errors():
-            with skip_on_exit_codes(self.skip_on_exit_codes, completion.outcomes):
-                completion.require_success()
-            value = completion.results(self.results, limit=self.results_limit)
-        self._to_deliver = completion
-        return value
+        if for_previous:
+            trigger, method_name = gang_job.PreviousGangTrigger(**args.to_kwargs()), "execute_after_previous"
+            self.defer(trigger=trigger, method_name=method_name, timeout=timeout)
+        kind = gang_job.GangSubmissionTrigger if self.wait_until is WaitUntil.RUNNING else gang_job.GangJobTrigger
+        self.defer(trigger=kind(**args.to_kwargs()), method_name="execute_complete", timeout=timeout)
+
+    @contextmanager
+    def _opened_try(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskTry]:
+        this_try = self._new_try(context, retry_for_s=retry_for_s)
+        with this_try.session():
+            yield this_try
+
+    def _new_try(self, context: Context, *, retry_for_s: float) -> TaskTry:
+        """Return this try of the task. `on_kill` and the success callback find it."""
+        from airflow_provider_gangjobs.attempt.task_try import TaskTry
+
+        began_at, ti = time.monotonic(), context["ti"]
+        guard = self._new_start_guard(ti)
+        gangs = self._open_gangs(context, retry_for_s=retry_for_s)
+        self._try = TaskTry(self, TaskParameters.of(self), ti, gangs, guard, began_at)
+        return self._try
 
     def _open_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
-        from airflow_provider_gangjobs.airflow_api.configuration import installation_id
         from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
         from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 
         self._read_files_of_mapped_task(context)
-        ti = context["ti"]
-        self._gangs = TaskGangs.of(
-            self.kubernetes_conn_id,
-            TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index, installation_id()),
-            claim=str(ti.id),
-            max_tries=ti.max_tries,
-            namespace=requested_namespace(GangSpec(namespace=self.namespace, manifest=self.manifest)),
-            log=self.log,
-            retry_for_s=retry_for_s,
-        )
-        return self._gangs
+        namespace = requested_namespace(GangSpec(namespace=self.namespace, manifest=self.manifest))
+        return TaskGangs.of(self.kubernetes_conn_id, context["ti"], namespace, self.log, retry_for_s=retry_for_s)
 
-    def _defer(self, args: TriggerArgs, started: datetime | None, *, for_previous: bool = False) -> NoReturn:
-        """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
-        from airflow_provider_gangjobs.triggers import gang_job
+    def _new_start_guard(self, ti: Any) -> StartGuard:
+        from airflow_provider_gangjobs.attempt.task_gangs import StartGuard
 
-        ahead_s = self._gangs.server_ahead_s if self._gangs else 0.0
-        args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
-        kind = gang_job.GangSubmissionTrigger if self._until == "running" else gang_job.GangJobTrigger
-        trigger = (gang_job.PreviousGangTrigger if for_previous else kind)(**args.to_kwargs())
-        method_name = "execute_after_previous" if for_previous else "execute_complete"
-        self.defer(trigger=trigger, method_name=method_name, timeout=backstop)
+        # The submission runs on an event loop, which must stay open to a kill while Airflow is asked.
+        return StartGuard(partial(asyncio.to_thread, is_running_try, ti, self.log), started=ti.start_date)
+
+
+def _deliver(context: Context) -> None:
+    task = context["task"]
+    assert isinstance(task, GangJobOperator)
+    task.deliver(context["ti"])
 
 
 __all__ = ["GangJobOperator"]

@@ -1,17 +1,7 @@
-"""Additions to the parameters of a `GangSpec`. A value that is known only when the task runs stays as it is.
+"""Checks and reads the operator's parameters, before and after their templates are rendered.
 
-Checks and reads the operator's parameters, before and after their templates are rendered.
-
-This module never talks to a cluster. A templated parameter is checked after it is rendered, by the submission.
-
-Parameters of Airflow's Kubernetes operators that have another name here, for DAGs that are being moved.
-
-The parameters `log_storage` and `result_storage`: a URL, or an `ObjectStoragePath`; and the folders in them. Pure.
-
-The folder of a task is `<url>/<dag id>/<run id>/<task id>`, and the map index of a mapped task. In this folder, each
-installation of Airflow has a folder, because two installations may run equal DAGs and share a storage. The folder of
-the installation comes last, so that the variable that names the folder of the task to the ranks is the same in all
-releases: the variable belongs to the hash by which a retry finds the gang of the try before.
+This module never talks to a cluster. A templated parameter stays as it is until it is rendered. The submission checks
+it then.
 """
 
 from __future__ import annotations
@@ -19,10 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import quote
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil
@@ -30,20 +20,6 @@ from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from airflow_provider_gangjobs.gang.identity import TaskKey
-
-__all__ = [
-    "OWN_NAMES",
-    "add_env",
-    "append_item",
-    "installation_folder",
-    "renamed_parameters",
-    "result_folders",
-    "storage_problems",
-    "task_folder",
-    "to_url",
-]
 
 
 def append_item(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
@@ -323,54 +299,62 @@ def renamed_parameters(given: Iterable[str]) -> Iterator[Problem]:
             yield Problem(name, what, f"Give {own}; docs/migrating.md lists the differences")
 
 
-_UNSAFE: Final = re.compile(r"[^\w.~:+=,-]")
-"""Every other character is quoted. The ids that Airflow allows by default have none of them."""
+def load_callback(path: str) -> Any:
+    """Return the class at a dotted path.
 
-
-def to_url(given: Any) -> Any:
-    """Return the URL of an `ObjectStoragePath` or a path of `pathlib`, and any other value unchanged.
-
-    The operator keeps the URL, because Airflow renders templates of texts only, and stores them with the DAG.
+    Raises:
+        ImportError: there is no such module.
+        AttributeError: the module has no such class, or the class has no method `on_phase_change`.
     """
-    if isinstance(given, os.PathLike):
-        return os.fspath(given)
-    # An object storage path is no `os.PathLike`. The import of its class is too expensive for a DAG file.
-    return str(given) if hasattr(given, "protocol") and hasattr(given, "conn_id") else given
+    module, _, name = path.rpartition(".")
+    callback = getattr(import_module(module), name)
+    _ = callback.on_phase_change
+    return callback
 
 
-def storage_problems(parameter: str, url: Any) -> Iterator[Problem]:
-    """Yield the problem of a storage that rendering its template cannot resolve. A worker checks the storage itself."""
-    if url is None or is_templated(url):
-        return
-    remedy = f"Give an ObjectStoragePath or its URL, such as s3://aws_default@bucket/{parameter.partition('_')[0]}s"
-    if not isinstance(url, str) or not url:
-        yield Problem(parameter, f"is {url!r:.80}, not the URL of a folder", remedy)
-    elif "://" not in url and not os.path.isabs(url):
-        yield Problem(parameter, f"is {url!r:.80}, a relative path, which means another folder in each process", remedy)
+DAG_FILE_PREFIX: Final = "unusual_prefix_"
+"""Airflow gives the module of a DAG file a name with this prefix, under which no other process can import it."""
+CALLBACK_REMEDY: Final = (
+    "Give a class of a module that worker and triggerer can import, such as a module of the plugins folder"
+)
 
 
-def task_folder(url: str, key: TaskKey) -> str:
-    """Return the URL of the folder of a task, in which each installation has a folder."""
-    parts = [key.dag_id, key.run_id, key.task_id, *([str(key.map_index)] if key.map_index >= 0 else [])]
-    return "/".join([url.rstrip("/"), *map(_path_component, parts)])
+def callback_paths(given: Any) -> tuple[Any, ...]:
+    """Return the dotted paths of one class or path, several, or none. A value that is neither a class
+    nor a path is returned unchanged."""
+    items = () if given is None else given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(f"{item.__module__}.{item.__qualname__}" if isinstance(item, type) else item for item in items)
 
 
-def installation_folder(url: str, key: TaskKey) -> str:
-    """Return the URL of the folder of a task of one installation: that of the task if the installation has no id."""
-    folder = task_folder(url, key)
-    return f"{folder}/installation-{key.installation}" if key.installation else folder
+def callback_problems(paths: Sequence[Any]) -> tuple[Problem, ...]:
+    """Return the problems of paths that no other process can import."""
+    return tuple(Problem("callbacks", what, CALLBACK_REMEDY) for path in paths if (what := _path_problem(path)))
 
 
-def result_folders(url: str, key: TaskKey) -> tuple[str, ...]:
-    """Return the URLs of the folders in which the ranks of a task may store results.
+def _path_problem(path: Any) -> str:
+    if not isinstance(path, str):
+        return f"has {path!r:.80}, which is neither a class nor a dotted path"
+    module, _, name = path.rpartition(".")
+    if module.partition(".")[0].startswith(DAG_FILE_PREFIX):
+        return f"has the class {name} of the DAG file, which the triggerer cannot import"
+    if not module or not all(part.isidentifier() for part in path.split(".")):
+        return f"has {path!r}, which is not the dotted path of a class in a module"
+    return ""
 
-    The last one is that of a gang which a release without folders of installations has submitted. It can be removed
-    when no such gang runs any more, in version 0.3.
+
+def require_importable(paths: Sequence[str]) -> None:
+    """Import the classes in this worker, before anything is created. The triggerer has the same modules.
+
+    Raises:
+        InvalidGangSpec: a class cannot be imported, or has no method `on_phase_change`.
     """
-    return tuple(dict.fromkeys((installation_folder(url, key), task_folder(url, key))))
-
-
-def _path_component(text: str) -> str:
-    """Return the text as one component of a path, which is different for different texts and leaves no folder."""
-    quoted = _UNSAFE.sub(lambda match: quote(match[0], safe=""), text)
-    return quoted.replace(".", "%2E") if quoted in {".", ".."} else quoted
+    problems = []
+    for path in paths:
+        try:
+            load_callback(path)
+        except Exception as error:  # the import of a module may raise anything
+            problems.append(
+                Problem("callbacks", f"{path} cannot be used: {type(error).__name__}: {error}", CALLBACK_REMEDY)
+            )
+    if problems:
+        raise InvalidGangSpec(tuple(problems))

@@ -33,8 +33,8 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.operators.gang_job import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.plugins.html import PageContext, render
 from airflow_provider_gangjobs.plugins.locator import FINISHED_TASK_STATES, GangLocator, TaskRecord, locate
 from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache, SnapshotResult

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines

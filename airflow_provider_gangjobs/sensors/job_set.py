@@ -101,7 +101,8 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
         return super().execute(context)
 
     def _defer(self) -> None:
-        from airflow_provider_gangjobs.triggers.job_set import JobSetArgs, JobSetTrigger
+        from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs
+        from airflow_provider_gangjobs.triggers.job_set import JobSetTrigger
 
         limit = sensor_timeout(self.timeout, self.execution_timeout)
         hook, _, ref = self._target()
@@ -181,8 +182,8 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
 
 def _error_of(event: GangEvent) -> GangJobError:
     """Return the error of a JobSet that has not succeeded."""
+    from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import NOT_SERVED
     from airflow_provider_gangjobs.gang.outcome.event import Status
-    from airflow_provider_gangjobs.triggers.job_set import NOT_SERVED
 
     ref = str(event.ref)
     if event.status is Status.ERROR:

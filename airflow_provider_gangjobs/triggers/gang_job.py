@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.airflow_api.masking import mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
 if TYPE_CHECKING:

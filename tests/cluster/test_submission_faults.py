@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.start_guard import CONFIRMED_FOR_S, StartGuard
+from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.ending.delete_submission import selector_of
 from airflow_provider_gangjobs.exceptions import SubmissionFailed

@@ -12,9 +12,8 @@ from airflow.sdk import DAG
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from airflow_provider_gangjobs.airflow_api.task_state import is_running_try
-from airflow_provider_gangjobs.attempt.start_guard import StartGuard
-from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
@@ -71,9 +70,8 @@ class ProcessOperator(GangJobOperator):
     def _open_gangs(self, context: Any, **options: Any) -> TaskGangs:
         found = super()._open_gangs(context, **options)
         known = {one.name: getattr(found, one.name) for one in fields(TaskGangs) if one.init}
-        self._gangs = _ProcessGangs(**known, process=self.process)
         self.report_key(found.key)
-        return self._gangs
+        return _ProcessGangs(**known, process=self.process)
 
 
 class ProcessHook(GangJobHook):

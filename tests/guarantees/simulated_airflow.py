@@ -37,7 +37,7 @@ from tests.guarantees.processes import Process
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
     from gangjobs_sandbox.store import Event

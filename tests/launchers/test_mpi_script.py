@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.parameters.mpi import SCRIPT
+from airflow_provider_gangjobs.parameters.shorthands import SCRIPT
 from scripts.ports import free_port
 from tests.airflow.polling import wait_for
 from tests.launchers.conftest import new_key

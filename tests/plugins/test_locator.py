@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines

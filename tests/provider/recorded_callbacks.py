@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from airflow_provider_gangjobs.parameters.callbacks import GangJobCallback
+from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
 CALLS: list[dict[str, Any]] = []
 """The arguments of each call of a recorder."""

@@ -16,7 +16,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
-from airflow_provider_gangjobs.attempt.start_guard import StartGuard
+from airflow_provider_gangjobs.attempt.task_gangs import StartGuard
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK
@@ -88,8 +88,8 @@ class Task:
     def server_ahead_s(self) -> float:
         """How far ahead the last operator believes the clock of the API server to be, in seconds."""
         assert self.last_operator is not None
-        assert self.last_operator._gangs is not None
-        return self.last_operator._gangs.server_ahead_s
+        assert self.last_operator._try is not None
+        return self.last_operator._try.gangs.server_ahead_s
 
     def next_try(self, *, retries_left: bool = True) -> Any:
         """Return the context of another try."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer import phase_callbacks
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import (

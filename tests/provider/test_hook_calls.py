@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -105,7 +105,7 @@ def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) 
 def test_delivered_gang_is_not_found_again(hook: GangJobHook) -> None:
     key = TaskKey("d", uuid4().hex, "t")
     first = hook.submit(SUSPENDED, key=key, claim="c")
-    hook.mark_delivered(first.ref)
+    hook.call(lambda service: service.mark_delivered(first.ref))
 
     assert hook.submit(SUSPENDED, key=key, claim="c").attempt == first.attempt + 1
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import HOLD_S
 from airflow_provider_gangjobs.cluster.informer import informers

@@ -63,7 +63,7 @@ def test_gang_is_deleted_with_its_pods_by(by: str, hook: GangJobHook, embedded: 
 
     pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
     running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-    assert (deleted, hook.is_live(ref), running) == ([reference(ref)], False, [])
+    assert (deleted, hook.call(lambda service: service.is_live(ref)), running) == ([reference(ref)], False, [])
 
 
 def test_gangs_of_thousands_of_map_indexes_are_deleted(hook: GangJobHook) -> None:
@@ -92,7 +92,7 @@ def test_later_gang_of_the_same_name_is_not_deleted(hook: GangJobHook) -> None:
 
     deleted = delete(hook, gangs=earlier, ignore_missing=True)
 
-    assert (deleted, hook.is_live(ref)) == ([], True)
+    assert (deleted, hook.call(lambda service: service.is_live(ref))) == ([], True)
     hook.delete(ref)
 
 

@@ -12,8 +12,13 @@ import pytest
 from airflow.sdk.execution_time.timeout import timeout as airflow_alarm
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
-from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_S, worker_wait_limit_s
-from airflow_provider_gangjobs.attempt.retries import DEFERRALS_MAX, RecoveryAction, recovery_action
+from airflow_provider_gangjobs.attempt.deferral import (
+    ALARM_MARGIN_S,
+    DEFERRALS_MAX,
+    RecoveryAction,
+    recovery_action,
+    worker_wait_limit_s,
+)
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event

@@ -184,7 +184,7 @@ def test_content_of_a_file_keeps_its_last_line_end(native: bool) -> None:
     train.render_template_fields({"x": "y"}, jinja_env=BaseOperator.get_template_env(train))
 
     assert train.files == {"one.py": "print('y')\n", "two.txt": "a\nb\n"}
-    assert train._spec().files == train.files
+    assert train.gang_spec().files == train.files
 
 
 def test_missing_manifest_file_fails_the_parsing() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey

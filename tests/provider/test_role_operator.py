@@ -38,7 +38,7 @@ def test_roles_may_have_templates():
     roles = {**ROLES, "worker": {"image": "{{ params.image }}", "workers": "{{ params.workers }}"}}
     train = operator(roles=roles)
     train.roles = {**ROLES, "worker": {"image": "work:2", "workers": " 5 "}}  # as Airflow renders them
-    assert train._spec().roles["worker"] == {"image": "work:2", "workers": 5}
+    assert train.gang_spec().roles["worker"] == {"image": "work:2", "workers": 5}
     assert "roles" in train.template_fields
 
 

@@ -221,7 +221,7 @@ def test_gang_that_runs_is_awaited_until_it_runs(gangs: Gangs, connection: str, 
 
     value = run_sensor(connection, gangs=ref.name, until="running", deferrable=deferrable)
 
-    assert (value["status"], gangs.hook.is_live(ref)) == ("running", True)
+    assert (value["status"], gangs.hook.call(lambda service: service.is_live(ref))) == ("running", True)
 
 
 @EACH_WAY
@@ -347,7 +347,7 @@ def test_success_counts_after_its_job_is_deleted_where_the_job_of_an_earlier_fai
     gangs: Gangs, connection: str, deferrable: bool, ended: list[Status]
 ) -> None:
     failed = gangs.submit(FAILING, map_index=0)
-    wait_for("the failure", lambda: not gangs.hook.is_live(failed))
+    wait_for("the failure", lambda: not gangs.hook.call(lambda service: service.is_live(failed)))
     succeeded = gangs.submit(QUICK, map_index=0)
     selection = {"external_task_id": "train", "external_map_index": [0, 1], "deferrable": deferrable}
     with ThreadPoolExecutor(1) as threads:
@@ -494,7 +494,7 @@ async def test_sensor_that_is_killed_leaves_the_gang(gangs: Gangs, connection: s
         await trigger.on_kill()
     await informers().aclose()
 
-    assert await asyncio.to_thread(gangs.hook.is_live, ref)
+    assert await asyncio.to_thread(gangs.hook.call, lambda service: service.is_live(ref))
 
 
 @in_virtual_time

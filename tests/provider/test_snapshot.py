@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec

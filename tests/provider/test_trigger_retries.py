@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CLOCK_WITHIN_S,
     ERROR_PAUSE_BASE_S,

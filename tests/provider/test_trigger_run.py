@@ -99,7 +99,7 @@ async def test_execution_timeout_halts_the_gang_without_a_worker(connection: str
     await events_of(GangSubmissionTrigger, connection, ref)  # wait until the gang runs
 
     (event,) = await events_of(GangJobTrigger, connection, ref, claim=claim, deadline=time.time() + 1)
-    is_live = await asyncio.to_thread(hook.is_live, ref)
+    is_live = await asyncio.to_thread(hook.call, lambda service: service.is_live(ref))
 
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.execution")
     assert (is_live, {rank.rank for rank in event.ranks}) == (not is_halted, {0, 1} if is_halted else set())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.module_loading import import_string
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger

@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from airflow_provider_gangjobs.airflow_api import error_log
+from airflow_provider_gangjobs.airflow_api.error_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
-from airflow_provider_gangjobs.attempt.retries import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.cluster.errors import Unreachable
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 

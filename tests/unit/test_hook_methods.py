@@ -1,34 +1,30 @@
-"""The hook has the use cases of the service, as blocking methods that agree with the service's coroutines."""
+"""The hook has the documented use cases of the service, as blocking methods that agree with the coroutines."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import pytest
 
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
+from benchmarks.harness import ROOT
 
-STEPS = {
-    "halt_live",
-    "live_attempts",
-    "release_and_count_running",
-    "hand_over",
-}
-"""Parts of use cases, which the operator and the triggers combine on their own session."""
 COROUTINES = {
     name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if not name.startswith("_")
 }
-USE_CASES = sorted(COROUTINES - STEPS)
+USE_CASES = sorted(COROUTINES & vars(GangJobHook).keys())
+ONLY_BY_CALL = sorted(COROUTINES - {*USE_CASES})
+PAGES = ("reference.md", "submission.md")
 
 
-def test_hook_has_exactly_the_use_cases_of_the_service() -> None:
-    members = vars(GangJobHook).items()
-    derived = [name for name, member in members if getattr(member, "__module__", "") == GangService.__module__]
+def test_hook_has_exactly_the_documented_use_cases_of_the_service() -> None:
+    text = "".join((ROOT / "docs" / page).read_text() for page in PAGES)
+    documented = set(re.findall(r"\bhook\.(\w+)\(", text))
 
-    assert sorted(derived) == USE_CASES
-    assert STEPS <= COROUTINES
+    assert documented & COROUTINES == set(USE_CASES)
 
 
 @pytest.mark.parametrize("name", USE_CASES)
@@ -40,3 +36,16 @@ def test_method_of_the_hook_agrees_with_the_service_and_blocks(name: str) -> Non
     assert method.__doc__ == coroutine.__doc__
     assert method.__doc__, "a use case is documented"
     assert not inspect.iscoroutinefunction(method)
+
+
+@pytest.mark.parametrize("name", ONLY_BY_CALL)
+def test_what_only_the_service_has_is_named_with_the_way_to_call_it(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"Use hook\.call\(lambda service: service\.{name}\(\.\.\.\)\)"):
+        getattr(GangJobHook(), name)
+
+
+def test_wrong_name_is_reported_as_by_any_object() -> None:
+    name = "sbumit"
+
+    with pytest.raises(AttributeError, match="'GangJobHook' object has no attribute 'sbumit'"):
+        getattr(GangJobHook(), name)

@@ -18,7 +18,7 @@ RUN = ["/bin/sh", "/gang/files/gangjobs_mpi.sh", "run"]
 
 def spec_of(**parameters: Any) -> Any:
     given = {"image": "i", "workers": 2, "launch": "mpi", "ssh_secret": "keys", "command": ["mpirun", "./a"]}
-    return GangJobOperator(task_id="t", **{**given, **parameters})._spec()
+    return GangJobOperator(task_id="t", **{**given, **parameters}).gang_spec()
 
 
 def container_of(spec: Any) -> Any:
@@ -133,7 +133,7 @@ def test_wrong_parameter_of_a_template_is_refused_before_anything_is_created(
     operator = GangJobOperator(task_id="t", image="i", launch="mpi", command=["mpirun"], **given)
     setattr(operator, parameter, rendered)
     with pytest.raises(InvalidGangSpec, match=parameter):
-        operator._spec()
+        operator.gang_spec()
 
 
 def test_decorated_function_cannot_be_an_mpi_program() -> None:

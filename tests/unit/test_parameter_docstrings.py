@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs
 from airflow_provider_gangjobs.decorators.gang_job import GangJobDecoratedOperator, gang_job_task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
-from airflow_provider_gangjobs.triggers.job_set import JobSetArgs
 
 
 def documented(item: Any) -> list[str]:

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import V1ConfigMapEnvSource, V1Secret
 
-from airflow_provider_gangjobs.attempt.retries import fails_only_with
+from airflow_provider_gangjobs.attempt.completion import fails_only_with
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.parameters.checks import task_folder
+from airflow_provider_gangjobs.parameters.storage import task_folder
 
 POD = """
 apiVersion: v1
@@ -32,7 +32,7 @@ INDEX = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['batch.ku
 
 
 def spec_of(**parameters: Any) -> Any:
-    return GangJobOperator(task_id="t", **{"image": "i", **parameters})._spec()
+    return GangJobOperator(task_id="t", **{"image": "i", **parameters}).gang_spec()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_template_of_a_pod_may_be_the_output_of_a_task() -> None:
         task = GangJobOperator(task_id="t", pod_template_file=written)
     task.pod_template_file = POD
 
-    assert task._spec().manifest["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "ssd"}  # type: ignore[index,call-overload]
+    assert task.gang_spec().manifest["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "ssd"}  # type: ignore[index,call-overload]
 
 
 FOLDERS = {

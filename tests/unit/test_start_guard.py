@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.start_guard import CONFIRMED_FOR_S, StartGuard
+from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Try:
             key=key,
             call=lambda action: asyncio.run(action(None)),
             end=lambda _, *, why: self.ended.append(why),
+            log=LOG,
         )
 
     def submit(self, *, write_s: float = 0.0, writes: int = 1, delete: bool = True) -> int:
@@ -59,7 +60,7 @@ class Try:
                 self.moments[1] += write_s
             return self.writes
 
-        return self.guard.submit(self.gangs, submit, delete=delete, log=LOG)
+        return self.guard.submit(self.gangs, submit, delete=delete)
 
 
 @pytest.mark.parametrize(("wall_s", "monotonic_s"), [(LATE_S, 0.0), (0.0, LATE_S), (-600.0, LATE_S), (LATE_S, LATE_S)])

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pendulum import DateTime
 
-from airflow_provider_gangjobs.hooks.gang_job import PublicService, with_pendulum_times
+from airflow_provider_gangjobs.airflow_api.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.service import GangService
 
 AT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.error_log import log_failure
+from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, LogStreaming
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.state.observation import Observation
@@ -65,8 +66,6 @@ class PhaseLog:
         self.last = observation
 
 
-EXECUTION_TIMEOUT = "Deadline.execution"
-"""Reason of the event after the `execution_timeout` of the task has passed."""
 CONNECTION_READ_FOR_S: Final = 300.0
 """How long the reading of the connection is retried: longer than a restart of a secrets backend takes."""
 CONNECTION_MAX_AGE_S: Final = 10.0
@@ -85,7 +84,7 @@ HARVEST_WITHIN_S: Final = 60.0
 """The default grace period of a pod is 30 s."""
 FINISH_AFTER_TIMEOUT_S: Final = 10.0
 """`FINISH_S` after the `execution_timeout` of the task. The three together are shorter than
-`operators.deferral.BACKSTOP_S`, after which Airflow itself ends the deferral."""
+`attempt.deferral.BACKSTOP_S`, after which Airflow itself ends the deferral."""
 ERROR_PAUSE_BASE_S: Final = 30.0
 """The pause of a deferral that follows one error. Each further error in a row doubles the pause."""
 ERROR_PAUSE_CAP_S: Final = 600.0

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, finish
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.service import GangService
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.kube.views import PodView

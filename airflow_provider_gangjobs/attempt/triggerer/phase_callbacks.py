@@ -18,15 +18,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.airflow_api.masking import mask
+from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.parameters.callbacks import load_callback
+from airflow_provider_gangjobs.parameters.checks import load_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.phase import Phase
 
@@ -150,11 +151,7 @@ class _StillRunningError(Exception):
 
 
 def _call(path: str, change: dict[str, Any]) -> None:
-    from pendulum import UTC, instance
-
-    since = change["since"]
-    given = {**change, "since": None if since is None else instance(since, tz=UTC)}
-    returned = load_callback(path).on_phase_change(**given)
+    returned = load_callback(path).on_phase_change(**with_pendulum_times(change))
     if inspect.iscoroutine(returned):
         asyncio.run(returned)
 

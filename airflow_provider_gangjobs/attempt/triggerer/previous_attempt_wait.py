@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.clock import ServerClock
 
 PAUSE_BASE_S: Final = 2.0

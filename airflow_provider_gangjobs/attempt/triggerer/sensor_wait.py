@@ -1,4 +1,4 @@
-"""Waits for selected gangs, which belong to somebody else, and returns the payload of one event whatever happens.
+"""The waits of the sensors, for gangs and JobSets of somebody else. Each wait returns one event whatever happens.
 
 The Jobs of the selection are found by the shared informers, so a gang may be submitted after the wait began. Each gang
 that is found is followed as a trigger of its own task would follow it: the outcomes of its pods are recorded, and the
@@ -25,14 +25,14 @@ from airflow_provider_gangjobs.airflow_api.task_state import (
     read_task_state,
     task_name,
 )
-from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CONNECTION_MAX_AGE_S,
     CONNECTION_READ_FOR_S,
     shared_service,
     wait_for_event,
 )
-from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem
+from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, JobSetUnavailable, Problem
 from airflow_provider_gangjobs.gang.awaited_gangs import (
     Answer,
     GangSelection,
@@ -42,8 +42,9 @@ from airflow_provider_gangjobs.gang.awaited_gangs import (
     answer_of,
     decide_wait,
 )
-from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
     from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 
+NOT_SERVED: Final = "JobSetsNotServed"
+"""Reason of the event if the cluster serves no JobSets that the provider knows."""
 ASK_AGAIN_S: Final = 15.0
 """How often Airflow is asked whether a task has ended whose gang has failed, in seconds."""
 ASK_ABOUT_MISSING_S: Final = 45.0
@@ -326,4 +328,68 @@ class _SelectionWait:
         return Answer.WAITING if event is None else answer_of(event.status, self._until)
 
 
-__all__ = ["SelectionArgs", "answer_of_failure", "selection_payload", "wait_for_selected"]
+@dataclass(frozen=True, kw_only=True)
+class JobSetArgs:
+    """Arguments of a wait for a JobSet, as JSON values. No secret may be among them.
+
+    The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
+    already deferred with the arguments that an earlier release stored. A new field needs a default.
+
+    :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`.
+    :param namespace: Namespace of the JobSet.
+    :param name: Name of the JobSet.
+    :param uid: UID of the JobSet; empty if it did not exist when the wait began.
+    :param must_exist: Whether the connection must exist in Airflow.
+    """
+
+    kubernetes_conn_id: str
+    namespace: str
+    name: str
+    uid: str = ""
+    must_exist: bool = False
+
+    @property
+    def ref(self) -> GangRef:
+        """The JobSet to wait for."""
+        return GangRef(self.namespace, self.name, self.uid)
+
+
+async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
+    """Wait until the JobSet has ended, and return the event. The function raises only when it is cancelled.
+
+    The status of the event is `error` if the JobSet cannot be read, which says nothing about the JobSet.
+    """
+    try:
+        return await _wait_for_job_set(args, log)
+    except JobSetUnavailable as error:
+        return _job_set_error(args, "Refused" if error.is_served else NOT_SERVED, error.cause)
+    except Exception as error:  # a secrets backend may raise anything
+        log_failure(log, error, f"JobSet {args.ref} cannot be watched in this process")
+        known = isinstance(error, GangJobError)
+        return _job_set_error(
+            args, type(error).__name__, str(error) if known else f"{type(error).__name__}; the log has the details"
+        )
+
+
+async def _wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
+    from airflow_provider_gangjobs.tracking.watch.awaited import follow_job_set
+
+    hook = GangJobHook(args.kubernetes_conn_id, must_exist=args.must_exist)
+    config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
+    async with shared_service(config) as service:
+        return await follow_job_set(service.client, args.ref, lambda line: log.info("%s", line))
+
+
+def _job_set_error(args: JobSetArgs, reason: str, message: str) -> GangEvent:
+    return build_event(args.ref, Status.ERROR, Phase.SUBMITTED, reason=reason, message=message)
+
+
+__all__ = [
+    "NOT_SERVED",
+    "JobSetArgs",
+    "SelectionArgs",
+    "answer_of_failure",
+    "selection_payload",
+    "wait_for_job_set",
+    "wait_for_selected",
+]

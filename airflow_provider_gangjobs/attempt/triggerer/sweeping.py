@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.trigger_args import TriggerArgs
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
 log = logging.getLogger(__name__)

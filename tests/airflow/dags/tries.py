@@ -10,7 +10,7 @@ from airflow.sdk import DAG, get_current_context, task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.attempt.start_guard import StartGuard
+    from airflow_provider_gangjobs.attempt.task_gangs import StartGuard
 
 
 class LateOperator(GangJobOperator):

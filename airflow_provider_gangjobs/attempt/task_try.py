@@ -1,0 +1,336 @@
+"""One try of a task in a worker: submits the gang, waits for its end, recovers, completes, and delivers.
+
+The operator owns a `TaskTry` for each part of the try, which is a process of its own if the task is deferred:
+
+    with this_try.session():
+        value = this_try.run()  # or, with the event of a trigger, `this_try.complete(event)`
+    ...
+    this_try.delivery.deliver_accepted(ti)  # after Airflow has stored the success of the task
+
+The try may be killed at any moment. So nothing that the next try needs is kept in this process.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+from msgspec.structs import asdict
+from msgspec.structs import replace as replace_struct
+
+from airflow_provider_gangjobs.airflow_api.error_log import skip_retries_of_permanent_errors
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout
+from airflow_provider_gangjobs.attempt import task_gangs
+from airflow_provider_gangjobs.attempt.deferral import (
+    EXECUTION_TIMEOUT,
+    RecoveryAction,
+    execution_timeout_error,
+    has_retries_left,
+    recovery_action,
+    trigger_args,
+    with_deadline,
+    worker_wait_limit_s,
+)
+from airflow_provider_gangjobs.attempt.messages import submission_messages
+from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
+from airflow_provider_gangjobs.gang.identity import Claim
+from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
+from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, Results, WaitUntil
+from airflow_provider_gangjobs.parameters.checks import require_importable
+from airflow_provider_gangjobs.parameters.storage import TaskStorages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import timedelta
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.attempt.completion import Completion
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
+    from airflow_provider_gangjobs.ending.kill import LiveGang
+    from airflow_provider_gangjobs.exceptions import DeadlineExceeded
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
+    from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
+    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request import PreviousGangs
+
+XCOM_GANG: Final = "gang"
+"""XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
+XCOM_END: Final = "gang_end"
+"""XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
+RANK_RESULT_BYTES: Final = TERMINATION_MESSAGE_BYTES_MAX - 1
+"""The largest result of one rank that the kubelet keeps whole."""
+
+
+class Operator(Protocol):
+    """What a try asks of the operator that owns it."""
+
+    def gang_spec(self, result_folder: str | None) -> GangSpec:
+        """Return the spec that the rendered parameters describe."""
+
+    def defer_for(self, args: TriggerArgs, timeout: timedelta | None, *, for_previous: bool) -> NoReturn:
+        """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
+
+
+class Delivery(Protocol):
+    """What is left to do after the success of the task: `Completion` or `HandOver`."""
+
+    def deliver_accepted(self, ti: Any) -> None:
+        """Deliver the gang if Airflow's API server has stored the success of the task."""
+
+
+@dataclass
+class TaskTry:
+    """One part of one try. The caller opens `session`, and then calls one method that returns the value of the task."""
+
+    operator: Operator
+    task: TaskParameters
+    ti: Any
+    """The task instance of the context."""
+    gangs: TaskGangs
+    guard: StartGuard
+    began_at: float
+    """When this part of the try began, by `time.monotonic`."""
+    delivery: Delivery | None = field(default=None, init=False)
+    """Set when the gang has succeeded."""
+
+    @property
+    def log(self) -> Logger:
+        """The log of the task."""
+        return self.gangs.log
+
+    @property
+    def storages(self) -> TaskStorages:
+        """The folders of this task."""
+        return TaskStorages(self.task.log_storage, self.task.result_storage, self.gangs.key, self.log)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Open one client for all requests of this part of the try. `AirflowTaskTimeout` ends the gang.
+
+        Airflow raises `AirflowTaskTimeout` when `execution_timeout` has passed in a worker. The gang then ends as after
+        a deadline of the trigger. Airflow itself would call `on_kill`, which is for tasks that a user ends.
+        """
+        try:
+            with self.gangs.session():
+                yield
+        except AirflowTaskTimeout as alarm:
+            if self.task.execution_timeout is None:
+                raise
+            raise self.end_late_gang() from alarm
+
+    def run(self) -> Any:
+        """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
+        from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+
+        require_importable(self.task.callbacks)
+        self.storages.check()
+        submission = self._submit()
+        if submission.state is SubmissionState.FAILED:
+            # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.
+            submission = self._submit_after(self._wait_here(self._args_of(submission)))
+        return self._finish(self._wait(submission))
+
+    def complete(self, event: GangEvent) -> Any:
+        """Return the value of the task after the event of its trigger."""
+        return self._finish(self._recover(event))
+
+    def only_live_gang(self) -> LiveGang | None:
+        """Return the gang of this try that runs; `None` if there are none or several, or if that is unknown."""
+        live = self.gangs.live()
+        return live[0] if live is not None and len(live) == 1 else None
+
+    def follow(self, gang: LiveGang) -> Any:
+        """Return the value of the task after the end of a gang whose trigger has failed."""
+        self.log.warning("The trigger failed. This worker waits for gang %s", gang.ref)
+        return self._finish(self._wait_here(self._args_of(gang)))
+
+    def end_late_gang(self) -> DeadlineExceeded:
+        """End the gang, because the `execution_timeout` of the task has passed, and return the error of the task."""
+        self.gangs.end(self.task.on_finish, why=EXECUTION_TIMEOUT)
+        return execution_timeout_error(self.gangs.key, self.task.execution_timeout)
+
+    # -- submission ------------------------------------------------------------------------------------------
+
+    def _submit(self) -> Submission:
+        """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
+        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
+        from airflow_provider_gangjobs.submission.request import PreviousGangs
+
+        rule = TaskRule(Reattach(self.task.reattach), return_failed=self.task.max_disruptions > 0)
+        previous = PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1)
+        while True:
+            try:
+                return self._submit_by(rule, previous)
+            except PreviousAttemptRunning as running:
+                self.log.warning("%s", running)
+                self._wait_for_previous(running)
+
+    def _submit_after(self, event: GangEvent) -> Submission:
+        """Submit the attempt after the one that failed with this event, and log how that one failed."""
+        from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
+
+        # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try. The logs
+        # are therefore copied from their beginning, and not from the place where the stream ended.
+        failed = self._read_completion(
+            replace_struct(event, streamed={}, whole_logs=()) if self.task.deferrable else event
+        )
+        failed.log_failure()
+        submission = self._submit_by(NextAttemptRule.after(event, max_disruptions=self.task.max_disruptions))
+        failed.discard()  # last, because its Job shows how many attempts in a row were lost
+        return submission
+
+    def _submit_by(self, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
+        from airflow_provider_gangjobs.submission.request import SubmissionRequest
+
+        with skip_retries_of_permanent_errors():
+            spec = self.operator.gang_spec(self.storages.result_folder)
+            request = SubmissionRequest(
+                key=self.gangs.key,
+                claim=Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries),
+                rule=rule,
+                confirm=self.guard.confirm,
+                previous=previous,
+            )
+            submission = self.guard.submit(
+                self.gangs,
+                lambda service: service.submit(spec, request),
+                delete=self.task.kill_policy is OnKill.DELETE,
+            )
+        for line in submission_messages(submission, server_software=self.gangs.server_software):
+            self.log.info("%s", line)
+        self._warn_of_large_results(submission.workers)
+        return submission
+
+    def _wait_for_previous(self, running: PreviousAttemptRunning) -> None:
+        """Defer the task until the pods of an earlier attempt have ended.
+
+        If the task is not deferrable, the next submission waits, and this method only checks `assemble_timeout`.
+
+        Raises:
+            DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
+        """
+        ref, limit_s = task_gangs.ref_of(running), self.task.assemble_timeout_s
+        if self.task.deferrable:
+            self._defer(replace(trigger_args(self.task, self.gangs, ref), claim=""), for_previous=True)
+        waited_s = time.monotonic() - self.began_at
+        if limit_s is not None and waited_s >= limit_s:
+            what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
+            raise task_gangs.deadline_error(what)
+
+    def _warn_of_large_results(self, workers: int) -> None:
+        """Log at the submission that the results may exceed the limit, which is enforced at the end of the gang."""
+        bytes_max, limit = workers * RANK_RESULT_BYTES, self.task.results_limit
+        if self.task.results is Results.ALL and bytes_max > limit:
+            self.log.warning(
+                "The results of %d ranks may have up to %d bytes. With more than %d bytes (results_limit) the task"
+                " fails after its gang",
+                workers,
+                bytes_max,
+                limit,
+            )
+
+    # -- the wait --------------------------------------------------------------------------------------------
+
+    def _wait(self, submission: Submission) -> GangEvent:
+        """Defer the task, or wait in this worker and return the event of the gang's end."""
+        self._push_xcom(XCOM_GANG, asdict(submission.ref))
+        if self.task.wait_until is WaitUntil.SUBMITTED:
+            from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+            from airflow_provider_gangjobs.gang.state.phase import Phase
+
+            return build_event(submission.ref, Status.RUNNING, Phase.SUBMITTED)
+        args = self._args_of(submission)
+        if self.task.deferrable:
+            self._defer(args)
+        return self._wait_here(args)
+
+    def _wait_here(self, args: TriggerArgs) -> GangEvent:
+        from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
+
+        timeout, started, config = self.task.execution_timeout, self.ti.start_date, self.gangs.config
+        limit_s = worker_wait_limit_s(timeout, started, time.monotonic() - self.began_at)
+        args, _ = with_deadline(args, timeout, started)
+        return wait_for_event_in_worker(args, self.log, config=config, limit_s=limit_s, until=self.task.until)
+
+    def _defer(self, args: TriggerArgs, *, for_previous: bool = False) -> NoReturn:
+        args, backstop = with_deadline(
+            args, self.task.execution_timeout, self.ti.start_date, server_ahead_s=self.gangs.server_ahead_s
+        )
+        self.operator.defer_for(args, backstop, for_previous=for_previous)
+
+    def _args_of(self, gang: Submission | LiveGang | GangEvent) -> TriggerArgs:
+        return trigger_args(self.task, self.gangs, gang.ref, attempt=gang.attempt, disruptions=gang.disruptions)
+
+    def _recover(self, event: GangEvent) -> GangEvent:
+        """Return the event or, if the trigger could not follow the gang, act as `recovery_action` says.
+
+        The method either defers the task again, or follows the gang in this worker, or returns the event as it is.
+        """
+        from airflow_provider_gangjobs.gang.outcome.event import Status
+
+        if event.status is not Status.ERROR:
+            return event
+        errors = event.tracking_errors
+        will_be_retried = has_retries_left(self.ti)
+        action = recovery_action(live=self.gangs.is_live(event.ref), errors=errors, has_retries_left=will_be_retried)
+        why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
+        if action is RecoveryAction.DEFER:
+            self.log.warning("%s. The task is deferred again", why)
+            self._defer(replace(self._args_of(event), tracking_errors=errors + 1))
+        if action is RecoveryAction.FOLLOW_IN_WORKER:
+            self.log.warning("%s. This worker follows the gang", why)
+            return self._wait_here(self._args_of(event))
+        return event
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def _finish(self, event: GangEvent) -> Any:
+        """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
+        from airflow_provider_gangjobs.attempt.completion import HandOver, is_handed_over, skip_on_exit_codes
+        from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+
+        while (lost := disruption_of(event, allowed=self.task.max_disruptions)) is not None and lost.is_allowed:
+            event = self._wait(self._submit_after(event))
+        if not self.task.ends_with_gang and is_handed_over(event):
+            self.delivery = HandOver(self.gangs, event.ref, self.log)
+            return asdict(event.ref)
+        completion = self._read_completion(event)
+        self._push_xcom(XCOM_END, completion.event.to_payload())
+        with skip_retries_of_permanent_errors():
+            with skip_on_exit_codes(self.task.skip_on_exit_codes, completion.outcomes):
+                completion.require_success()
+            value = completion.results(self.task.results, limit=self.task.results_limit)
+        self.delivery = completion
+        return value
+
+    def _read_completion(self, event: GangEvent) -> Completion:
+        from airflow_provider_gangjobs.airflow_api.masking import mask_event
+        from airflow_provider_gangjobs.attempt.completion import Completion
+
+        storages, task = self.storages, self.task
+        completion = Completion(
+            self.gangs, mask_event(event), task.on_finish, task.max_disruptions, self.log, storages.result_folders
+        )
+        completion.read(task.log_options, storages.logs)
+        return completion
+
+    def _push_xcom(self, key: str, value: Any) -> None:
+        """Push an XCom that describes the gang. A fault of the XCom backend is logged.
+
+        The gang runs or has ended. The task must go on to wait for it, or to report its end.
+        """
+        if not self.task.do_xcom_push:
+            return
+        try:
+            self.ti.xcom_push(key, value)
+        except Exception as error:  # an XCom backend may raise anything
+            self.log.warning("XCom %s could not be pushed (%s). The task goes on", key, type(error).__name__)
+
+
+__all__ = ["XCOM_END", "XCOM_GANG", "TaskTry"]

@@ -1,0 +1,287 @@
+"""The parameters `log_storage` and `result_storage`: a URL, or an `ObjectStoragePath`; and the folders in them.
+
+The folder of a task is `<url>/<dag id>/<run id>/<task id>`, and the map index of a mapped task. In this folder, each
+installation of Airflow has a folder, because two installations may run equal DAGs and share a storage. The folder of
+the installation comes last, so that the variable that names the folder of the task to the ranks is the same in all
+releases: the variable belongs to the hash by which a retry finds the gang of the try before.
+
+A worker checks the storages before it creates anything. Large results are written by the ranks themselves, with the
+file `gangjobs_result.py`, so a folder in their file system must be on a volume that outlives their pods.
+
+A DAG file imports this module, so the module imports the rules of manifests and Airflow's storage when it uses them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
+from airflow_provider_gangjobs.parameters import gangjobs_result
+from airflow_provider_gangjobs.parameters.checks import add_env, is_templated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow.sdk import ObjectStoragePath
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+
+PARAMETER: Final = "result_storage"
+LOST_WITH_THE_POD: Final = ("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image")
+"""Kinds of volumes that are read-only or do not outlive their pod."""
+VOLUME_REMEDY: Final = (
+    "Mount a volume that outlives the pods with volumes and volume_mounts, or give the URL of an object store"
+)
+
+
+_UNSAFE: Final = re.compile(r"[^\w.~:+=,-]")
+"""Every other character is quoted. The ids that Airflow allows by default have none of them."""
+
+
+def to_url(given: Any) -> Any:
+    """Return the URL of an `ObjectStoragePath` or a path of `pathlib`, and any other value unchanged.
+
+    The operator keeps the URL, because Airflow renders templates of texts only, and stores them with the DAG.
+    """
+    if isinstance(given, os.PathLike):
+        return os.fspath(given)
+    # An object storage path is no `os.PathLike`. The import of its class is too expensive for a DAG file.
+    return str(given) if hasattr(given, "protocol") and hasattr(given, "conn_id") else given
+
+
+def storage_problems(parameter: str, url: Any) -> Iterator[Problem]:
+    """Yield the problem of a storage that rendering its template cannot resolve. A worker checks the storage itself."""
+    if url is None or is_templated(url):
+        return
+    remedy = f"Give an ObjectStoragePath or its URL, such as s3://aws_default@bucket/{parameter.partition('_')[0]}s"
+    if not isinstance(url, str) or not url:
+        yield Problem(parameter, f"is {url!r:.80}, not the URL of a folder", remedy)
+    elif "://" not in url and not os.path.isabs(url):
+        yield Problem(parameter, f"is {url!r:.80}, a relative path, which means another folder in each process", remedy)
+
+
+def task_folder(url: str, key: TaskKey) -> str:
+    """Return the URL of the folder of a task, in which each installation has a folder."""
+    parts = [key.dag_id, key.run_id, key.task_id, *([str(key.map_index)] if key.map_index >= 0 else [])]
+    return "/".join([url.rstrip("/"), *map(_path_component, parts)])
+
+
+def installation_folder(url: str, key: TaskKey) -> str:
+    """Return the URL of the folder of a task of one installation: that of the task if the installation has no id."""
+    folder = task_folder(url, key)
+    return f"{folder}/installation-{key.installation}" if key.installation else folder
+
+
+def result_folders(url: str, key: TaskKey) -> tuple[str, ...]:
+    """Return the URLs of the folders in which the ranks of a task may store results.
+
+    The last one is that of a gang which a release without folders of installations has submitted. It can be removed
+    when no such gang runs any more, in version 0.3.
+    """
+    return tuple(dict.fromkeys((installation_folder(url, key), task_folder(url, key))))
+
+
+def _path_component(text: str) -> str:
+    """Return the text as one component of a path, which is different for different texts and leaves no folder."""
+    quoted = _UNSAFE.sub(lambda match: quote(match[0], safe=""), text)
+    return quoted.replace(".", "%2E") if quoted in {".", ".."} else quoted
+
+
+def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
+    """Return the spec with the helper file and the variable that names the folder.
+
+    :param folder: The URL of the folder of this task run.
+
+    Raises:
+        InvalidGangSpec: the ranks cannot write the folder, or what they write is lost with their pods.
+    """
+    if RESULT_HELPER_FILE in spec.files:
+        problem = Problem(f"files.{RESULT_HELPER_FILE}", "is a file of the provider", "Choose another name")
+        raise InvalidGangSpec((problem,))
+    if is_local(folder):
+        _require_volume(spec, _path(folder))
+    helper = Path(gangjobs_result.__file__).read_text("utf-8")
+    return replace(spec, **_with_folder(spec, folder), files={**spec.files, RESULT_HELPER_FILE: helper})
+
+
+def _with_folder(spec: GangSpec, folder: str) -> dict[str, Any]:
+    """Return the parameters that have `env`: those of the gang, or `roles`, because each role has its own."""
+    variables = {gangjobs_result.ENV_STORAGE: folder}
+    if spec.roles is None:
+        of_gang: dict[str, Any] = {"env": spec.env}
+        add_env(of_gang, variables)
+        return of_gang
+    roles = {name: dict(role) for name, role in spec.roles.items()}
+    for role in roles.values():
+        add_env(role, variables)
+    return {"roles": roles}
+
+
+def is_local(folder: str) -> bool:
+    """Return whether the folder is in the file system of the ranks, and not in an object store."""
+    protocol, mark, _ = folder.partition("://")
+    return not mark or protocol in gangjobs_result.LOCAL_PROTOCOLS
+
+
+def _path(folder: str) -> PurePosixPath:
+    return PurePosixPath(folder.partition("://")[2] or folder)
+
+
+def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
+    from airflow_provider_gangjobs.gang.render.pod_template import user_template
+    from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
+    from airflow_provider_gangjobs.gang.roles import spec_of_role
+    from airflow_provider_gangjobs.gang.validation.validate import validate
+
+    if validate(spec):
+        return  # the submission reports these problems
+    pods = {f" in the role {role}": spec_of_role(spec, role) for role in spec.roles} if spec.roles else {"": spec}
+    for where, each in pods.items():
+        if problem := _volume_problem(user_template(each, manifest_of(each))["spec"], path):
+            raise InvalidGangSpec((Problem(PARAMETER, f"{path} {problem}{where}", VOLUME_REMEDY),))
+
+
+def _volume_problem(pod: Mapping[str, Any], path: PurePosixPath) -> str:
+    """Return why files under the path would be lost or could not be written; empty if they stay."""
+    mounts = [
+        mount for mount in pod["containers"][0].get("volumeMounts", []) if path.is_relative_to(mount["mountPath"])
+    ]
+    if not mounts:
+        return "is on no volume of the ranks, so the results would be lost with the pods"
+    mount = max(mounts, key=lambda each: len(each["mountPath"]))
+    if mount.get("readOnly"):
+        return f"is on volume {mount['name']!r}, which is mounted read-only"
+    volume: Mapping[str, Any] = next((v for v in pod.get("volumes", []) if v.get("name") == mount["name"]), {})
+    kind = next((kind for kind in LOST_WITH_THE_POD if kind in volume), None)
+    return f"is on volume {mount['name']!r} of kind {kind}, which cannot keep results" if kind else ""
+
+
+@dataclass(frozen=True)
+class TaskStorages:
+    """The storages of one task run, by the rendered parameters `log_storage` and `result_storage`."""
+
+    log_url: str | None
+    result_url: str | None
+    key: TaskKey
+    log: Logger
+
+    @property
+    def logs(self) -> TaskStorage | None:
+        """Where the whole logs of all ranks are written."""
+        return None if self.log_url is None else TaskStorage(self.log_url, self.key, "log_storage")
+
+    @property
+    def result_folders(self) -> tuple[str, ...]:
+        """Where the ranks may have stored results."""
+        return () if self.result_url is None else result_folders(self.result_url, self.key)
+
+    @property
+    def result_folder(self) -> str | None:
+        """The folder that the ranks know, in which each installation of Airflow has a folder."""
+        return None if self.result_url is None else task_folder(self.result_url, self.key)
+
+    def check(self) -> None:
+        """Check what this worker can know about the storages, before anything is created.
+
+        Raises:
+            InvalidGangSpec: a storage cannot be written.
+        """
+        given = {"log_storage": self.log_url, "result_storage": self.result_url}
+        if problems := tuple(problem for name, url in given.items() for problem in storage_problems(name, url)):
+            raise InvalidGangSpec(problems)
+        if (names := [name for name, url in given.items() if url is not None]) and not self.key.installation:
+            self.log.warning(
+                "This Airflow has no installation id. Another Airflow with the same %s overwrites the objects of this"
+                " task if the ids of its DAG, run and task are equal. Set [gangjobs] installation_id",
+                " or ".join(names),
+            )
+        if self.logs is not None:
+            self.logs.check()
+        if self.result_url is not None and not is_local(self.result_url):
+            TaskStorage(self.result_url, self.key, "result_storage").check_for_ranks(self.log)
+
+
+PROBE = "write-test"
+REMEDY = "Check the URL, its connection and its permissions, and that the worker has the provider of the storage"
+
+
+class TaskStorage:
+    """The objects of one task run of one installation of Airflow, in the folder that `storage_urls` names.
+
+    :param parameter: The parameter of the operator that gives the URL, for messages.
+    """
+
+    def __init__(self, url: str, key: TaskKey, parameter: str) -> None:
+        self._url = url
+        self._key = key
+        self._parameter = parameter
+
+    @property
+    def address_of_folder(self) -> str:
+        """The URL of the folder."""
+        return installation_folder(self._url, self._key)
+
+    @property
+    def _folder(self) -> ObjectStoragePath:
+        from airflow.sdk import ObjectStoragePath  # too expensive for a task without a storage
+
+        return ObjectStoragePath(self.address_of_folder)
+
+    def address(self, name: str) -> str:
+        """Return the URL of an object. Airflow keeps credentials in the connection, not in the URL."""
+        return str(self._folder / name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Create or replace an object, and the folders above it where the storage has folders."""
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return cast("BinaryIO", path.open("wb"))  # type: ignore[no-untyped-call]
+
+    def check(self) -> None:
+        """Write and remove an object, before anything is created in the cluster.
+
+        Raises:
+            InvalidGangSpec: the storage cannot be written.
+        """
+        try:
+            self._write_probe()
+        except Exception as error:  # a storage may raise anything
+            raise self._problem(error) from error
+
+    def check_for_ranks(self, log: Logger) -> None:
+        """Check a storage that the ranks write, with credentials of their own, as far as this worker can know.
+
+        Raises:
+            InvalidGangSpec: the storage does not exist, or this worker has no library for its protocol.
+        """
+        try:
+            self._write_probe()
+        except (FileNotFoundError, ImportError, ValueError) as error:
+            raise self._problem(error) from error
+        except Exception as error:  # a storage may raise anything
+            from airflow_provider_gangjobs.airflow_api.masking import mask
+
+            what = mask(f"{type(error).__name__}: {error}")
+            log.warning(
+                "This worker cannot write %s, so nobody knows yet whether the ranks can (%s)", self._parameter, what
+            )
+
+    def _write_probe(self) -> None:
+        with self.open(PROBE) as file:
+            file.write(b"\n")
+        (self._folder / PROBE).unlink()
+
+    def _problem(self, error: Exception) -> InvalidGangSpec:
+        from airflow_provider_gangjobs.airflow_api.masking import mask
+
+        what = mask(f"{self._url} cannot be written: {type(error).__name__}: {error}")
+        return InvalidGangSpec((Problem(self._parameter, what, REMEDY),))
