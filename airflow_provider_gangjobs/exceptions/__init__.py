@@ -41,7 +41,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
-    from airflow_provider_gangjobs.exceptions.deprecation import GangJobsDeprecationWarning
     from airflow_provider_gangjobs.exceptions.gang_end import (
         AppFailed,
         DeadlineExceeded,
@@ -80,7 +79,6 @@ __all__ = [
     "GangDeleted",
     "GangFailed",
     "GangJobError",
-    "GangJobsDeprecationWarning",
     "GangUnsupported",
     "ImagePullFailed",
     "InvalidGangSpec",
@@ -105,7 +103,6 @@ __all__ = [
 
 _EXCEPTIONS: Final = {
     "base": ("GangJobError", "Problem"),
-    "deprecation": ("GangJobsDeprecationWarning",),
     "gang_end": (
         "GangEndError",
         "AppFailed",
