@@ -41,7 +41,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions.base import *  # noqa: F403
-    from airflow_provider_gangjobs.exceptions.deprecation import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.gang_end import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.results import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.submission import *  # noqa: F403
@@ -53,7 +52,6 @@ __all__ = [  # noqa: F405 - imported by __getattr__
     "GangDeleted",
     "GangFailed",
     "GangJobError",
-    "GangJobsDeprecationWarning",
     "GangUnsupported",
     "ImagePullFailed",
     "InvalidGangSpec",
@@ -76,7 +74,7 @@ __all__ = [  # noqa: F405 - imported by __getattr__
     "Unschedulable",
 ]
 
-_MODULES: Final = ("base", "submission", "gang_end", "results", "deprecation")
+_MODULES: Final = ("base", "submission", "gang_end", "results")
 
 
 def __getattr__(name: str) -> Any:

@@ -90,7 +90,17 @@ class GangService(Struct, frozen=True):
 
     # -- submission ------------------------------------------------------------------------------------------
 
-    async def submit(self, /, spec: GangSpec, request: SubmissionRequest | None = None, **whose: Any) -> Submission:
+    async def submit(
+        self,
+        /,
+        spec: GangSpec,
+        request: SubmissionRequest | None = None,
+        *,
+        submission_id: str | None = None,
+        key: TaskKey | None = None,
+        claim: str = "",
+        **options: Any,
+    ) -> Submission:
         """Create a gang, or adopt the gang that exists.
 
         Either the request is given, or the arguments of one of its constructors, which say whose gang it is::
@@ -99,6 +109,10 @@ class GangService(Struct, frozen=True):
             submit(spec, submission_id="nightly-2026-01-01", validate="server")  # SubmissionRequest.of_id
 
         :param request: The task or the submission id, which gang to adopt, and the limits of the submission.
+        :param submission_id: The id of `SubmissionRequest.of_id`, without a request.
+        :param key: The task of `SubmissionRequest.of_task`, without a request.
+        :param claim: The id of the task instance that is responsible for the gang from now on. Only with `key`.
+        :param options: The further arguments of the constructor, such as `validate` and `deadline_s`.
 
         Raises:
             InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: no new gang is left running.
@@ -111,10 +125,12 @@ class GangService(Struct, frozen=True):
         from airflow_provider_gangjobs.submission.submit import submit
 
         if request is None:
-            if ("submission_id" in whose) == ("key" in whose):
+            if key is not None and submission_id is None:
+                request = SubmissionRequest.of_task(key, claim, **options)
+            elif submission_id is not None and key is None:
+                request = SubmissionRequest.of_id(submission_id, **options)
+            else:
                 raise ValueError("Give either submission_id or key")
-            ask = SubmissionRequest.of_task if "key" in whose else SubmissionRequest.of_id
-            request = ask(**whose)
         clock = self.client.clock
         with request_deadline(clock.monotonic() + request.deadline_s):
             discovered = await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
