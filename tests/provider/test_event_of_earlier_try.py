@@ -95,10 +95,14 @@ def test_a_sensor_looks_again(connection: str, monkeypatch: pytest.MonkeyPatch, 
 
 
 TRIGGERS: dict[str, tuple[str, str, Any]] = {
-    "gang": ("gang_job_wait.wait_for_event", "gang", gang_job.GangJobTrigger),
-    "earlier gang": ("previous_attempt_wait.wait_for_previous_pods", "previous", gang_job.PreviousGangTrigger),
-    "selected gangs": ("sensor.wait_for_selected", "selection", sensor.GangSelectionTrigger),
-    "JobSet": ("job_set.wait_for_job_set", "gang", job_set.JobSetTrigger),
+    "gang": ("attempt.triggerer.gang_wait.wait_for_event", "gang", gang_job.GangJobTrigger),
+    "earlier gang": (
+        "attempt.triggerer.previous_attempt_wait.wait_for_previous_pods",
+        "previous",
+        gang_job.PreviousGangTrigger,
+    ),
+    "selected gangs": ("triggers.sensor.wait_for_selected", "selection", sensor.GangSelectionTrigger),
+    "JobSet": ("triggers.job_set.wait_for_job_set", "gang", job_set.JobSetTrigger),
 }
 
 
@@ -112,7 +116,7 @@ def test_every_event_names_the_task_instance_that_waited(
     async def waited(*args: Any, **kwargs: Any) -> Any:
         return results[payload]
 
-    monkeypatch.setattr(f"airflow_provider_gangjobs.triggers.{wait}", waited)
+    monkeypatch.setattr(f"airflow_provider_gangjobs.{wait}", waited)
     target = {} if payload == "selection" else {"name": "a", "uid": "u"}
     trigger = kind(kubernetes_conn_id="c", namespace="default", **target)
     trigger.task_instance = SimpleNamespace(id=uuid4(), dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
