@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.completion import Completion
+    from airflow_provider_gangjobs.attempt.completion import Completion, HandOver
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
     from airflow_provider_gangjobs.ending.kill import LiveGang
@@ -77,13 +77,6 @@ class Operator(Protocol):
         """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
 
 
-class Delivery(Protocol):
-    """What is left to do after the success of the task: `Completion` or `HandOver`."""
-
-    def deliver_accepted(self, ti: Any) -> None:
-        """Deliver the gang if Airflow's API server has stored the success of the task."""
-
-
 @dataclass
 class TaskTry:
     """One part of one try. The caller opens `session`, and then calls one method that returns the value of the task."""
@@ -96,8 +89,8 @@ class TaskTry:
     guard: StartGuard
     began_at: float
     """When this part of the try began, by `time.monotonic`."""
-    delivery: Delivery | None = field(default=None, init=False)
-    """Set when the gang has succeeded."""
+    delivery: Completion | HandOver | None = field(default=None, init=False)
+    """What is left to do after the success of the task; `None` before the gang has succeeded."""
 
     @property
     def log(self) -> Logger:
