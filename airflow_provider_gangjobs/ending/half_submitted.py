@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVIC
 from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
 from airflow_provider_gangjobs.ending.delete_submission import groups_of
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, is_owned_by
-from airflow_provider_gangjobs.gang.queues.queue import queue_of_job
+from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch, is_halted_by_cleanup

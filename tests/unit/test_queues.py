@@ -12,15 +12,18 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_PRIORITY,
     LABEL_KUEUE_QUEUE,
 )
-from airflow_provider_gangjobs.gang.queues.checks import (
+from airflow_provider_gangjobs.gang.queues import (
+    Kueue,
+    NoQueue,
     QueueFacts,
     admission_checks,
     held_reason,
     job_without_queue_error,
+    queue_of_job,
     queue_problems,
+    requested_queue,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.queues.queue import Kueue, NoQueue, queue_of_job, requested_queue
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
     HOSTNAME,

@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
     LABEL_TASK,
 )
-from airflow_provider_gangjobs.gang.queues.queue import QueueOfJobSet, requested_queue
+from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.policy import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
-    from airflow_provider_gangjobs.gang.queues.queue import Queue
+    from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies

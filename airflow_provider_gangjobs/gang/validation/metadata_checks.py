@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.identity import SLUG_MAX
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE, PREFIX
-from airflow_provider_gangjobs.gang.queues.queue import MULTIKUEUE, parse_topology
+from airflow_provider_gangjobs.gang.queues import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.kube import names
 

@@ -11,8 +11,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import is_owned_by
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
-from airflow_provider_gangjobs.gang.queues.checks import given_queue_error
-from airflow_provider_gangjobs.gang.queues.queue import NoQueue, queue_of_job
+from airflow_provider_gangjobs.gang.queues import NoQueue, given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.errors import NotFound
-    from airflow_provider_gangjobs.gang.queues.queue import Queue
+    from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object

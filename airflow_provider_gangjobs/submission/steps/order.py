@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.queues.queue import requested_queue
+from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_role, render_service
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.submission.steps.job import CreateJob, CreateOwned, StartJob, StartRole, create_role

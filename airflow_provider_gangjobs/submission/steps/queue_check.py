@@ -12,16 +12,17 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, Forbidden, N
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.resources import JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.queues.checks import (
+from airflow_provider_gangjobs.gang.queues import (
+    MULTIKUEUE,
     QueueFacts,
     admission_checks,
     held_reason,
     job_without_queue_error,
     name_parameter,
+    parse_topology,
     queue_problems,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.queues.queue import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
