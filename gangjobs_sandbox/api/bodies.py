@@ -1,4 +1,7 @@
-"""Reads, decodes and checks request bodies and query parameters."""
+"""Reads, decodes and checks request bodies and query parameters, and converts objects to the version of a request.
+
+For the fields that the sandbox stores, the versions of a resource differ only in `apiVersion`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import yaml
 
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.api import protobuf
-from gangjobs_sandbox.api.conversion import to_version
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry.patching import PatchKind
 from gangjobs_sandbox.registry.schema import DecodingError, Schema
@@ -23,8 +25,33 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gangjobs_sandbox.api.routing import Target
+    from gangjobs_sandbox.store import Object, Stored
 
-__all__ = ["FieldValidation", "decoder", "flag", "integer", "is_dry_run", "options_error", "read_object", "read_patch"]
+__all__ = [
+    "FieldValidation",
+    "decoder",
+    "encode",
+    "flag",
+    "integer",
+    "is_dry_run",
+    "options_error",
+    "read_object",
+    "read_patch",
+    "to_version",
+]
+
+
+def to_version(obj: Object, target: Target) -> Object:
+    """Return the stored object in the API version that the request names."""
+    return obj if obj.get("apiVersion") == target.api_version else {**obj, "apiVersion": target.api_version}
+
+
+def encode(stored: Stored, target: Target) -> bytes:
+    """Return the JSON of a stored object in the requested API version. Each version is encoded once."""
+    if stored.obj.get("apiVersion") == target.api_version:
+        return stored.json
+    return stored.json_as(target.api_version, lambda obj: to_version(obj, target))
+
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 """The API server's limit for a request body, in bytes."""
