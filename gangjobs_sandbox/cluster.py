@@ -51,6 +51,14 @@ __all__ = ["Sandbox", "SandboxConfig", "SandboxError", "kubeconfig", "write_kube
 NAME = "sandbox"
 
 
+READY_S = 60.0
+"""How long the nodes may take to join the cluster. They usually take a second."""
+TLS_CLOSE_S = 0.05
+"""How long the exit of a sandbox waits. TLS connections need some iterations of the event loop to close, and the
+loop may end right after the sandbox."""
+TOKEN_BYTES = 24
+
+
 def kubeconfig(url: str, token: str | None, *, authority: bytes | None = None) -> dict[str, Any]:
     """Return the content of a kubeconfig. `authority` is the certificate (PEM) that clients trust."""
     cluster = {"server": url}
@@ -76,14 +84,6 @@ def write_kubeconfig(path: Path, url: str, token: str | None, *, authority: byte
         yaml.safe_dump(kubeconfig(url, token, authority=authority), file, sort_keys=False)
     temporary.replace(path)
     return path
-
-
-READY_S = 60.0
-"""How long the nodes may take to join the cluster. They usually take a second."""
-TLS_CLOSE_S = 0.05
-"""How long the exit of a sandbox waits. TLS connections need some iterations of the event loop to close, and the
-loop may end right after the sandbox."""
-TOKEN_BYTES = 24
 
 
 class SandboxError(Exception):

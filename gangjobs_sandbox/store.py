@@ -47,6 +47,14 @@ Key = tuple[str, str]
 """The namespace ("" for a cluster-scoped object) and the name."""
 
 
+Versions = list["Stored"]
+Events = list["Event"]
+WINDOW = 10_000
+"""The number of changes that are kept per resource. A client that is further behind gets 410 and lists again."""
+INDEXED_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "job-name"})
+"""The labels by which controllers and watches select most often. An index makes these selections fast."""
+
+
 class EventType(StrEnum):
     """The type of a change, as in a watch event."""
 
@@ -228,15 +236,7 @@ def _range_of(keys: list[Key], namespace: str | None) -> list[Key]:
     return keys[start : bisect.bisect_right(keys, namespace, start, key=itemgetter(0))]
 
 
-Versions = list["Stored"]
-Events = list["Event"]
 Observer = Callable[[Event], None]
-
-WINDOW = 10_000
-"""The number of changes that are kept per resource. A client that is further behind gets 410 and lists again."""
-
-INDEXED_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "job-name"})
-"""The labels by which controllers and watches select most often. An index makes these selections fast."""
 
 
 class Store:

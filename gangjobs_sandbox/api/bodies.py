@@ -41,6 +41,20 @@ __all__ = [
 ]
 
 
+BODY_BYTES_MAX = 3 * 1024 * 1024
+"""The API server's limit for a request body, in bytes."""
+SUMMARY_BYTES_MAX = 30
+"""The number of bytes of an unreadable body that the error message repeats."""
+_FALSE = {"0", "false"}
+_READERS: dict[str, Callable[[bytes], Any]] = {
+    "": msgspec.json.decode,
+    "application/json": msgspec.json.decode,
+    "application/yaml": yaml.safe_load,
+    protobuf.MEDIA_TYPE: protobuf.decode,
+}
+"""The decoder for each media type. A missing media type means JSON."""
+
+
 def to_version(obj: Object, target: Target) -> Object:
     """Return the stored object in the API version that the request names."""
     return obj if obj.get("apiVersion") == target.api_version else {**obj, "apiVersion": target.api_version}
@@ -51,15 +65,6 @@ def encode(stored: Stored, target: Target) -> bytes:
     if stored.obj.get("apiVersion") == target.api_version:
         return stored.json
     return stored.json_as(target.api_version, lambda obj: to_version(obj, target))
-
-
-BODY_BYTES_MAX = 3 * 1024 * 1024
-"""The API server's limit for a request body, in bytes."""
-
-SUMMARY_BYTES_MAX = 30
-"""The number of bytes of an unreadable body that the error message repeats."""
-
-_FALSE = {"0", "false"}
 
 
 class FieldValidation(StrEnum):
@@ -112,15 +117,6 @@ async def _body(request: Request) -> bytes:
         message = f"Request entity too large: limit is {BODY_BYTES_MAX}"
         raise StatusError(413, "RequestEntityTooLarge", message)
     return body
-
-
-_READERS: dict[str, Callable[[bytes], Any]] = {
-    "": msgspec.json.decode,
-    "application/json": msgspec.json.decode,
-    "application/yaml": yaml.safe_load,
-    protobuf.MEDIA_TYPE: protobuf.decode,
-}
-"""The decoder for each media type. A missing media type means JSON."""
 
 
 def _parsed(body: bytes, media: str, kind: str) -> Object:

@@ -26,6 +26,12 @@ _SUBRESOURCE_KINDS = {"binding": ("Binding", {}), "eviction": ("Eviction", {"gro
 _REVIEW = "selfsubjectaccessreviews"
 
 
+_PARAMETERS = [
+    {"name": name, "in": "query", "schema": {"type": "string"}}
+    for name in ("dryRun", "fieldManager", "fieldValidation")
+]
+
+
 def version(release: Release) -> dict[str, str]:
     """Return the response to `GET /version`."""
     return {
@@ -107,12 +113,6 @@ def _rows(resource: Resource) -> list[dict[str, Any]]:
         verbs = _SUBRESOURCE_VERBS.get(subresource, ["get", "patch", "update"])
         rows.append(_row(f"{resource.plural}/{subresource}", kind, verbs, namespaced=namespaced, **where))
     return rows
-
-
-_PARAMETERS = [
-    {"name": name, "in": "query", "schema": {"type": "string"}}
-    for name in ("dryRun", "fieldManager", "fieldValidation")
-]
 
 
 def index(groups: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["Page", "Selection", "page_of", "parse_revision", "select"]
 
 
+_EXPIRED_PAGE = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You must start a new list without the continue parameter."
+)
+_EXPIRED_LIST = "The resourceVersion for the provided list is too old."
+
+
 @dataclass(frozen=True)
 class Selection:
     """A condition on the objects of one resource."""
@@ -85,13 +92,6 @@ def select(target: Target, query: Mapping[str, str]) -> Selection:
     if target.name is not None:
         fields = FieldSelector((*fields.terms, ("metadata.name", target.name, True)))
     return Selection(target.namespace, labels, fields)
-
-
-_EXPIRED_PAGE = (
-    "The provided continue parameter is too old to display a consistent list result. "
-    "You must start a new list without the continue parameter."
-)
-_EXPIRED_LIST = "The resourceVersion for the provided list is too old."
 
 
 @dataclass(frozen=True)

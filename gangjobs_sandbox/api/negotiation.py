@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Form", "Table", "form_of", "partial_metadata"]
 
 
+_JSON = {"application/json", "application/*", "*/*", ""}
+
+
 def partial_metadata(obj: Object) -> Object:
     """Return the object without its content: `PartialObjectMetadata`."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
@@ -68,9 +71,6 @@ class Table:
         elif self._include != "None":
             row["object"] = partial_metadata(obj)
         return row
-
-
-_JSON = {"application/json", "application/*", "*/*", ""}
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.store import Event
 
 
+_GONE_CODES = (404, 409)
+"""The object is gone or was replaced by another of the same name, so there is nothing to do."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One object of the owner graph."""
@@ -112,10 +116,6 @@ def _names(ref: Mapping[str, Any], owner: Entry, namespace: str) -> bool:
 
 def _blocks(refs: Iterable[Mapping[str, Any]], uid: str) -> bool:
     return any(ref["uid"] == uid and ref.get("blockOwnerDeletion") for ref in refs)
-
-
-_GONE_CODES = (404, 409)
-"""The object is gone or was replaced by another of the same name, so there is nothing to do."""
 
 
 class GarbageCollector:

@@ -21,6 +21,15 @@ Obj = dict[str, Any]
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
+NO_SCHEDULE = "NoSchedule"
+NO_EXECUTE = "NoExecute"
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_REFUSING_EFFECTS = frozenset({NO_SCHEDULE, NO_EXECUTE})
+
+
 def name_of(obj: Mapping[str, Any]) -> str:
     return str(obj["metadata"]["name"])
 
@@ -131,16 +140,6 @@ def deleted_at(obj: Mapping[str, Any]) -> datetime | None:
     if end is None:
         return None
     return end - timedelta(seconds=obj["metadata"].get("deletionGracePeriodSeconds") or 0)
-
-
-NO_SCHEDULE = "NoSchedule"
-NO_EXECUTE = "NoExecute"
-NOT_READY = "node.kubernetes.io/not-ready"
-UNREACHABLE = "node.kubernetes.io/unreachable"
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-
-_REFUSING_EFFECTS = frozenset({NO_SCHEDULE, NO_EXECUTE})
 
 
 def taints_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -43,6 +43,14 @@ WATCH_SILENCE_S = 75.0
 """A watch without events or bookmarks for this time is considered half-open: servers send a bookmark every minute."""
 
 
+_log = logging.getLogger(__name__)
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 10.0
+_WATCH_S = 300
+_PAUSE_S = 0.1
+_GONE = (410, 504)
+"""The version has expired, or lies in the future because the server has lost data."""
+
+
 class UnreachableError(Exception):
     """The API server did not answer. It is unknown whether the server received the request."""
 
@@ -222,14 +230,6 @@ def _file_of(entry: Mapping[str, Any], field: str) -> Iterator[str | None]:
         file.write(base64.b64decode(data))
         file.flush()
         yield file.name
-
-
-_log = logging.getLogger(__name__)
-_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 10.0
-_WATCH_S = 300
-_PAUSE_S = 0.1
-_GONE = (410, 504)
-"""The version has expired, or lies in the future because the server has lost data."""
 
 
 @dataclass(frozen=True)

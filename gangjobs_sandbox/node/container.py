@@ -48,6 +48,16 @@ __all__ = [
 ]
 
 
+_DELAY_MAX_FACTOR = 30
+"""A maximum of five minutes with the default first delay of ten seconds."""
+_RESET_FACTOR = 60
+"""Ten minutes with the default first delay."""
+_HTTP_OK = range(200, 400)
+_MESSAGE_BYTES_MAX = 4096
+_FALLBACK_LINES_MAX, _FALLBACK_BYTES_MAX = 80, 2048
+_HOOK_TIMEOUT_S = 30.0
+
+
 async def wait_first(*waits: Coroutine[Any, Any, object]) -> None:
     """Wait until the first of the coroutines returns, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
@@ -64,12 +74,6 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
         if not task.done() and not task.cancelling():
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-_DELAY_MAX_FACTOR = 30
-"""A maximum of five minutes with the default first delay of ten seconds."""
-_RESET_FACTOR = 60
-"""Ten minutes with the default first delay."""
 
 
 def is_restarted(kind: Kind, restart_policy: str, exit_code: int) -> bool:
@@ -95,9 +99,6 @@ class Backoff:
         delay, doubled = self._next_s, self._next_s * 2
         self._next_s = min(doubled or self._first_s, self._first_s * _DELAY_MAX_FACTOR)
         return delay
-
-
-_HTTP_OK = range(200, 400)
 
 
 class Actions:
@@ -174,11 +175,6 @@ async def watch_readiness(actions: Actions, probe: Mapping[str, Any], report: Ca
             ready, streak = result, 0
             report(ready)
         await asyncio.sleep(probe.get("periodSeconds", 10))
-
-
-_MESSAGE_BYTES_MAX = 4096
-_FALLBACK_LINES_MAX, _FALLBACK_BYTES_MAX = 80, 2048
-_HOOK_TIMEOUT_S = 30.0
 
 
 class StopRequest:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["HostsFile", "NameTable", "PodName", "ServiceName", "hosts_header", "hosts_line", "names_of"]
 
 
+_DOMAIN = "svc.cluster.local"
+
+
 class HostsFile:
     """The lines of a hosts file by key, after a fixed header.
 
@@ -74,9 +77,6 @@ class HostsFile:
                 del self._free[index]
                 return True
         return False
-
-
-_DOMAIN = "svc.cluster.local"
 
 
 @dataclass(frozen=True)

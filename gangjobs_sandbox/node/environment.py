@@ -31,6 +31,13 @@ __all__ = ["PASSED_VARIABLES", "Rewriter", "container_environment", "expand", "n
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
 
+_BEFORE = r"(?<![\w./-])"
+_AFTER = r"(?![\w.-])"
+PASSED_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+"""The variables of the node's own process that all containers receive."""
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Return the text with its references replaced."""
 
@@ -38,10 +45,6 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         return "$" if match[1] else variables.get(match[2], match[0])
 
     return _REFERENCE.sub(replacement, text)
-
-
-_BEFORE = r"(?<![\w./-])"
-_AFTER = r"(?![\w.-])"
 
 
 class Rewriter:
@@ -57,11 +60,6 @@ class Rewriter:
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda match: self._folders[match[1]], text)
-
-
-PASSED_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
-"""The variables of the node's own process that all containers receive."""
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def node_environment(

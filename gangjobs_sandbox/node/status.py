@@ -39,6 +39,12 @@ _NEVER = "1970-01-01T00:00:00Z"
 """The start time of a container that could not start, as container runtimes report it."""
 
 
+_log = logging.getLogger(__name__)
+_MAYBE_GONE = (404, 409, 422)
+"""Status codes for a write to a deleted or replaced pod. The last two codes can also have other causes."""
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
+
+
 def is_terminal(pod: dict[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
@@ -189,12 +195,6 @@ def _terminated(ended: Terminated) -> dict[str, Any]:
         "finishedAt": timestamp(ended.finished),
         **({"containerID": ended.container_id} if ended.container_id else {}),
     }
-
-
-_log = logging.getLogger(__name__)
-_MAYBE_GONE = (404, 409, 422)
-"""Status codes for a write to a deleted or replaced pod. The last two codes can also have other causes."""
-_RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
 class StatusWriter:

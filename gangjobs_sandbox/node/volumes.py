@@ -41,6 +41,14 @@ _DEFAULT_MODE = 0o644
 _SUPPORTED = ("emptyDir", "configMap", "secret", "downwardAPI", "projected", "hostPath")
 
 
+_PLURALS = {"configmap": "configmaps", "secret": "secrets"}
+_NOT_FOUND = 404
+_TOKEN_S = 3600
+GRACE_EVICTED_S = 1.0
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`."""
+
+
 class UnsupportedVolumeError(Exception):
     """The node cannot provide this volume. The message names the volume and the reason."""
 
@@ -193,11 +201,6 @@ def _write(path: str, file: File) -> None:
     os.replace(partial, path)
 
 
-_PLURALS = {"configmap": "configmaps", "secret": "secrets"}
-_NOT_FOUND = 404
-_TOKEN_S = 3600
-
-
 async def fetch_sources(client: ApiClient, namespace: str, references: Iterable[Reference]) -> Sources:
     """Fetch the referenced objects that exist.
 
@@ -236,11 +239,6 @@ async def fetch_tokens(client: ApiClient, pod: Mapping[str, Any]) -> dict[str, s
         except (StatusError, UnreachableError) as error:
             raise SourceMissingError(f"no token for service account {account}: {error}") from error
     return tokens
-
-
-GRACE_EVICTED_S = 1.0
-_BLOCK_BYTES = 512
-"""The unit of `st_blocks`."""
 
 
 async def wait_for_excess(spec: Mapping[str, Any], folder: PodFolder, *, interval_s: float) -> str:

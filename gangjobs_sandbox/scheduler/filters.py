@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 
+_UNSCHEDULABLE_TAINT = {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}
+
+
 def matches_affinity(pod: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     """Return whether the pod's nodeSelector and required node affinity accept the node."""
     labels = node["metadata"].get("labels") or {}
@@ -47,9 +50,6 @@ def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], node: Mapp
 def _requirement(expression: Mapping[str, Any]) -> Requirement:
     values = frozenset(expression.get("values") or ())
     return Requirement(expression["key"], Operator(expression["operator"]), values)
-
-
-_UNSCHEDULABLE_TAINT = {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}
 
 
 def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:

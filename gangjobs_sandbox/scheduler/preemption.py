@@ -33,6 +33,10 @@ VICTIMS_MAX = 100
 """The number of the least important candidates for eviction that are considered. Each one costs a trial placement."""
 
 
+_WHOLE_GROUP_MODES: tuple[object, ...] = ("PodGroup", {"all": {}})
+"""The disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
+
+
 @dataclass(frozen=True)
 class Occupant:
     """A pod that is placed on a node."""
@@ -101,10 +105,6 @@ def _without_occupants(nodes: Iterable[NodeState], evicted: Iterable[Occupant]) 
         if occupant.node in copies:
             copies[occupant.node].release(occupant.request)
     return list(copies.values())
-
-
-_WHOLE_GROUP_MODES: tuple[object, ...] = ("PodGroup", {"all": {}})
-"""The disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
 
 
 class Evictor:

@@ -35,6 +35,9 @@ _NO_PREEMPTION = " not found"
 """The answer of the plugin DynamicResources to the question whether preemption helps a pod that PreFilter refused."""
 
 
+_COMPARED_FIELDS = ("status", "reason", "message")
+
+
 @dataclass(frozen=True)
 class Eviction:
     """The evictions for a pod or group: the nominated node, and the number of victims."""
@@ -126,9 +129,6 @@ def priorities_differ(pods: Sequence[Obj], priority: int) -> str | None:
             rule = "all pods in a single pod group should have the same priority as the pod group's priority"
             return f"{rule}, got {own} and {priority}"
     return None
-
-
-_COMPARED_FIELDS = ("status", "reason", "message")
 
 
 class Reporter:

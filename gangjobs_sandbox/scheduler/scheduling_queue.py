@@ -32,6 +32,9 @@ Unit = tuple[str, Hashable]
 """("pod", UID) or ("group", GroupKey)."""
 
 
+TIMEOUT_S = 300.0
+
+
 @dataclass(frozen=True)
 class Attempts:
     """The failed attempts of a unit, and the time of the next attempt."""
@@ -83,9 +86,6 @@ class SchedulingQueue:
         """Return when the unit may be tried. The result for a unit without failures is `now`."""
         attempts = self._attempts.get(unit)
         return attempts.ready_at if attempts else now
-
-
-TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ _STEPS = (
 """Below this many seconds: the larger unit, and the smaller unit, or None if the larger unit is used alone."""
 
 
+_NONE = "<none>"
+
+
 def human(seconds: float) -> str:
     """Format a duration with at most two units, such as `5m30s`."""
     whole = int(seconds)
@@ -55,9 +58,6 @@ def since(text: str | None, now: datetime) -> str:
 def between(start: str, end: str) -> str:
     """Format the time between two timestamps."""
     return human((parse_time(end) - parse_time(start)).total_seconds())
-
-
-_NONE = "<none>"
 
 
 def pod_cells(pod: Object, now: datetime) -> list[Any]:

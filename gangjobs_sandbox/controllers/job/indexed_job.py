@@ -24,6 +24,11 @@ ANNOTATION_INDEX = "batch.kubernetes.io/job-completion-index"
 _INTERVAL = re.compile(r"^(\d+)(?:-(\d+))?$", re.ASCII)
 
 
+ANNOTATION_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+ANNOTATION_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
 @dataclass(frozen=True)
 class Indexes:
     """A set of indexes, as ordered, disjoint, non-adjacent closed intervals."""
@@ -102,12 +107,6 @@ def _interval_text(first: int, last: int) -> str:
     if first == last:
         return str(first)
     return f"{first}{',' if last == first + 1 else '-'}{last}"
-
-
-ANNOTATION_FAILURES = "batch.kubernetes.io/job-index-failure-count"
-ANNOTATION_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
-
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def failed_indexes(job: Mapping[str, Any], failed: Iterable[Obj]) -> Indexes:

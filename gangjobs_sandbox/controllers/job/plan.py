@@ -30,6 +30,10 @@ _GENERATED_PREFIX_CHARACTERS_MAX = 58
 """A generated name has 63 characters, of which five are random."""
 
 
+_INDEX_FIELD = {"apiVersion": "v1", "fieldPath": f"metadata.labels['{ANNOTATION_INDEX}']"}
+PODS_PER_SYNC_MAX = 500
+
+
 def render_pod(
     job: Mapping[str, Any], *, index: int | None = None, annotations: Mapping[str, str] | None = None
 ) -> Obj:
@@ -65,15 +69,9 @@ def _set_index(pod: Obj, job_name: str, index: int) -> None:
             env.append({"name": ENV_INDEX, "valueFrom": {"fieldRef": _INDEX_FIELD.copy()}})
 
 
-_INDEX_FIELD = {"apiVersion": "v1", "fieldPath": f"metadata.labels['{ANNOTATION_INDEX}']"}
-
-
 def _prefix(job_name: str, index: int) -> str:
     suffix = f"-{index}-"
     return job_name[: _GENERATED_PREFIX_CHARACTERS_MAX - len(suffix)] + suffix
-
-
-PODS_PER_SYNC_MAX = 500
 
 
 @dataclass(frozen=True)

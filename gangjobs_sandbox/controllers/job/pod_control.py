@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.cooperative import Cooperative
 
 
+log = logging.getLogger(__name__)
+COMPONENT = "job-controller"
+SLOW_START_PODS = 1
+_NOT_FOUND = 404
+
+
 class PodIndex:
     """The index. Its owner calls `put` for an added or modified pod, and `drop` for a removed pod."""
 
@@ -69,13 +75,6 @@ class PodIndex:
     def without_controller(self, namespace: str) -> list[Obj]:
         """Return the pods of the namespace that have no controller."""
         return list(self._free.get(namespace, {}).values())
-
-
-log = logging.getLogger(__name__)
-
-COMPONENT = "job-controller"
-SLOW_START_PODS = 1
-_NOT_FOUND = 404
 
 
 class PodControl:

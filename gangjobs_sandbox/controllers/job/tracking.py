@@ -39,6 +39,10 @@ UNCOUNTED_MAX = 500
 """Limits the UIDs in the status to about 20 KB, and keeps a large Job from starving small ones."""
 
 
+_OMITTED_IF_EMPTY = ("active", "succeeded", "failed", "completedIndexes", "conditions")
+"""The API omits these fields if they are zero. `ready`, `terminating` and `failedIndexes` are pointers and stay."""
+
+
 @dataclass
 class EndedPods:
     """The result of one pass over the pods."""
@@ -152,10 +156,6 @@ def _is_failure(job: Obj, pod: Obj, assessment: Assessment) -> bool:
 
 def _index_rank(index: int | None) -> int:
     return -1 if index is None else index
-
-
-_OMITTED_IF_EMPTY = ("active", "succeeded", "failed", "completedIndexes", "conditions")
-"""The API omits these fields if they are zero. `ready`, `terminating` and `failedIndexes` are pointers and stay."""
 
 
 class Tracking:
