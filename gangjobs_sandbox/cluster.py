@@ -5,11 +5,15 @@
 
 All nodes are ready when the block begins. At its end, the nodes stop their containers, then the controllers stop, then
 the API server closes. With a `data_dir`, the next sandbox finds the objects, the logs and the token again.
+
+The kubeconfig file of a sandbox. It contains the address and the token, and only its owner can read it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 import secrets
 import shutil
 import tempfile
@@ -18,13 +22,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import yaml
+
 from gangjobs_sandbox import tls
 from gangjobs_sandbox.api import Address, create_app, serving
 from gangjobs_sandbox.apimachinery import quantity
 from gangjobs_sandbox.clock import SystemClock
 from gangjobs_sandbox.controllers import ControllerSettings, controller_manager
 from gangjobs_sandbox.journal import CorruptJournalError, Journal, UnwritableJournalError
-from gangjobs_sandbox.kubeconfig import write_kubeconfig
 from gangjobs_sandbox.node.client import ApiClient
 from gangjobs_sandbox.node.config import NodeConfig
 from gangjobs_sandbox.node.network import PodNetwork
@@ -40,7 +45,11 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-__all__ = ["Sandbox", "SandboxConfig", "SandboxError"]
+__all__ = ["Sandbox", "SandboxConfig", "SandboxError", "kubeconfig", "write_kubeconfig"]
+
+
+NAME = "sandbox"
+
 
 READY_S = 60.0
 """How long the nodes may take to join the cluster. They usually take a second."""
@@ -48,6 +57,33 @@ TLS_CLOSE_S = 0.05
 """How long the exit of a sandbox waits. TLS connections need some iterations of the event loop to close, and the
 loop may end right after the sandbox."""
 TOKEN_BYTES = 24
+
+
+def kubeconfig(url: str, token: str | None, *, authority: bytes | None = None) -> dict[str, Any]:
+    """Return the content of a kubeconfig. `authority` is the certificate (PEM) that clients trust."""
+    cluster = {"server": url}
+    if authority is not None:
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": cluster}],
+        "users": [{"name": NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
+        "current-context": NAME,
+    }
+
+
+def write_kubeconfig(path: Path, url: str, token: str | None, *, authority: bytes | None = None) -> Path:
+    """Write the file atomically with mode 0600. Returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
+        yaml.safe_dump(kubeconfig(url, token, authority=authority), file, sort_keys=False)
+    temporary.replace(path)
+    return path
 
 
 class SandboxError(Exception):

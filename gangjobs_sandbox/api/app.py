@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.api import bodies, discovery
+from gangjobs_sandbox.api.discovery import document, index
 from gangjobs_sandbox.api.faults import FaultMiddleware, Faults, manage_faults
 from gangjobs_sandbox.api.objects import ObjectsApi
-from gangjobs_sandbox.api.openapi import document, index
 from gangjobs_sandbox.api.responses import failure, json_response, ok
 from gangjobs_sandbox.api.routing import groups, parse_path
 from gangjobs_sandbox.api.watching import WatchHub

@@ -1,4 +1,7 @@
-"""Reads, decodes and checks request bodies and query parameters."""
+"""Reads, decodes and checks request bodies and query parameters, and converts objects to the version of a request.
+
+For the fields that the sandbox stores, the versions of a resource differ only in `apiVersion`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import yaml
 
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.api import protobuf
-from gangjobs_sandbox.api.conversion import to_version
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry.patching import PatchKind
 from gangjobs_sandbox.registry.schema import DecodingError, Schema
@@ -23,16 +25,46 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gangjobs_sandbox.api.routing import Target
+    from gangjobs_sandbox.store import Object, Stored
 
-__all__ = ["FieldValidation", "decoder", "flag", "integer", "is_dry_run", "options_error", "read_object", "read_patch"]
+__all__ = [
+    "FieldValidation",
+    "decoder",
+    "encode",
+    "flag",
+    "integer",
+    "is_dry_run",
+    "options_error",
+    "read_object",
+    "read_patch",
+    "to_version",
+]
+
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 """The API server's limit for a request body, in bytes."""
-
 SUMMARY_BYTES_MAX = 30
 """The number of bytes of an unreadable body that the error message repeats."""
-
 _FALSE = {"0", "false"}
+_READERS: dict[str, Callable[[bytes], Any]] = {
+    "": msgspec.json.decode,
+    "application/json": msgspec.json.decode,
+    "application/yaml": yaml.safe_load,
+    protobuf.MEDIA_TYPE: protobuf.decode,
+}
+"""The decoder for each media type. A missing media type means JSON."""
+
+
+def to_version(obj: Object, target: Target) -> Object:
+    """Return the stored object in the API version that the request names."""
+    return obj if obj.get("apiVersion") == target.api_version else {**obj, "apiVersion": target.api_version}
+
+
+def encode(stored: Stored, target: Target) -> bytes:
+    """Return the JSON of a stored object in the requested API version. Each version is encoded once."""
+    if stored.obj.get("apiVersion") == target.api_version:
+        return stored.json
+    return stored.json_as(target.api_version, lambda obj: to_version(obj, target))
 
 
 class FieldValidation(StrEnum):
@@ -85,15 +117,6 @@ async def _body(request: Request) -> bytes:
         message = f"Request entity too large: limit is {BODY_BYTES_MAX}"
         raise StatusError(413, "RequestEntityTooLarge", message)
     return body
-
-
-_READERS: dict[str, Callable[[bytes], Any]] = {
-    "": msgspec.json.decode,
-    "application/json": msgspec.json.decode,
-    "application/yaml": yaml.safe_load,
-    protobuf.MEDIA_TYPE: protobuf.decode,
-}
-"""The decoder for each media type. A missing media type means JSON."""
 
 
 def _parsed(body: bytes, media: str, kind: str) -> Object:

@@ -1,4 +1,9 @@
-"""Discovery: the API groups, versions and resources that are served, and the version of the server."""
+"""Discovery: the API groups, versions and resources that are served, and the version of the server.
+
+Of OpenAPI v3, the part is served that kubectl reads before it asks the server to validate a manifest: the requests that
+support `fieldValidation`. The schemas themselves are not served, because the server knows only the names and types of
+fields (see `registry.schema`) and no other client reads schemas here.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,24 @@ from typing import TYPE_CHECKING, Any
 from gangjobs_sandbox.api.routing import groups, served
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gangjobs_sandbox.releases import Release
     from gangjobs_sandbox.resources import Resource
 
-__all__ = ["api_versions", "group_list", "group_of", "resource_list", "version"]
+__all__ = ["api_versions", "document", "group_list", "group_of", "index", "resource_list", "version"]
+
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCE_VERBS = {"log": ["get"], "binding": ["create"], "eviction": ["create"], "finalize": ["update"]}
 _SUBRESOURCE_KINDS = {"binding": ("Binding", {}), "eviction": ("Eviction", {"group": "policy", "version": "v1"})}
 _REVIEW = "selfsubjectaccessreviews"
+
+
+_PARAMETERS = [
+    {"name": name, "in": "query", "schema": {"type": "string"}}
+    for name in ("dryRun", "fieldManager", "fieldValidation")
+]
 
 
 def version(release: Release) -> dict[str, str]:
@@ -99,3 +113,32 @@ def _rows(resource: Resource) -> list[dict[str, Any]]:
         verbs = _SUBRESOURCE_VERBS.get(subresource, ["get", "patch", "update"])
         rows.append(_row(f"{resource.plural}/{subresource}", kind, verbs, namespaced=namespaced, **where))
     return rows
+
+
+def index(groups: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the response to `GET /openapi/v3`: the path of the document of each group and version."""
+    paths = [_path(group, version) for group, versions in groups.items() for version in versions]
+    return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in paths}}
+
+
+def document(release: Release, path: str) -> dict[str, Any] | None:
+    """Return the document of one group and version, or None if there is no such version."""
+    paths: dict[str, Any] = {}
+    for group, version, resource in served(release):
+        if _path(group, version) == path.strip("/"):
+            paths |= _paths(f"/{_path(group, version)}", group, version, resource)
+    if not paths:
+        return None
+    info = {"title": "Kubernetes", "version": release.git_version}
+    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": {}}}
+
+
+def _path(group: str, version: str) -> str:
+    return f"apis/{group}/{version}" if group else f"api/{version}"
+
+
+def _paths(root: str, group: str, version: str, resource: Resource) -> dict[str, Any]:
+    base = f"{root}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
+    kind = {"x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": resource.kind}}
+    write = {"parameters": _PARAMETERS, "responses": {"200": {"description": "OK"}}} | kind
+    return {base: {"post": write}, f"{base}/{{name}}": {"patch": write, "put": write}}

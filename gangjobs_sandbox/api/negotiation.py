@@ -1,4 +1,4 @@
-"""Content negotiation: whole objects, rows of a table, or only the metadata of objects.
+"""Content negotiation: whole objects, a `Table` with a row for each object, or only the metadata of objects.
 
 A list is encoded in pieces, so that thousands of objects are not encoded in one step.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gangjobs_sandbox.api.conversion import encode
-from gangjobs_sandbox.api.tables import Table
-from gangjobs_sandbox.api.tables.table import partial_metadata
+from gangjobs_sandbox.api.bodies import encode, to_version
+from gangjobs_sandbox.api.tables.rows import layout_of
 from gangjobs_sandbox.errors import StatusError
 
 if TYPE_CHECKING:
@@ -24,9 +23,54 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.store import Object, Stored
 
-__all__ = ["Form", "form_of"]
+__all__ = ["Form", "Table", "form_of", "partial_metadata"]
+
 
 _JSON = {"application/json", "application/*", "*/*", ""}
+
+
+def partial_metadata(obj: Object) -> Object:
+    """Return the object without its content: `PartialObjectMetadata`."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+
+
+class Table:
+    """Builds the tables of one request. A watch gets the columns with its first row only."""
+
+    def __init__(self, target: Target, clock: Clock, *, include: str = "Metadata") -> None:
+        self._target = target
+        self._clock = clock
+        self._layout = layout_of(target.resource)
+        self._include = include
+        self._has_sent_columns = False
+
+    def head(self, metadata: Mapping[str, Any]) -> Object:
+        """Return the table without its rows."""
+        columns = None if self._has_sent_columns else self._layout.definitions()
+        self._has_sent_columns = True
+        return {
+            "kind": "Table",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": metadata,
+            "columnDefinitions": columns,
+        }
+
+    def row(self, stored: Stored) -> bytes:
+        """Return the row of one object."""
+        return msgspec.json.encode(self._row(stored.obj))
+
+    def of_one(self, stored: Stored) -> bytes:
+        """Return a table of one object, for an event of a watch."""
+        metadata = {"resourceVersion": str(stored.revision)}
+        return msgspec.json.encode({**self.head(metadata), "rows": [self._row(stored.obj)]})
+
+    def _row(self, obj: Object) -> dict[str, Any]:
+        row: dict[str, Any] = {"cells": self._layout.cells(obj, self._clock.now())}
+        if self._include == "Object":
+            row["object"] = to_version(obj, self._target)
+        elif self._include != "None":
+            row["object"] = partial_metadata(obj)
+        return row
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import msgspec
 
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.api.bodies import flag, integer, options_error
-from gangjobs_sandbox.api.listing import parse_revision
-from gangjobs_sandbox.api.selecting import Selection, select
+from gangjobs_sandbox.api.listing import Selection, parse_revision, select
 from gangjobs_sandbox.cooperative import Cooperative, TimeSlice
 from gangjobs_sandbox.store import Event, EventType, Expired, Store, Stored, Versions
 

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 from gangjobs_sandbox.clock import Clock, timestamp
 from gangjobs_sandbox.controllers import meta
 from gangjobs_sandbox.controllers.meta import (
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    NOT_READY,
+    UNREACHABLE,
     Obj,
     find_condition,
     has_condition,
@@ -21,15 +25,9 @@ from gangjobs_sandbox.controllers.meta import (
     namespace_of,
     node_of,
     parse_time,
-    uid_of,
-)
-from gangjobs_sandbox.controllers.taints import (
-    NO_EXECUTE,
-    NO_SCHEDULE,
-    NOT_READY,
-    UNREACHABLE,
     taints_of,
     tolerated_s,
+    uid_of,
 )
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from gangjobs_sandbox.controllers import meta
 from gangjobs_sandbox.controllers.meta import (
+    NO_EXECUTE,
+    OUT_OF_SERVICE,
     Obj,
     has_condition,
     is_deleting,
@@ -19,9 +21,9 @@ from gangjobs_sandbox.controllers.meta import (
     name_of,
     namespace_of,
     node_of,
+    taints_of,
     uid_of,
 )
-from gangjobs_sandbox.controllers.taints import NO_EXECUTE, OUT_OF_SERVICE, taints_of
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Registry

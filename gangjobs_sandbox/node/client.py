@@ -1,17 +1,25 @@
-"""The node's API client: a few verbs over HTTP, which every Kubernetes API server supports.
+"""The node's API client: a few verbs over HTTP, which every Kubernetes API server supports, and watches on top of them.
 
 A refusal is raised as `StatusError`, with the content that the server sent. `UnreachableError` means that no answer
 came, so the server may or may not have applied a write. The client does not repeat requests: the caller knows whether a
 repetition is safe.
+
+A watch resumes from the last resource version, including bookmarks. After 410 the objects are listed again, and the
+`Listed` that follows shows which objects are gone. While the server cannot be reached, the watch waits with jitter
+between its attempts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import logging
+import random
 import ssl
 import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -23,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["MERGE", "STRATEGIC", "ApiClient", "UnreachableError", "core_path"]
+__all__ = ["MERGE", "STRATEGIC", "ApiClient", "Changed", "Listed", "UnreachableError", "core_path", "list_and_watch"]
+
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
@@ -32,6 +41,14 @@ _CONNECTIONS_MAX = 12
 """The limit for short requests. Each request scans every connection of the pool, so a larger pool is slower."""
 WATCH_SILENCE_S = 75.0
 """A watch without events or bookmarks for this time is considered half-open: servers send a bookmark every minute."""
+
+
+_log = logging.getLogger(__name__)
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 10.0
+_WATCH_S = 300
+_PAUSE_S = 0.1
+_GONE = (410, 504)
+"""The version has expired, or lies in the future because the server has lost data."""
 
 
 class UnreachableError(Exception):
@@ -213,3 +230,63 @@ def _file_of(entry: Mapping[str, Any], field: str) -> Iterator[str | None]:
         file.write(base64.b64decode(data))
         file.flush()
         yield file.name
+
+
+@dataclass(frozen=True)
+class Listed:
+    """All existing objects. Other objects that the caller knows are gone."""
+
+    items: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """An event of type ADDED, MODIFIED or DELETED."""
+
+    kind: str
+    item: dict[str, Any]
+
+
+class _ExpiredError(Exception):
+    """The server no longer has the version from which the watch would resume."""
+
+
+async def list_and_watch(client: ApiClient, path: str, params: Mapping[str, str]) -> AsyncIterator[Listed | Changed]:
+    """Yield a `Listed` first, and then each change. The iteration does not end by itself."""
+    backoff = _BACKOFF_FIRST_S
+    version = ""
+    while True:
+        try:
+            if not version:
+                listed = await client.get(path, params)
+                version = listed["metadata"]["resourceVersion"]
+                yield Listed(listed.get("items") or [])
+            async for event in _watch_once(client, path, params, version):
+                backoff = _BACKOFF_FIRST_S
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    yield Changed(event["type"], event["object"])
+        except _ExpiredError:
+            version = ""
+        except (UnreachableError, StatusError) as error:
+            _log.debug("watch of %s interrupted, next try in %.1f s: %s", path, backoff, error)
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+            backoff = min(backoff * 2, _BACKOFF_MAX_S)
+
+
+async def _watch_once(
+    client: ApiClient, path: str, params: Mapping[str, str], version: str
+) -> AsyncIterator[dict[str, Any]]:
+    options = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
+    try:
+        async for event in client.watch(path, {**params, **options}):
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise StatusError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
+            yield event
+    except StatusError as error:
+        if error.code in _GONE:
+            raise _ExpiredError from error
+        raise
+    # A pause prevents a busy loop if the server ends every watch at once.
+    await asyncio.sleep(_PAUSE_S)

@@ -1,7 +1,10 @@
-"""Runs one container of a pod: starts it, watches it, restarts it by its restart policy, and stops it.
+"""Runs one container of a pod: starts it, watches and probes it, restarts it by its restart policy, and stops it.
 
 The runner is the only writer of its `ContainerState`. The runner detects what an earlier node has left of the
 container, and continues from there.
+
+Restarts follow the rules of the kubelet. The first one is immediate. Later ones wait for 10 s, doubled each time up to
+five minutes. The delay is reset after a run of ten minutes. Of the probes, only readiness probes are run.
 """
 
 from __future__ import annotations
@@ -9,33 +12,169 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import httpx
+
 from gangjobs_sandbox.node.container_config import MESSAGE_FILE, NoCommandError, build_spec
+from gangjobs_sandbox.node.environment import Rewriter
 from gangjobs_sandbox.node.logs import last_text
-from gangjobs_sandbox.node.pod_state import ContainerState, Terminated, Waiting
-from gangjobs_sandbox.node.probes import Actions, watch_readiness
+from gangjobs_sandbox.node.pod_state import ContainerState, Kind, Terminated, Waiting
 from gangjobs_sandbox.node.process import SPEC_FILE, ContainerProcess
 from gangjobs_sandbox.node.recorder import NORMAL, WARNING
-from gangjobs_sandbox.node.restart import Backoff, is_restarted
-from gangjobs_sandbox.node.shim.spec import LOG_FILE, REASON_START, Exit
+from gangjobs_sandbox.node.shim.spec import LOG_FILE, REASON_START, Exit, read_spec
 from gangjobs_sandbox.node.sources import SourceMissingError
-from gangjobs_sandbox.node.waiting import cancel_and_wait
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Coroutine, Mapping
 
     from gangjobs_sandbox.node.container_config import ContainerContext
     from gangjobs_sandbox.node.sources import Sources
 
-__all__ = ["ContainerRunner", "Pod", "StopRequest"]
+__all__ = [
+    "Actions",
+    "Backoff",
+    "ContainerRunner",
+    "Pod",
+    "StopRequest",
+    "cancel_and_wait",
+    "is_restarted",
+    "wait_first",
+    "watch_readiness",
+]
 
+
+_DELAY_MAX_FACTOR = 30
+"""A maximum of five minutes with the default first delay of ten seconds."""
+_RESET_FACTOR = 60
+"""Ten minutes with the default first delay."""
+_HTTP_OK = range(200, 400)
 _MESSAGE_BYTES_MAX = 4096
 _FALLBACK_LINES_MAX, _FALLBACK_BYTES_MAX = 80, 2048
 _HOOK_TIMEOUT_S = 30.0
+
+
+async def wait_first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until the first of the coroutines returns, and cancel the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_and_wait(*tasks)
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the unfinished tasks and wait until they have ended. Their exceptions are discarded."""
+    for task in tasks:
+        # A second cancellation would interrupt the cleanup after the first one.
+        if not task.done() and not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def is_restarted(kind: Kind, restart_policy: str, exit_code: int) -> bool:
+    """Return whether a container of this kind restarts after this exit code."""
+    if kind is Kind.SIDECAR:
+        return True
+    if kind is Kind.INIT:
+        return exit_code != 0 and restart_policy != "Never"
+    return {"Always": True, "OnFailure": exit_code != 0, "Never": False}[restart_policy]
+
+
+class Backoff:
+    """The delays before the restarts of one container, in seconds."""
+
+    def __init__(self, first_s: float) -> None:
+        self._first_s = first_s
+        self._next_s = 0.0
+
+    def delay_s(self, *, ran_s: float) -> float:
+        """Return the delay after a run of `ran_s` seconds."""
+        if ran_s >= self._first_s * _RESET_FACTOR:
+            self._next_s = 0.0
+        delay, doubled = self._next_s, self._next_s * 2
+        self._next_s = min(doubled or self._first_s, self._first_s * _DELAY_MAX_FACTOR)
+        return delay
+
+
+class Actions:
+    """Runs the actions of a spec against one running container."""
+
+    def __init__(self, process: ContainerProcess, container: Mapping[str, Any], pod_ip: str) -> None:
+        self._process = process
+        self._ports = {port.get("name"): port["containerPort"] for port in container.get("ports") or ()}
+        self._pod_ip = pod_ip
+        self._numbers = itertools.count()
+
+    async def succeeds(self, action: Mapping[str, Any], *, timeout_s: float) -> bool:
+        """Return whether the action succeeds within the timeout. The action leaves no process behind."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                if action.get("exec"):
+                    return await self._exec(action["exec"]["command"])
+                if action.get("httpGet"):
+                    return await self._http_get(action["httpGet"])
+                if action.get("tcpSocket"):
+                    return await self._connect(action["tcpSocket"])
+                if action.get("sleep"):
+                    await asyncio.sleep(action["sleep"]["seconds"])
+                return True
+        except TimeoutError:
+            return False
+
+    async def _exec(self, command: list[str]) -> bool:
+        """Run a command inside the container's isolation."""
+        spec = read_spec(str(Path(self._process.directory, SPEC_FILE)))
+        directory = str(Path(self._process.directory, f"exec-{next(self._numbers)}"))
+        join_pid = self._process.pid if spec.mounts is not None else 0
+        paths = Rewriter(spec.folders or {})
+        argv = [paths.text(text) for text in command]
+        inside = spec._replace(argv=argv, directory=directory, mounts=None, join_pid=join_pid, outlives_node=False)
+        process = await ContainerProcess.start(inside)
+        try:
+            return (await process.wait()).code == 0
+        finally:
+            await process.end()
+
+    async def _http_get(self, target: Mapping[str, Any]) -> bool:
+        host = target.get("host") or self._pod_ip
+        url = f"{target.get('scheme', 'HTTP').lower()}://{host}:{self._port(target)}{target.get('path') or '/'}"
+        headers = {item["name"]: item["value"] for item in target.get("httpHeaders") or ()}
+        try:
+            async with httpx.AsyncClient(verify=False, trust_env=False) as http:  # noqa: S501 - as a kubelet's probes
+                return (await http.get(url, headers=headers)).status_code in _HTTP_OK
+        except httpx.TransportError:
+            return False
+
+    async def _connect(self, target: Mapping[str, Any]) -> bool:
+        try:
+            _, writer = await asyncio.open_connection(target.get("host") or self._pod_ip, self._port(target))
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    def _port(self, target: Mapping[str, Any]) -> int:
+        port = target["port"]
+        return int(self._ports.get(port, port))
+
+
+async def watch_readiness(actions: Actions, probe: Mapping[str, Any], report: Callable[[bool], None]) -> None:
+    """Run a readiness probe until cancelled, and report each change."""
+    ready, streak = False, 0
+    thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
+    await asyncio.sleep(probe.get("initialDelaySeconds", 0))
+    while True:
+        result = await actions.succeeds(probe, timeout_s=probe.get("timeoutSeconds", 1))
+        streak = streak + 1 if result != ready else 0
+        if result != ready and streak >= thresholds[result]:
+            ready, streak = result, 0
+            report(ready)
+        await asyncio.sleep(probe.get("periodSeconds", 10))
 
 
 class StopRequest:

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.apimachinery import quantity
-from gangjobs_sandbox.node.environment import container_environment, node_environment
-from gangjobs_sandbox.node.expansion import expand
+from gangjobs_sandbox.node.environment import Rewriter, container_environment, expand, node_environment
 from gangjobs_sandbox.node.isolation import Isolation
-from gangjobs_sandbox.node.path_rewriting import Rewriter
 from gangjobs_sandbox.node.shim.spec import Mount, Spec
 
 if TYPE_CHECKING:

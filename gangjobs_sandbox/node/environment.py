@@ -2,26 +2,64 @@
 
 A container does not inherit the sandbox's own environment. It receives a PATH that starts with the folder of this
 Python, a home and a temporary folder in the pod's own folder, and the variables in `PASSED_VARIABLES`.
+
+`$(VAR)` is expanded in commands, arguments and values as Kubernetes does. A reference to an unknown variable stays as
+it is, and `$$` is a dollar sign. Inserted values are not expanded again
+(`k8s.io/kubernetes/third_party/forked/golang/expansion`).
+
+Mount paths become host paths if the operating system cannot give a container its own root. Only whole path components
+are replaced, in the texts of the pod's spec (command, arguments, working directory, values). A path that a program
+constructs itself is not rewritten.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.node.downward_api import PodFacts, field_value, resource_value
-from gangjobs_sandbox.node.expansion import expand
 from gangjobs_sandbox.node.sources import Kind, SourceMissingError, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PASSED_VARIABLES", "container_environment", "node_environment"]
+__all__ = ["PASSED_VARIABLES", "Rewriter", "container_environment", "expand", "node_environment"]
 
+
+_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
+
+
+_BEFORE = r"(?<![\w./-])"
+_AFTER = r"(?![\w.-])"
 PASSED_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 """The variables of the node's own process that all containers receive."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Return the text with its references replaced."""
+
+    def replacement(match: re.Match[str]) -> str:
+        return "$" if match[1] else variables.get(match[2], match[0])
+
+    return _REFERENCE.sub(replacement, text)
+
+
+class Rewriter:
+    """Replaces each path of a table, and the paths below it. The longest matching path is used."""
+
+    def __init__(self, folders: Mapping[str, str]) -> None:
+        self._folders = {path.rstrip("/"): real for path, real in folders.items() if path.rstrip("/")}
+        longest_first = sorted(self._folders, key=len, reverse=True)
+        choices = "|".join(re.escape(path) for path in longest_first)
+        self._pattern = re.compile(f"{_BEFORE}({choices}){_AFTER}") if choices else None
+
+    def text(self, text: str) -> str:
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda match: self._folders[match[1]], text)
 
 
 def node_environment(

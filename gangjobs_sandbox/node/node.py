@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import SystemClock
 from gangjobs_sandbox.node.admission import Admission
-from gangjobs_sandbox.node.client import core_path
+from gangjobs_sandbox.node.client import Changed, Listed, core_path, list_and_watch
 from gangjobs_sandbox.node.isolation import IsolationProbe, probe
 from gangjobs_sandbox.node.log_server import serving_logs
 from gangjobs_sandbox.node.logs import LogOptions, read_log
@@ -25,7 +25,6 @@ from gangjobs_sandbox.node.process import ContainerProcess
 from gangjobs_sandbox.node.recorder import WARNING, Recorder
 from gangjobs_sandbox.node.registration import Registration
 from gangjobs_sandbox.node.shim.spec import LOG_FILE
-from gangjobs_sandbox.node.watch import Changed, Listed, list_and_watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,13 +20,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import parse_time
-from gangjobs_sandbox.node.container import ContainerRunner, StopRequest
+from gangjobs_sandbox.node.container import ContainerRunner, StopRequest, cancel_and_wait, wait_first
 from gangjobs_sandbox.node.container_config import ContainerContext
-from gangjobs_sandbox.node.dns import PodName, hosts_header
+from gangjobs_sandbox.node.dns import HostsFile, PodName, hosts_header
 from gangjobs_sandbox.node.downward_api import PodFacts
-from gangjobs_sandbox.node.eviction import GRACE_EVICTED_S, wait_for_excess
-from gangjobs_sandbox.node.fetching import fetch_sources, fetch_tokens
-from gangjobs_sandbox.node.hosts import HostsFile
 from gangjobs_sandbox.node.pod_folder import PodFolder
 from gangjobs_sandbox.node.pod_state import (
     ContainerState,
@@ -40,10 +37,23 @@ from gangjobs_sandbox.node.pod_state import (
 from gangjobs_sandbox.node.recorder import WARNING
 from gangjobs_sandbox.node.registration import HOST_IP
 from gangjobs_sandbox.node.sources import SourceMissingError, Sources, environment_references, volume_references
-from gangjobs_sandbox.node.status import TERMINAL_PHASES, is_terminal, pod_status, terminate_unfinished
-from gangjobs_sandbox.node.status_manager import StatusWriter, delete_pod
-from gangjobs_sandbox.node.volumes import UnsupportedVolumeError, VolumeContext, place_volume
-from gangjobs_sandbox.node.waiting import cancel_and_wait, wait_first
+from gangjobs_sandbox.node.status import (
+    TERMINAL_PHASES,
+    StatusWriter,
+    delete_pod,
+    is_terminal,
+    pod_status,
+    terminate_unfinished,
+)
+from gangjobs_sandbox.node.volumes import (
+    GRACE_EVICTED_S,
+    UnsupportedVolumeError,
+    VolumeContext,
+    fetch_sources,
+    fetch_tokens,
+    place_volume,
+    wait_for_excess,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,26 +1,52 @@
-"""Provides volumes as folders below the folder of the pod.
+"""Provides volumes as folders below the folder of the pod, and fetches their content from the API server.
 
 The content is written once, when the pod starts. A later change of a ConfigMap does not change the volume.
 `SourceMissingError` is raised for a source that may still appear, and `UnsupportedVolumeError` for a volume that the
-sandbox cannot provide.
+sandbox cannot provide. A pod whose emptyDir exceeds its size limit is evicted, with the rule and the message of
+`emptyDirLimitEviction` (pkg/kubelet/eviction/eviction_manager.go).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gangjobs_sandbox.apimachinery import quantity
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.node.client import ApiClient, UnreachableError, core_path
 from gangjobs_sandbox.node.downward_api import PodFacts, field_value, resource_value
 from gangjobs_sandbox.node.sources import Kind, Reference, SourceMissingError, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["File", "UnsupportedVolumeError", "VolumeContext", "place_volume", "token_requests"]
+    from gangjobs_sandbox.node.pod_folder import PodFolder
+
+__all__ = [
+    "GRACE_EVICTED_S",
+    "File",
+    "UnsupportedVolumeError",
+    "VolumeContext",
+    "fetch_sources",
+    "fetch_tokens",
+    "place_volume",
+    "token_requests",
+    "wait_for_excess",
+]
+
 
 _DEFAULT_MODE = 0o644
 _SUPPORTED = ("emptyDir", "configMap", "secret", "downwardAPI", "projected", "hostPath")
+
+
+_PLURALS = {"configmap": "configmaps", "secret": "secrets"}
+_NOT_FOUND = 404
+_TOKEN_S = 3600
+GRACE_EVICTED_S = 1.0
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`."""
 
 
 class UnsupportedVolumeError(Exception):
@@ -173,3 +199,76 @@ def _write(path: str, file: File) -> None:
         target.write(file.content)
         os.fchmod(target.fileno(), file.mode)
     os.replace(partial, path)
+
+
+async def fetch_sources(client: ApiClient, namespace: str, references: Iterable[Reference]) -> Sources:
+    """Fetch the referenced objects that exist.
+
+    Raises:
+        SourceMissingError: the server does not answer, or refuses for another reason than "not found".
+    """
+    found: dict[Reference, Mapping[str, Any]] = {}
+    for kind, name in sorted(references):
+        try:
+            found[kind, name] = await client.get(core_path(_PLURALS[kind], name, namespace=namespace))
+        except StatusError as error:
+            if error.code != _NOT_FOUND:
+                raise SourceMissingError(f"{kind} {namespace}/{name}: {error}") from error
+        except UnreachableError as error:
+            raise SourceMissingError(str(error)) from error
+    return Sources(namespace, found)
+
+
+async def fetch_tokens(client: ApiClient, pod: Mapping[str, Any]) -> dict[str, str]:
+    """Request the service account tokens of the pod's volumes, by audience. The tokens are bound to the pod.
+
+    Raises:
+        SourceMissingError: the server issues no token.
+    """
+    metadata, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}
+    path = core_path("serviceaccounts", account, namespace=metadata["namespace"], subresource="token")
+    tokens: dict[str, str] = {}
+    for wanted in token_requests(pod["spec"]):
+        audience = wanted.get("audience") or ""
+        request = {"expirationSeconds": wanted.get("expirationSeconds", _TOKEN_S), "boundObjectRef": bound}
+        request |= {"audiences": [audience]} if audience else {}
+        body = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": request}
+        try:
+            tokens[audience] = (await client.create(path, body))["status"]["token"]
+        except (StatusError, UnreachableError) as error:
+            raise SourceMissingError(f"no token for service account {account}: {error}") from error
+    return tokens
+
+
+async def wait_for_excess(spec: Mapping[str, Any], folder: PodFolder, *, interval_s: float) -> str:
+    """Wait until a volume of the pod exceeds its limit. Returns the message of the eviction."""
+    limits = _limits(spec)
+    while limits:
+        await asyncio.sleep(interval_s)
+        for name, limit in limits.items():
+            if await asyncio.to_thread(_used_bytes, folder.volume(name)) > quantity.parse(limit):
+                return f'Usage of EmptyDir volume "{name}" exceeds the limit "{limit}". '
+    return await asyncio.Future()
+
+
+def _limits(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the limit of each volume that has one. The kernel enforces the limits of volumes in memory."""
+    sources = {volume["name"]: volume.get("emptyDir") or {} for volume in spec.get("volumes") or ()}
+    return {
+        name: str(source["sizeLimit"])
+        for name, source in sources.items()
+        if source.get("sizeLimit") and source.get("medium") != "Memory" and quantity.parse(source["sizeLimit"]) > 0
+    }
+
+
+def _used_bytes(path: str) -> int:
+    """Return the disk space that a folder takes. Files may disappear meanwhile."""
+    used = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                used += os.lstat(os.path.join(folder, name)).st_blocks * _BLOCK_BYTES
+            except FileNotFoundError:
+                continue
+    return used

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.apimachinery import selectors, validation
-from gangjobs_sandbox.registry import gates
+from gangjobs_sandbox.registry import pod_defaults
 from gangjobs_sandbox.registry.deletion import Propagation
 from gangjobs_sandbox.registry.job_scheduling import (
     require_fixed_parallelism,
@@ -74,7 +74,7 @@ class JobStrategy(Strategy):
         _set_default(spec, "manualSelector", False)
         template = spec.setdefault("template", {})
         pod_spec = template.setdefault("spec", {})
-        gates.drop_from_job(spec, context.release)
+        pod_defaults.drop_from_job(spec, context.release)
         default_pod_spec(pod_spec)
         labels = (template.get("metadata") or {}).get("labels")
         if labels and not obj["metadata"].get("labels"):

@@ -1,13 +1,20 @@
-"""The defaults of a pod spec, for pods and for the template of a Job (`pkg/apis/core/v1/defaults.go`)."""
+"""The defaults of a pod spec, for pods and for the template of a Job (`pkg/apis/core/v1/defaults.go`).
+
+Fields whose feature gate is off are dropped without an error, as `DropDisabledFields` of the API server does.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gangjobs_sandbox.releases import PodLink
+
 if TYPE_CHECKING:
+    from gangjobs_sandbox.releases import Release
     from gangjobs_sandbox.store import Object
 
-__all__ = ["default_pod_spec", "default_requests"]
+__all__ = ["default_pod_spec", "default_requests", "drop_from_job", "drop_from_pod"]
+
 
 _SPEC: dict[str, Any] = {
     "restartPolicy": "Always",
@@ -77,3 +84,20 @@ def _default_volume(volume: Object) -> None:
     for kind in _MODE_VOLUMES:
         if isinstance(volume.get(kind), dict):
             volume[kind].setdefault("defaultMode", _MODE)
+
+
+def drop_from_pod(spec: Object, release: Release) -> None:
+    """Remove the group links that the release does not have from a pod spec."""
+    for link in PodLink:
+        if link is not release.pod_link:
+            spec.pop(link, None)
+
+
+def drop_from_job(spec: Object, release: Release) -> None:
+    """Remove the group links that the release does not have from the pod template of a Job.
+
+    If the gate `WorkloadWithJob` is off, also remove `scheduling`.
+    """
+    drop_from_pod(spec["template"]["spec"], release)
+    if not release.job_scheduling:
+        spec.pop("scheduling", None)

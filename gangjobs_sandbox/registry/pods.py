@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.clock import timestamp
-from gangjobs_sandbox.registry import gates
+from gangjobs_sandbox.registry import pod_defaults
 from gangjobs_sandbox.registry.pod_defaults import default_pod_spec, default_requests
 from gangjobs_sandbox.registry.pod_validation import pod_spec_causes
 from gangjobs_sandbox.registry.strategies import Context, Strategy, count_generation
@@ -83,7 +83,7 @@ class PodStrategy(Strategy):
 
     def default(self, obj: Object, context: Context) -> None:
         spec = obj.setdefault("spec", {})
-        gates.drop_from_pod(spec, context.release)
+        pod_defaults.drop_from_pod(spec, context.release)
         default_pod_spec(spec)
         default_requests(spec)
         if spec["terminationGracePeriodSeconds"] < 0:

@@ -2,16 +2,21 @@
 
 A pod uses resources from its binding until it is terminal or removed; a pod that is being deleted still uses them. A
 pod that is assumed to be on a node but not bound (only in 1.35) uses resources as well.
+
+Pods refer to groups: PodGroup objects or, in 1.35, entries of a Workload.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from gangjobs_sandbox.controllers.job.indexes import ANNOTATION_INDEX
+from gangjobs_sandbox.controllers.job.indexed_job import ANNOTATION_INDEX
 from gangjobs_sandbox.controllers.meta import is_deleting, is_terminal, namespace_of, node_of, uid_of
-from gangjobs_sandbox.releases import GroupRef, pod_group_of
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.releases import GroupRef, min_count_of, pod_group_of
+from gangjobs_sandbox.resources import PODGROUPS, WORKLOADS, Resource
 from gangjobs_sandbox.scheduler.nodes import NodeState, Obj, node_state, request_of
 
 if TYPE_CHECKING:
@@ -19,6 +24,9 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.apimachinery.quantity import ResourceList
     from gangjobs_sandbox.cooperative import Cooperative
+    from gangjobs_sandbox.registry import Registry
+    from gangjobs_sandbox.scheduler.nodes import Obj
+
 
 GroupKey = tuple[str, GroupRef]
 """Namespace and name of a group."""
@@ -166,3 +174,35 @@ def _is_placeable(pod: Obj) -> bool:
         and not spec.get("schedulingGates")
         and spec.get("schedulerName", SCHEDULER_NAME) == SCHEDULER_NAME
     )
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group that exists in the API server."""
+
+    min_count: int | None
+    """The number of pods that start together, or None for a group that is not a gang."""
+    pod_group: Obj | None = None
+    """The PodGroup object, in releases that have PodGroups."""
+
+
+def find_group(registry: Registry, key: GroupKey) -> Group | None:
+    """Return the group, or None if it has not been created."""
+    namespace, ref = key
+    if ref.workload is None:
+        pod_group = _get(registry, PODGROUPS, ref.name, namespace)
+        return None if pod_group is None else Group(min_count_of(pod_group), pod_group)
+    workload = _get(registry, WORKLOADS, ref.workload, namespace)
+    for entry in workload["spec"].get("podGroups") or () if workload else ():
+        if entry["name"] == ref.name:
+            return Group(min_count_of(entry))
+    return None
+
+
+def _get(registry: Registry, resource: Resource, name: str, namespace: str) -> Obj | None:
+    try:
+        return registry.get(resource, name, namespace)
+    except StatusError as exc:
+        if exc.code == 404:
+            return None
+        raise

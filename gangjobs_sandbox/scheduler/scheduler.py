@@ -13,32 +13,23 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from gangjobs_sandbox.controllers.meta import (
-    is_terminal,
-    labels_of,
-    name_of,
-    namespace_of,
-    node_of,
-    uid_of,
-)
+from gangjobs_sandbox.controllers.meta import is_terminal, labels_of, name_of, namespace_of, node_of, uid_of
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import NODES, PODGROUPS, PODS, WORKLOADS
-from gangjobs_sandbox.scheduler import groups
 from gangjobs_sandbox.scheduler.cache import (
     ClusterCache,
     GroupKey,
+    find_group,
     first_of,
     group_key,
     in_order,
     priority_of,
 )
-from gangjobs_sandbox.scheduler.eviction import Evictor
-from gangjobs_sandbox.scheduler.messages import Gang, Messages, priorities_differ
-from gangjobs_sandbox.scheduler.permit import Permits
 from gangjobs_sandbox.scheduler.placement import Candidate, Placement, place, place_cooperatively
-from gangjobs_sandbox.scheduler.report import Reporter
-from gangjobs_sandbox.scheduler.scheduling_queue import SchedulingQueue, Unit
+from gangjobs_sandbox.scheduler.preemption import Evictor
+from gangjobs_sandbox.scheduler.report import Gang, Messages, Reporter, priorities_differ
+from gangjobs_sandbox.scheduler.scheduling_queue import Permits, SchedulingQueue, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -46,7 +37,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.registry import Registry
-    from gangjobs_sandbox.scheduler.groups import Group
+    from gangjobs_sandbox.scheduler.cache import Group
     from gangjobs_sandbox.scheduler.nodes import Obj
     from gangjobs_sandbox.store import Event
 
@@ -183,7 +174,7 @@ class Scheduler:
 
     def _ready_group(self, key: GroupKey) -> Group | None:
         """Return the group if it may be tried. If not, nothing is written, as in kube-scheduler."""
-        group = groups.find(self._registry, key)
+        group = find_group(self._registry, key)
         if group is None or (group.min_count or 0) > self._cache.member_count(key):
             return None
         return group
@@ -293,7 +284,7 @@ class Scheduler:
             self._activate(("pod", uid_of(pod)))
 
     def _has_just_enough(self, key: GroupKey) -> bool:
-        group = groups.find(self._registry, key)
+        group = find_group(self._registry, key)
         return group is not None and (group.min_count or 1) == self._cache.member_count(key)
 
     def _resources_changed(self) -> None:

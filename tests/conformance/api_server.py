@@ -18,7 +18,7 @@ import yaml
 
 from gangjobs_sandbox import tls
 from gangjobs_sandbox.api import create_app, serving
-from gangjobs_sandbox.kubeconfig import write_kubeconfig
+from gangjobs_sandbox.cluster import write_kubeconfig
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.releases import RELEASES, Release
 from tests.replies import accepted

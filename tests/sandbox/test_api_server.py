@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gangjobs_sandbox import tls
 from gangjobs_sandbox.api import create_app, protobuf, serving
-from gangjobs_sandbox.kubeconfig import write_kubeconfig
+from gangjobs_sandbox.cluster import write_kubeconfig
 from gangjobs_sandbox.registry import Registry
 from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import TIMEOUT_S

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gangjobs_sandbox.api.tables.durations import human, since
-from gangjobs_sandbox.api.tables.pod_rows import pod_cells
+from gangjobs_sandbox.api.tables.pod_rows import human, pod_cells, since
 from gangjobs_sandbox.api.tables.rows import layout_of
 from gangjobs_sandbox.resources import JOBS, NODES, PODGROUPS, RESOURCES
 

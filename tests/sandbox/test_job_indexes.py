@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangjobs_sandbox.controllers.job.indexes import Indexes, first_free, index_of
+from gangjobs_sandbox.controllers.job.indexed_job import Indexes, first_free, index_of
 
 index_sets = st.sets(st.integers(0, 30))
 

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.errors import StatusError
-from gangjobs_sandbox.node.client import ApiClient, UnreachableError, core_path
-from gangjobs_sandbox.node.watch import Changed, Listed, list_and_watch
+from gangjobs_sandbox.node.client import ApiClient, Changed, Listed, UnreachableError, core_path, list_and_watch
 from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.sandbox.node_cluster import TOKEN, api_server
 from tests.sandbox.node_processes import until

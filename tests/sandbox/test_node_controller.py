@@ -3,7 +3,7 @@
 import pytest
 
 from gangjobs_sandbox.clock import micro_time, timestamp
-from gangjobs_sandbox.controllers import taints
+from gangjobs_sandbox.controllers import meta
 from gangjobs_sandbox.resources import LEASES, NODES, PODS
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
 
@@ -140,4 +140,4 @@ def test_removed_pod_needs_no_eviction(bench):
 )
 def test_toleration_matches_taint(toleration, tolerates):
     taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
-    assert taints.tolerates(toleration, taint) is tolerates
+    assert meta.tolerates(toleration, taint) is tolerates

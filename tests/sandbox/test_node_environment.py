@@ -9,21 +9,14 @@ from pathlib import Path
 import pytest
 
 from gangjobs_sandbox.node.downward_api import field_value, resource_value
-from gangjobs_sandbox.node.environment import container_environment, node_environment
-from gangjobs_sandbox.node.expansion import expand
-from gangjobs_sandbox.node.path_rewriting import Rewriter
+from gangjobs_sandbox.node.environment import Rewriter, container_environment, expand, node_environment
 from gangjobs_sandbox.node.sources import (
     SourceMissingError,
     Sources,
     environment_references,
     volume_references,
 )
-from gangjobs_sandbox.node.volumes import (
-    UnsupportedVolumeError,
-    VolumeContext,
-    place_volume,
-    token_requests,
-)
+from gangjobs_sandbox.node.volumes import UnsupportedVolumeError, VolumeContext, place_volume, token_requests
 from tests.sandbox.node_builders import container, facts, pod
 
 CONFIG = {"data": {"a": "1", "b": "two"}, "binaryData": {"raw": base64.b64encode(b"\x00\xff").decode()}}

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangjobs_sandbox.node.addresses import AddressPool
-from gangjobs_sandbox.node.dns import (
-    NameTable,
-    PodName,
-    ServiceName,
-    hosts_header,
-    hosts_line,
-    names_of,
-)
-from gangjobs_sandbox.node.hosts import HostsFile
+from gangjobs_sandbox.node.dns import HostsFile, NameTable, PodName, ServiceName, hosts_header, hosts_line, names_of
+from gangjobs_sandbox.node.network import AddressPool
 
 SERVICE = ServiceName("default", "train", {"job": "train"}, publishes_not_ready=True)
 READY_ONLY = ServiceName("default", "web", {"job": "train"})

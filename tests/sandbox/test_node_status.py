@@ -10,8 +10,8 @@ import pytest
 from gangjobs_sandbox.apimachinery import quantity
 from gangjobs_sandbox.node.admission import Admission
 from gangjobs_sandbox.node.config import GPU
+from gangjobs_sandbox.node.container import Backoff, is_restarted
 from gangjobs_sandbox.node.pod_state import Kind, PhaseOverride, PodState, Terminated, Waiting, container_states
-from gangjobs_sandbox.node.restart import Backoff, is_restarted
 from gangjobs_sandbox.node.status import phase_of, pod_status, terminate_unfinished
 from tests.sandbox.node_builders import container, pod
 

@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.kube.views import JobView, PodView
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from gangjobs_sandbox.api.server import serving
-from gangjobs_sandbox.kubeconfig import kubeconfig
+from gangjobs_sandbox.cluster import kubeconfig
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.tls import Certificate, issue
 from tests.provider.virtual_time import in_virtual_time

@@ -1,5 +1,1 @@
-"""Tables: objects as the rows that `kubectl get` prints."""
-
-from gangjobs_sandbox.api.tables.table import Table
-
-__all__ = ["Table"]
+"""The rows of the tables that `kubectl get` prints."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gangjobs_sandbox.api.tables.durations import UNKNOWN, between, since
-from gangjobs_sandbox.api.tables.pod_rows import pod_cells
+from gangjobs_sandbox.api.tables.pod_rows import UNKNOWN, between, pod_cells, since
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.resources import (
     CONFIGMAPS,

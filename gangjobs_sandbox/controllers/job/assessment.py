@@ -1,4 +1,7 @@
-"""Assesses a Job and its pods: which pods have ended, which run, and whether the result of the Job is decided. Pure."""
+"""Assesses a Job and its pods: which pods have ended, which run, and whether the result of the Job is decided. Pure.
+
+By a success policy (KEP-3998), some indexes of an Indexed Job are enough for its success.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from gangjobs_sandbox.controllers.job import conditions, failure_policy, success_policy
-from gangjobs_sandbox.controllers.job.indexes import Indexes, valid_index
-from gangjobs_sandbox.controllers.job.perindex import awaiting_replacement, failed_indexes
+from gangjobs_sandbox.controllers.job import conditions, failure_policy
+from gangjobs_sandbox.controllers.job.indexed_job import Indexes, awaiting_replacement, failed_indexes, valid_index
 from gangjobs_sandbox.controllers.job.pods import is_ready, restarts_of
 from gangjobs_sandbox.controllers.meta import Obj, parse_time, uid_of
 
@@ -16,7 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gangjobs_sandbox.controllers.job.backoff import BackoffRecord
-    from gangjobs_sandbox.controllers.job.classification import ClassifiedPods
+    from gangjobs_sandbox.controllers.job.pods import ClassifiedPods
+
+
+def message_of_met_rule(policy: Mapping[str, Any] | None, succeeded: Indexes, completions: int) -> str | None:
+    """Return the message of the first rule that is met, or None if no rule is met."""
+    if policy is None or not succeeded:
+        return None
+    for position, rule in enumerate(policy.get("rules") or ()):
+        if _is_met(rule, succeeded, completions):
+            return f"Matched rules at index {position}"
+    return None
+
+
+def _is_met(rule: Mapping[str, Any], succeeded: Indexes, completions: int) -> bool:
+    count = rule.get("succeededCount")
+    if rule.get("succeededIndexes") is None:
+        return count is not None and len(succeeded) >= count
+    wanted = Indexes.parse(rule["succeededIndexes"], completions)
+    matched = sum(1 for index in wanted if index in succeeded)
+    return bool(wanted) and (matched == len(wanted) or (count is not None and matched >= count))
 
 
 @dataclass
@@ -139,9 +160,7 @@ def _decide(job: Obj, classified: ClassifiedPods, assessment: Assessment, now: d
     if assessment.indexes is None:
         return None
     completions = job["spec"]["completions"]
-    message = success_policy.message_of_met_rule(
-        job["spec"].get("successPolicy"), assessment.indexes.succeeded, completions
-    )
+    message = message_of_met_rule(job["spec"].get("successPolicy"), assessment.indexes.succeeded, completions)
     return conditions.success_policy_met(message, now) if message else None
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gangjobs_sandbox.apimachinery import selectors
 from gangjobs_sandbox.controllers.job import conditions
+from gangjobs_sandbox.controllers.job.pod_control import PodIndex
 from gangjobs_sandbox.controllers.job.pods import is_tracked
 from gangjobs_sandbox.controllers.job.sync import GangObjects, JobSync
 from gangjobs_sandbox.controllers.meta import (
@@ -18,7 +19,6 @@ from gangjobs_sandbox.controllers.meta import (
     owners_of,
     uid_of,
 )
-from gangjobs_sandbox.controllers.podindex import PodIndex
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, WORKLOADS
 

@@ -12,23 +12,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gangjobs_sandbox.clock import Clock, timestamp
-from gangjobs_sandbox.controllers.job import conditions, perindex, template
+from gangjobs_sandbox.controllers.job import conditions, indexed_job
 from gangjobs_sandbox.controllers.job.assessment import Assessment, assess, deadline_of, is_suspended
 from gangjobs_sandbox.controllers.job.backoff import BackoffRecord
-from gangjobs_sandbox.controllers.job.claim import claim
-from gangjobs_sandbox.controllers.job.classification import classify
-from gangjobs_sandbox.controllers.job.plan import plan
-from gangjobs_sandbox.controllers.job.podcontrol import (
-    COMPONENT,
-    PodControl,
-    is_namespace_terminating,
-)
+from gangjobs_sandbox.controllers.job.plan import plan, render_pod
+from gangjobs_sandbox.controllers.job.pod_control import COMPONENT, PodControl, claim, is_namespace_terminating
+from gangjobs_sandbox.controllers.job.pods import classify
 from gangjobs_sandbox.controllers.job.tracking import Tracking
 from gangjobs_sandbox.controllers.meta import Obj, is_deleting, name_of, namespace_of, uid_of
 from gangjobs_sandbox.store import objects_copy
 
 if TYPE_CHECKING:
-    from gangjobs_sandbox.controllers.podindex import PodIndex
+    from gangjobs_sandbox.controllers.job.pod_control import PodIndex
     from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.errors import StatusError
     from gangjobs_sandbox.registry import Registry
@@ -139,8 +134,8 @@ class JobSync:
     def _render(self, job: Obj, assessment: Assessment, index: int | None, group: str | None) -> Obj:
         annotations: dict[str, str] = {}
         if index is not None and assessment.indexes is not None and assessment.indexes.replaceable is not None:
-            annotations = perindex.failure_annotations(job, assessment.indexes.replaceable.get(index))
-        pod = template.render(job, index=index, annotations=annotations)
+            annotations = indexed_job.failure_annotations(job, assessment.indexes.replaceable.get(index))
+        pod = render_pod(job, index=index, annotations=annotations)
         if group is not None:
             pod["spec"]["schedulingGroup"] = {"podGroupName": group}
         return pod

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.controllers.job.assessment import is_indexed
-from gangjobs_sandbox.controllers.job.podcontrol import COMPONENT
+from gangjobs_sandbox.controllers.job.pod_control import COMPONENT
 from gangjobs_sandbox.controllers.meta import (
     Obj,
     controller_of,

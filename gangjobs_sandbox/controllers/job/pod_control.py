@@ -1,15 +1,23 @@
-"""Creates, deletes, releases and adopts pods for the Job controller, and records an Event for each change."""
+"""The pods of a Job: finds, adopts, creates, deletes and releases them, and records an Event for each change.
+
+An index has the pods by controller. The registry delivers each event before the call that caused it returns, so the
+index is never stale. A claim adopts matching pods that have no controller, and disowns pods that no longer match the
+selector.
+"""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
+from gangjobs_sandbox.apimachinery import selectors
 from gangjobs_sandbox.controllers.job.pods import FINALIZER_TRACKING, is_tracked
 from gangjobs_sandbox.controllers.meta import (
     Obj,
+    controller_of,
     controller_ref,
     is_deleting,
+    labels_of,
     name_of,
     namespace_of,
     uid_of,
@@ -23,11 +31,50 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.cooperative import Cooperative
 
-log = logging.getLogger(__name__)
 
+log = logging.getLogger(__name__)
 COMPONENT = "job-controller"
 SLOW_START_PODS = 1
 _NOT_FOUND = 404
+
+
+class PodIndex:
+    """The index. Its owner calls `put` for an added or modified pod, and `drop` for a removed pod."""
+
+    def __init__(self, pods: Iterable[Obj] = ()) -> None:
+        self._by_controller: dict[str, dict[str, Obj]] = {}
+        self._free: dict[str, dict[str, Obj]] = {}
+        self._bucket_of: dict[str, dict[str, Obj]] = {}
+        for pod in pods:
+            self.put(pod)
+
+    def put(self, pod: Obj) -> None:
+        owner = controller_of(pod)
+        if owner is None:
+            bucket = self._free.setdefault(namespace_of(pod), {})
+        else:
+            bucket = self._by_controller.setdefault(owner["uid"], {})
+        uid = uid_of(pod)
+        if self._bucket_of.get(uid, bucket) is not bucket:
+            del self._bucket_of[uid][uid]
+        bucket[uid] = pod
+        self._bucket_of[uid] = bucket
+
+    def drop(self, pod: Obj) -> None:
+        bucket = self._bucket_of.pop(uid_of(pod), None)
+        if bucket is not None:
+            bucket.pop(uid_of(pod), None)
+        owner = controller_of(pod)
+        if owner is not None and not self._by_controller.get(owner["uid"], True):
+            del self._by_controller[owner["uid"]]
+
+    def controlled_by(self, uid: str) -> list[Obj]:
+        """Return the pods that the object of this UID controls, in order of their creation."""
+        return list(self._by_controller.get(uid, {}).values())
+
+    def without_controller(self, namespace: str) -> list[Obj]:
+        """Return the pods of the namespace that have no controller."""
+        return list(self._free.get(namespace, {}).values())
 
 
 class PodControl:
@@ -142,3 +189,25 @@ class PodControl:
 
 def is_namespace_terminating(refusal: StatusError) -> bool:
     return any(cause.get("reason") == "NamespaceTerminating" for cause in refusal.details.get("causes", ()))
+
+
+def claim(job: Obj, pods: PodIndex, control: PodControl) -> Cooperative[None]:
+    """Adopt and disown pods so that they match the Job's selector. Raises StatusError.
+
+    A Job that is being deleted neither adopts nor disowns pods. Pods that are being deleted are not adopted.
+    """
+    if is_deleting(job):
+        return
+    selected = selectors.from_object(job["spec"].get("selector"))
+    for pod in _alive(pods.controlled_by(job["metadata"]["uid"])):
+        if not selected.matches(labels_of(pod)):
+            control.disown(job, pod)
+        yield
+    for pod in _alive(pods.without_controller(job["metadata"]["namespace"])):
+        if selected.requirements and selected.matches(labels_of(pod)):
+            control.adopt(job, pod)
+        yield
+
+
+def _alive(pods: Iterable[Obj]) -> list[Obj]:
+    return [pod for pod in pods if not is_deleting(pod)]
