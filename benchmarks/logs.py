@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 from benchmarks.api_server import admin_config, airflow_environment, api_server, end_pods, tenant_of, write_gangs
@@ -158,7 +159,7 @@ async def _watch_halts(tenant: Tenant, due: dict[str, float]) -> dict[str, float
     async with (
         asyncio.timeout(max(due.values()) - time.time() + LATE_MAX_S),
         Client(admin_config(tenant.plane, tenant.namespace)) as client,
-        aclosing(client.watch(JOBS, tenant.namespace, resource_version="0", timeout_s=WATCH_S)) as watch,
+        aclosing(client.watch(JOBS, tenant.namespace, resource_version="0", limits=WatchLimits(WATCH_S))) as watch,
     ):
         async for lines in watch:
             for line in lines.splitlines():

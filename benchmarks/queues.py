@@ -22,6 +22,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -156,7 +157,7 @@ async def _wait_until_bound(admin: Client, namespace: str, run: str, pods: int, 
             namespace,
             resource_version="0",
             label_selector=f"{LABEL_RUN}={run}",
-            timeout_s=WITHIN_S,
+            limits=WatchLimits(WITHIN_S),
             on_open=opened.set,
         )
         async with aclosing(watch):

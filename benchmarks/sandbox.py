@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import PODS as PODS_PATH
 from benchmarks.api_server import run_all, running, succeeded
 from benchmarks.harness import Report, arguments, rss_mb
@@ -175,7 +176,7 @@ async def _bare_request_ms(sandbox: Sandbox, *, times: int = 200) -> float:
     """Return the CPU milliseconds of a request that does nothing. Client and server share this process."""
     async with Client(_config(str(sandbox.kubeconfig_path))) as client:
         await client.version()
-        async with aclosing(client.watch(PODS_PATH, None, resource_version="0", timeout_s=1)) as watch:
+        async with aclosing(client.watch(PODS_PATH, None, resource_version="0", limits=WatchLimits(1))) as watch:
             async for _ in watch:  # The process loads the code for streams.
                 pass
         began = time.process_time()

@@ -21,8 +21,8 @@ import airflow_provider_gangjobs.triggers.gang_job  # noqa: F401 - as in a trigg
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.informer.factory import InformerFactory
-from airflow_provider_gangjobs.cluster.informer.notify import WakeupQueue
-from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
+from airflow_provider_gangjobs.cluster.loop_local import WakeupQueue, set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.tracking.follow import follow
@@ -168,7 +168,7 @@ def _without(special_path: str) -> InformerFactory:
     """
     match special_path:
         case "interning":
-            return InformerFactory(intern=False)
+            return InformerFactory(config=InformerConfig(intern=False))
         case "limited-wakeups":
             set_loop_local(WakeupQueue, WakeupQueue(None))
             return InformerFactory()

@@ -54,7 +54,7 @@ class GangService(EndingService, frozen=True):
     async def connect(cls, config: ClusterConfig) -> AsyncIterator[GangService]:
         """Open a client for the duration of the block, for some requests."""
         from airflow_provider_gangjobs.cluster.client import Client
-        from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests
+        from airflow_provider_gangjobs.cluster.http import for_few_requests
 
         async with Client(config, transport=for_few_requests) as client:
             yield cls(client)
@@ -236,7 +236,7 @@ class GangService(EndingService, frozen=True):
         return submission
 
     def _deadline(self, seconds: float) -> AbstractContextManager[None]:
-        from airflow_provider_gangjobs.cluster.http.retry import request_deadline
+        from airflow_provider_gangjobs.cluster.http.transport import request_deadline
 
         return request_deadline(self.client.clock.monotonic() + seconds)
 

@@ -12,8 +12,8 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.preconditions import patch_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_STREAMED
 from airflow_provider_gangjobs.tracking.logs.limits import SAVE_EVERY_MAX_S
