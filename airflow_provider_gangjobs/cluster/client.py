@@ -243,23 +243,6 @@ class Client:
         request = Request("GET", resource.path(namespace), query)
         return await self._retrying.read("list", request, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
 
-    async def list_pages(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        limit: int = PAGE_OBJECTS,
-    ) -> AsyncGenerator[list[Json], None]:
-        """Yield all objects page by page, as dicts. Otherwise the same as `list_views`."""
-        pages = self.list_views(
-            Json, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
-        )
-        async with aclosing(pages):
-            async for page in pages:
-                yield page
-
     async def list_views(
         self,
         kind: type[T],
@@ -313,8 +296,8 @@ class Client:
     ) -> list[Json]:
         """Return all objects as dicts, each once."""
         objects: dict[tuple[str, str], Json] = {}
-        pages = self.list_pages(
-            resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
+        pages = self.list_views(
+            Json, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
         )
         async for page in pages:
             objects |= {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in page}

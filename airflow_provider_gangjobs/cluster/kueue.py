@@ -20,7 +20,7 @@ from msgspec import ValidationError
 
 from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S
+from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, ReadCache
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
@@ -148,29 +148,16 @@ async def watched_workloads(client: Client) -> Resource | None:
     The answer is cached for as long as discovery is, and concurrent callers wait for one request. It is `None` if the
     cluster does not serve Kueue's API, or if this is unknown.
     """
-    return await loop_local(_VersionCache).get(client)
+
+    async def read() -> tuple[Resource | None, float]:
+        found = await _served_workloads(client)
+        return found, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S
+
+    return await loop_local(_ServedVersions).get(client.config.key, Clock(), read)
 
 
-class _Entry:
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.resource: Resource | None = None
-        self.expires_at = float("-inf")
-
-
-class _VersionCache:
-    def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
-        self._clock = Clock()
-
-    async def get(self, client: Client) -> Resource | None:
-        entry = self._entries.setdefault(client.config.key, _Entry())
-        async with entry.lock:
-            if self._clock.monotonic() >= entry.expires_at:
-                entry.resource = await _served_workloads(client)
-                lasts_s = UNKNOWN_EXPIRY_S if entry.resource is None else EXPIRY_S
-                entry.expires_at = self._clock.monotonic() + lasts_s
-            return entry.resource
+class _ServedVersions(ReadCache["Resource | None"]):
+    """The versions that were read in one event loop."""
 
 
 async def _served_workloads(client: Client) -> Resource | None:
