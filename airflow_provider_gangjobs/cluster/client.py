@@ -38,7 +38,6 @@ from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-    from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -82,9 +81,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -182,7 +182,7 @@ class Transport(ABC):
         self, request: Request, *, timeout_s: float | None = None, open_timeout_s: float | None = None
     ) -> AsyncIterator[Response]:
         """Send a request and yield the successful response, its body unread."""
-        with _TranslatedErrors(request, self._classify):
+        with _translated_errors(request, self._classify):
             async with asyncio.timeout(open_timeout_s):
                 response = await self._send_for_success(request, timeout_s)
             try:
@@ -231,24 +231,20 @@ def describe_exception(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}".rstrip(": ")
 
 
-class _TranslatedErrors:
-    """Translates exceptions of an HTTP library into errors of `cluster.errors`."""
-
-    def __init__(self, request: Request, classify: Callable[[BaseException], type[TransportError] | None]) -> None:
-        self._exchange = request
-        self._classify = classify
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
-        if exc is None:
-            return
-        if isinstance(exc, LineTooLongError):
-            raise UnexpectedReply(200, request=str(self._exchange), message=str(exc)) from exc
-        error = self._classify(exc)
-        if error is not None:
-            raise error(str(self._exchange), describe_exception(exc)) from exc
+@contextmanager
+def _translated_errors(
+    request: Request, classify: Callable[[BaseException], type[TransportError] | None]
+) -> Iterator[None]:
+    """Translate exceptions of an HTTP library into errors of `cluster.errors`."""
+    try:
+        yield
+    except LineTooLongError as exc:
+        raise UnexpectedReply(200, request=str(request), message=str(exc)) from exc
+    except Exception as exc:
+        error = classify(exc)
+        if error is None:
+            raise
+        raise error(str(request), describe_exception(exc)) from exc
 
 
 async def _error_from_response(request: Request, response: Response) -> ApiError:
