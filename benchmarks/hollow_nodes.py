@@ -97,9 +97,7 @@ class HollowNodes:
             events, pods = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod)
             version = "0"
             while True:
-                watch = self.client.watch(
-                    PODS, None, resource_version=version, field_selector="spec.nodeName!=", timeout_s=300
-                )
+                watch = self.client.watch(PODS, None, resource_version=version, field_selector="spec.nodeName!=")
                 try:
                     async with aclosing(watch):
                         async for lines in watch:

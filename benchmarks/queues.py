@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
@@ -129,7 +130,7 @@ async def _wait_until_bound(admin: Client, namespace: str, run: str, pods: int, 
     bound: set[str] = set()
     selector = f"{LABEL_RUN}={run}"
     watched = watched_objects(
-        admin, PODS, namespace, "0", label_selector=selector, timeout_s=WITHIN_S, on_open=opened.set
+        admin, PODS, namespace, "0", label_selector=selector, limits=WatchLimits(WITHIN_S), on_open=opened.set
     )
     async with aclosing(watched):
         async for pod in watched:

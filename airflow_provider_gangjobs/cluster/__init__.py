@@ -1,4 +1,36 @@
-"""One Kubernetes API server: connection, credentials, client, errors, discovery, informer.
+"""One Kubernetes API server: connection, credentials, requests, watches, and discovery. Knows no gangs.
 
-The package imports nothing of `gang`.
+    config = ClusterConfig.from_extras("kubernetes_default", {"kube_config_path": "~/.kube/config"})
+    async with Client(config) as client:
+        job = await client.create(JOBS, manifest, "team")
+        await delete_uid(client, JOBS, job["metadata"]["name"], "team", job["metadata"]["uid"])
+
+| module | what it is for |
+|---|---|
+| `config` | which cluster and credentials a connection of Airflow names |
+| `auth` | the credentials: kubeconfigs, service accounts, exec plugins, TLS, and their renewal |
+| `http` | how a request travels: the two transports, retries, logs |
+| `client`, `client_protocol` | the verbs of the API; the methods that others need of a client, and conditional writes |
+| `resources`, `errors` | the resources of the API, and every error that a request may end with |
+| `informer` | one shared watch for all waiting gangs |
+| `discovery`, `kueue` | what a cluster serves; the Workloads and the queues of Kueue |
+| `clock`, `loop_local`, `structured_log` | time, state of one event loop, log lines |
+
+The package imports nothing of `gang`. The modules are imported one by one, because a process of a task needs few.
 """
+
+__all__ = [
+    "auth",
+    "client",
+    "client_protocol",
+    "clock",
+    "config",
+    "discovery",
+    "errors",
+    "http",
+    "informer",
+    "kueue",
+    "loop_local",
+    "resources",
+    "structured_log",
+]

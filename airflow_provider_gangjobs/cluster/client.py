@@ -15,7 +15,7 @@ import msgspec
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone
-from airflow_provider_gangjobs.cluster.http.choose_transport import TransportFactory, for_watches
+from airflow_provider_gangjobs.cluster.http import for_watches
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, whole_lines
 from airflow_provider_gangjobs.cluster.http.request import (
     ClientStatistics,
@@ -26,18 +26,22 @@ from airflow_provider_gangjobs.cluster.http.request import (
     Query,
     Request,
     ResponseFormat,
+    WatchLimits,
     decode_list,
     decode_object,
 )
-from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, RetryingTransport
+from airflow_provider_gangjobs.cluster.http.transport import (
+    RETRY_FOR_S,
+    RetryingTransport,
+)
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-    from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.http import ChooseTransport
     from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
 
 REQUEST_TIMEOUT_S = 30.0
@@ -45,21 +49,17 @@ LIST_TIMEOUT_S = 60.0
 """A page of 500 large pods takes an API server seconds under load."""
 PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
-WATCH_IDLE_MARGIN_S = 30.0
-"""The server ends a watch after its `timeoutSeconds`. A watch that is idle for this much longer has lost its peer."""
 LOG_IDLE_TIMEOUT_S = 60.0
-WATCH_LINE_BYTES_MAX = 16 * 2**20
-"""An object in etcd has at most 1.5 MiB. JSON and managedFields make an object longer, but not ten times."""
-
-__all__ = ["Client", "ClientStatistics", "LogQuery", "PatchType", "PropagationPolicy", "ResponseFormat"]
+__all__ = ["Client", "ClientStatistics", "LogQuery", "PatchType", "PropagationPolicy", "ResponseFormat", "WatchLimits"]
 
 T = TypeVar("T")
+_LIMITS = WatchLimits()
 
 
 class Client:
     """A client of one API server. Connects at its first request, and belongs to the event loop that first uses it.
 
-    :param transport: The way to send requests: `choose_transport.for_watches`, or `for_few_requests` in a process
+    :param transport: The way to send requests: `http.for_watches`, or `http.for_few_requests` in a process
         that sends some requests and ends.
     """
 
@@ -70,20 +70,18 @@ class Client:
         clock: Clock | None = None,
         retry_for_s: float = RETRY_FOR_S,
         credentials: Credentials | None = None,
-        transport: TransportFactory = for_watches,
+        transport: ChooseTransport = for_watches,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
         self._credentials = credentials or Credentials(config, clock=clock)
-        self._transport = transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
+        self._transport = transport()(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
         self._retrying = RetryingTransport(self._transport, clock, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -165,7 +163,6 @@ class Client:
         *,
         patch_type: PatchType = PatchType.MERGE,
         subresource: str | None = None,
-        dry_run: bool = False,
         response_format: ResponseFormat = ResponseFormat.OBJECT,
     ) -> Json:
         """Change part of an object and return the stored object in `response_format`.
@@ -177,9 +174,8 @@ class Client:
             NotFound: the object does not exist.
         """
         path = resource.path(namespace, name, subresource)
-        query = {"dryRun": "All"} if dry_run else None
         request = Request(
-            "PATCH", path, query, msgspec.json.encode(body), content_type=patch_type, accept=response_format.value
+            "PATCH", path, None, msgspec.json.encode(body), content_type=patch_type, accept=response_format.value
         )
         return decode_object(
             request,
@@ -244,23 +240,6 @@ class Client:
         request = Request("GET", resource.path(namespace), query)
         return await self._retrying.read("list", request, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
 
-    async def list_pages(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        limit: int = PAGE_OBJECTS,
-    ) -> AsyncGenerator[list[Json], None]:
-        """Yield all objects page by page, as dicts. Otherwise the same as `list_views`."""
-        pages = self.list_views(
-            Json, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
-        )
-        async with aclosing(pages):
-            async for page in pages:
-                yield page
-
     async def list_views(
         self,
         kind: type[T],
@@ -314,8 +293,8 @@ class Client:
     ) -> list[Json]:
         """Return all objects as dicts, each once."""
         objects: dict[tuple[str, str], Json] = {}
-        pages = self.list_pages(
-            resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
+        pages = self.list_views(
+            Json, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
         )
         async for page in pages:
             objects |= {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in page}
@@ -329,21 +308,15 @@ class Client:
         resource_version: str,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        timeout_s: float = 300,
-        idle_timeout_s: float | None = None,
+        limits: WatchLimits = _LIMITS,
         on_open: Callable[[], None] | None = None,
-        line_bytes_max: int = WATCH_LINE_BYTES_MAX,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events after `resource_version`, including bookmarks, as undecoded JSON with one event per line.
 
         Each yielded part has one or more whole lines, as many as have arrived: waking the caller for each event of a
         burst costs more than the event itself. One call is one connection and does not resume.
 
-        :param timeout_s: The server ends the watch after this time, or earlier.
-        :param idle_timeout_s: The connection counts as lost if nothing arrives for this long. The default is
-            `WATCH_IDLE_MARGIN_S` more than `timeout_s`.
         :param on_open: Called when the server has accepted the watch.
-        :param line_bytes_max: The watch fails when one event is longer than this.
 
         Raises:
             Gone: the version is too old. The server may report this in an event of type ERROR instead, which the
@@ -356,17 +329,16 @@ class Client:
             "resourceVersion": resource_version,
             "labelSelector": label_selector,
             "fieldSelector": field_selector,
-            "timeoutSeconds": max(1, round(timeout_s)),
+            "timeoutSeconds": max(1, round(limits.timeout_s)),
         }
         request = Request("GET", resource.path(namespace), query)
         self._retrying.requests["watch"] += 1
-        idle_timeout_s = timeout_s + WATCH_IDLE_MARGIN_S if idle_timeout_s is None else idle_timeout_s
-        async with self._transport.stream(
-            request, idle_timeout_s=idle_timeout_s, open_timeout_s=REQUEST_TIMEOUT_S
-        ) as chunks:
+        idle_timeout_s = limits.timeout_s + limits.idle_margin_s
+        opened = self._transport.stream(request, idle_timeout_s=idle_timeout_s, open_timeout_s=REQUEST_TIMEOUT_S)
+        async with opened as chunks:
             if on_open is not None:
                 on_open()
-            async with aclosing(whole_lines(chunks, bytes_max=line_bytes_max)) as parts:
+            async with aclosing(whole_lines(chunks, bytes_max=limits.line_bytes_max)) as parts:
                 async for lines in parts:
                     yield lines
 

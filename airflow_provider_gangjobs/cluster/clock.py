@@ -1,17 +1,13 @@
-"""Time and randomness for code that waits, passed as one object so that tests run in virtual time.
+"""Time and randomness for code that waits, as one object so that tests run in virtual time, and the server's clock.
 
-The API server's clock, as the `Date` header of its responses shows it.
-
-The times in objects come from the API server, so deadlines that count from them must be compared with the same
-clock. The clock of the machine that waits may be minutes ahead or behind, and may be set at any moment.
+The times in objects come from the API server, so deadlines that count from them are compared with the same clock, which
+the `Date` header of its responses shows. The clock of the machine that waits may be minutes ahead or behind.
 
 `Date` has whole seconds. One response therefore limits the server's time to an interval of one second plus the round
-trip time. Further responses narrow the interval. The clock returns the interval's lower end, so it is at most a second
-late and never early: a deadline is not declared to have passed before it has.
-
-A response that contradicts the interval comes from another API server, or the clock was corrected. Clocks of servers
-that use NTP differ by milliseconds, so the interval is first only extended by `DIFFERENCE_MAX_S`. A response that still
-contradicts the interval replaces it.
+trip time. Further responses narrow the interval. `ServerClock` returns the interval's lower end, so it is at most a
+second late and never early: a deadline is not declared to have passed before it has. A response that contradicts the
+interval comes from another API server, or the clock was corrected. Clocks of servers that use NTP differ by
+milliseconds, so the interval is first only extended by `DIFFERENCE_MAX_S`, and replaced if that is not enough.
 """
 
 from __future__ import annotations

@@ -4,13 +4,10 @@ The Workload API changed its version in every release. Neither the release numbe
 cluster serves it: `scheduling.k8s.io/v1` contains PriorityClasses in every cluster, and a feature gate can disable the
 other resources. Therefore discovery reads the resources of versions. A resource is served, not served, or unknown.
 
-The process of a task discovers only what one gang needs, which is one request on the newest releases. Aggregated
-discovery would also be one request, but with the resources of all groups, which are megabytes in a cluster with many
-CRDs.
-
-Reads which versions and resources of one API group a cluster serves, and caches them for a while.
-
-Only gangs that name a scheduler with an API of its own need this: one request for the group, and one for each version.
+The process of a task discovers only what one gang needs, which is one request on the newest releases. Only gangs that
+name a scheduler with an API of its own need `read_api_group`: one request for the group, and one for each version.
+Aggregated discovery would also be one request, but with the resources of all groups, which are megabytes in a cluster
+with many CRDs.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
@@ -30,11 +27,17 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
     from airflow_provider_gangjobs.cluster.client import Client
 
 
 EXPIRY_S = 600.0
-"""A scheduler that is installed later is noticed after this time, and at once if its group was not served before."""
+"""An upgrade of the cluster is noticed after this time. Until then, a request for a removed version fails. A scheduler
+that is installed later is noticed at once if its group was not served before."""
+UNKNOWN_EXPIRY_S = 30.0
+
+T = TypeVar("T")
 
 
 class ApiGroup(Struct, frozen=True):
@@ -52,24 +55,42 @@ async def read_api_group(client: Client, group: str) -> ApiGroup:
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    return await loop_local(_GroupCache).get(client, group)
+
+    async def read() -> tuple[ApiGroup, float]:
+        found = await _read(client, group)
+        return found, EXPIRY_S if found.versions and not found.unknown else 0.0
+
+    return await loop_local(_ApiGroups).get((client.config.key, group), client.clock, read)
 
 
-class _GroupCache:
+class ReadCache(Generic[T]):
+    """Keeps what was read for a while, by key. Concurrent callers wait for the same read."""
+
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._known: dict[tuple[str, str], tuple[ApiGroup, float]] = {}
+        self._entries: dict[Hashable, _CachedRead[T]] = {}
 
-    async def get(self, client: Client, group: str) -> ApiGroup:
-        clock, key = client.clock, (client.config.key, group)
-        async with self._lock:
-            known, expires_at = self._known.get(key, (ApiGroup(), 0.0))
-            if clock.monotonic() < expires_at:
-                return known
-            found = await _read(client, group)
-            if found.versions and not found.unknown:
-                self._known[key] = found, clock.monotonic() + EXPIRY_S
-            return found
+    async def get(self, key: Hashable, clock: Clock, read: Callable[[], Awaitable[tuple[T, float]]]) -> T:
+        """Return what was read.
+
+        :param read: Returns what it has read, and for how many seconds it is kept.
+        """
+        entry = self._entries.setdefault(key, _CachedRead())
+        async with entry.lock:
+            if clock.monotonic() >= entry.expires_at:
+                entry.value, lasts_s = await read()
+                entry.expires_at = clock.monotonic() + lasts_s
+            return cast("T", entry.value)
+
+
+class _CachedRead(Generic[T]):
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.value: T | None = None
+        self.expires_at = float("-inf")
+
+
+class _ApiGroups(ReadCache[ApiGroup]):
+    """The groups that were read in one event loop."""
 
 
 async def _read(client: Client, group: str) -> ApiGroup:
@@ -87,9 +108,6 @@ async def _read(client: Client, group: str) -> ApiGroup:
         return ApiGroup(versions, str(error))
     return ApiGroup(versions)
 
-
-"""Discovery notices an upgrade of the cluster after this time. Until then, a request for a removed version fails."""
-UNKNOWN_EXPIRY_S = 30.0
 
 VersionResources = Mapping[str, frozenset[str]]
 """Verbs by plural of the resources that one version of a group serves."""

@@ -1,31 +1,28 @@
-"""Requests about Kueue's objects of one Job. Each version of Kueue's API that is known has the fields that are read.
+"""Kueue's objects of one Job: its Workloads, and its position in its queue.
 
-Where a permission is missing, or Kueue is not installed, the answer is unknown and not no.
+Each version of Kueue's API that is known has the fields that are read. Where a permission is missing, or Kueue is not
+installed, the answer is unknown and not no.
 
-The positions of Jobs in their Kueue queues, from Kueue's visibility API.
-
-One task reads the pending Workloads of a LocalQueue for all gangs of an event loop that wait in the queue. The first
-read is some seconds after the first gang has begun to wait, so gangs that are admitted at once cost no request. Further
-reads follow once a minute, as long as gangs wait. A process that looks now and then, such as Airflow's API server, uses
-`recent_positions` instead.
-
-A position is information for people only. If the API is not served, the permission to read it is missing, or a read
-fails for any other reason, the position is unknown, and nothing is logged.
+One task reads the pending Workloads of a LocalQueue (Kueue's visibility API) for all gangs of an event loop that wait
+in the queue. The first read is some seconds after the first gang has begun to wait, so gangs that are admitted at once
+cost no request. Further reads follow once a minute, as long as gangs wait. A process that looks now and then, such as
+Airflow's API server, uses `recent_positions` instead. A position is information for people only: if it cannot be read,
+it is unknown, and nothing is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import ValidationError
 
+from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S
+from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, ReadCache
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.preconditions import PatchingClient, patch_uid
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
 from airflow_provider_gangjobs.kube.names import LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
@@ -42,16 +39,7 @@ __all__ = ["PendingPositions", "Position", "RecentPositions", "pending_positions
 
 
 VERSIONS: Final = ("v1beta2", "v1beta1")
-"""The versions of the API that are known, in order of preference."""
-
-
-class KueueClient(PatchingClient, Protocol):
-    """The methods of `cluster.client.Client` that this module uses."""
-
-    async def list(
-        self, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Return all objects that match the label selector."""
+"""The versions of the API, and of its visibility API, that are known, in order of preference."""
 
 
 def kueue_workloads(version: str) -> Resource:
@@ -69,7 +57,7 @@ class Deactivation(Enum):
     """The permission to read or to change Workloads is missing."""
 
 
-async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str) -> Deactivation:
+async def deactivate_workload(client: ClientProtocol, namespace: str, job_uid: str) -> Deactivation:
     """Deactivate the Workload of a Job: Kueue takes its quota back, and does not let the Job run again.
 
     Raises:
@@ -83,7 +71,7 @@ async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str)
     return Deactivation.DONE if any(patched) else Deactivation.NO_WORKLOAD
 
 
-async def _deactivate(client: KueueClient, found: FoundWorkload) -> bool:
+async def _deactivate(client: ClientProtocol, found: FoundWorkload) -> bool:
     metadata = found.view.metadata
     body = {"spec": {"active": False}}
     return await patch_uid(client, found.resource, metadata.name, metadata.namespace, metadata.uid, body)
@@ -96,7 +84,7 @@ class FoundWorkload(NamedTuple):
     view: KueueWorkloadView
 
 
-async def find_workload(client: KueueClient, namespace: str, job_uid: str) -> FoundWorkload | None:
+async def find_workload(client: ClientProtocol, namespace: str, job_uid: str) -> FoundWorkload | None:
     """Return the Workload of a Job; `None` if there is none, or if the permission to read it is missing.
 
     Raises:
@@ -109,7 +97,7 @@ async def find_workload(client: KueueClient, namespace: str, job_uid: str) -> Fo
     return found[0] if found else None
 
 
-async def list_workloads(client: KueueClient, namespace: str, job_uid: str) -> list[FoundWorkload]:
+async def list_workloads(client: ClientProtocol, namespace: str, job_uid: str) -> list[FoundWorkload]:
     """Return the Workloads of a Job; none if the cluster does not serve them.
 
     Raises:
@@ -126,7 +114,7 @@ async def list_workloads(client: KueueClient, namespace: str, job_uid: str) -> l
     return []
 
 
-async def patch_workload(client: KueueClient, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
+async def patch_workload(client: ClientProtocol, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
     """Merge-patch a Workload in exactly the version that was read. Return false if it has changed or is gone.
 
     Raises:
@@ -160,29 +148,16 @@ async def watched_workloads(client: Client) -> Resource | None:
     The answer is cached for as long as discovery is, and concurrent callers wait for one request. It is `None` if the
     cluster does not serve Kueue's API, or if this is unknown.
     """
-    return await loop_local(_VersionCache).get(client)
+
+    async def read() -> tuple[Resource | None, float]:
+        found = await _served_workloads(client)
+        return found, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S
+
+    return await loop_local(_ServedVersions).get(client.config.key, Clock(), read)
 
 
-class _Entry:
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.resource: Resource | None = None
-        self.expires_at = float("-inf")
-
-
-class _VersionCache:
-    def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
-        self._clock = Clock()
-
-    async def get(self, client: Client) -> Resource | None:
-        entry = self._entries.setdefault(client.config.key, _Entry())
-        async with entry.lock:
-            if self._clock.monotonic() >= entry.expires_at:
-                entry.resource = await _served_workloads(client)
-                lasts_s = UNKNOWN_EXPIRY_S if entry.resource is None else EXPIRY_S
-                entry.expires_at = self._clock.monotonic() + lasts_s
-            return entry.resource
+class _ServedVersions(ReadCache["Resource | None"]):
+    """The versions that were read in one event loop."""
 
 
 async def _served_workloads(client: Client) -> Resource | None:
@@ -190,7 +165,6 @@ async def _served_workloads(client: Client) -> Resource | None:
     return next((kueue_workloads(version) for version in VERSIONS if version in served), None)
 
 
-"""The versions of the visibility API that are known, in order of preference."""
 FIRST_READ_AFTER_S: Final = 5.0
 READ_EVERY_S: Final = 60.0
 NOT_SERVED_READ_EVERY_S: Final = 600.0

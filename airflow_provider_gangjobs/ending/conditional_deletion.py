@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.client import PropagationPolicy
+from airflow_provider_gangjobs.cluster.client_protocol import version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
-from airflow_provider_gangjobs.cluster.preconditions import version_of
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.halt import DELETION_MARK, end_patch, without_deletion_mark

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.client_protocol import patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.preconditions import patch_unchanged
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
 from airflow_provider_gangjobs.ending.delete_submission import groups_of

@@ -11,9 +11,9 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
-from airflow_provider_gangjobs.cluster.http.retry import current_deadline
-from airflow_provider_gangjobs.cluster.preconditions import patch_uid
+from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.gang.identity import is_owned_by
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step

@@ -9,8 +9,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from airflow_provider_gangjobs.cluster.client_protocol import patch_uid, patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.preconditions import patch_uid, patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import PatchType
+from airflow_provider_gangjobs.cluster.client_protocol import delete_uid, patch_version
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
-from airflow_provider_gangjobs.cluster.http.retry import current_deadline
-from airflow_provider_gangjobs.cluster.preconditions import delete_uid, patch_version
+from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang

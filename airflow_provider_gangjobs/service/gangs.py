@@ -63,7 +63,7 @@ class GangService(Struct, frozen=True):
     async def connect(cls, config: ClusterConfig) -> AsyncIterator[GangService]:
         """Open a client for the duration of the block, for some requests."""
         from airflow_provider_gangjobs.cluster.client import Client
-        from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests
+        from airflow_provider_gangjobs.cluster.http import for_few_requests
 
         async with Client(config, transport=for_few_requests) as client:
             yield cls(client)
@@ -119,7 +119,7 @@ class GangService(Struct, frozen=True):
             PreviousAttemptRunning: pods of an earlier attempt still run. Nothing was created.
             ValueError: not exactly one of `submission_id` and `key` is given.
         """
-        from airflow_provider_gangjobs.cluster.http.retry import request_deadline
+        from airflow_provider_gangjobs.cluster.http.transport import request_deadline
         from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
         from airflow_provider_gangjobs.submission.request import SubmissionRequest
         from airflow_provider_gangjobs.submission.submit import submit

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 TIMEOUT_S = 3.0
-SHORT_WATCHES = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0)
+SHORT_WATCHES = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0, linger_s=0)
 """The settings find a watch that delivers nothing within seconds."""
 
 FULLY_TESTED_RELEASE = "1.36"
@@ -115,7 +115,7 @@ class FaultyNamespace:
     async def of(cls, tenant: Tenant) -> AsyncIterator[FaultyNamespace]:
         plane = tenant.plane
         config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
-        factory = InformerFactory(connect=ShortTimeoutClient, config=SHORT_WATCHES, linger_s=0)
+        factory = InformerFactory(connect=ShortTimeoutClient, config=SHORT_WATCHES)
         set_loop_local(InformerFactory, factory)
         async with AsyncExitStack() as stack:
             proxy = await stack.enter_async_context(FaultProxy.opened(plane))

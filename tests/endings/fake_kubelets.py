@@ -17,6 +17,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DEFAULT_CONTAINER
 
@@ -122,7 +123,8 @@ class FakeKubelets:
 
     async def _watch(self) -> None:
         """Watch from the present state, so that no change is missed between two watches."""
-        watch = self.admin.watch(PODS, None, resource_version="0", field_selector="spec.nodeName!=", timeout_s=WATCH_S)
+        limits = WatchLimits(WATCH_S)
+        watch = self.admin.watch(PODS, None, resource_version="0", field_selector="spec.nodeName!=", limits=limits)
         async with aclosing(watch):
             async for lines in watch:
                 for event in map(msgspec.json.decode, lines.splitlines()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S
+from airflow_provider_gangjobs.cluster.http.transport import RETRY_FOR_S
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.request import SUBMISSION_DEADLINE_S

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests, for_watches
+from airflow_provider_gangjobs.cluster.http import for_few_requests, for_watches
 from tests.unit.virtual_sleep import VirtualSleep
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.unit.fault_server import SECRET
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
+    from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
 
 
 def config_of(**extras: Any) -> ClusterConfig:

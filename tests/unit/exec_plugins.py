@@ -14,7 +14,7 @@ from tests.unit.fault_server import kubeconfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
+    from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
 
 V1 = "client.authentication.k8s.io/v1"
 HEAD = f"""

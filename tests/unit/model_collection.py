@@ -20,6 +20,8 @@ from airflow_provider_gangjobs.cluster.errors import Gone, ReplyLost
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from airflow_provider_gangjobs.cluster.http.request import WatchLimits
+
 IDLE_STEP_S = 5.0
 """How far the clock advances at each turn of a watch without events."""
 BOOKMARK_EVERY_S = 60.0
@@ -138,8 +140,7 @@ class Collection:
         self,
         *_: Any,
         resource_version: str,
-        timeout_s: float,
-        idle_timeout_s: float,
+        limits: WatchLimits,
         on_open: Callable[[], None],
         **__: Any,
     ) -> AsyncGenerator[bytes, None]:
@@ -148,13 +149,13 @@ class Collection:
         fault = self.watch_faults.pop(0) if self.watch_faults else None
         if isinstance(fault, Exception):
             raise fault
-        at, connection, ends_at = int(resource_version), self.connection, self.now + timeout_s
+        at, connection, ends_at = int(resource_version), self.connection, self.now + limits.timeout_s
         if at < self.oldest:
             raise Gone(410, request="")
         self.watches += 1
         on_open()
         if fault is WatchFault.HALF_OPEN:
-            await self._stay_silent(idle_timeout_s)
+            await self._stay_silent(limits.timeout_s + limits.idle_margin_s)
         if fault is WatchFault.BOOKMARK_AND_CLOSES:
             yield _bookmark(at)
         if fault is WatchFault.REPEATS:

@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
     UnexpectedReply,
 )
+from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
 from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import TIMEOUT_S
@@ -116,7 +117,9 @@ async def test_server_below_a_path_is_reached(connect: Connect) -> None:
 async def test_watch_query_has_booleans_in_lower_case(connect: Connect) -> None:
     api = ModelApi(every_watch=close_at_once)
     async with FaultServer(api.handle) as server, connect(server.config) as client:
-        events = client.watch(JOBS, "team", resource_version="7", label_selector="a=b,c in (d, e)", timeout_s=299.7)
+        events = client.watch(
+            JOBS, "team", resource_version="7", label_selector="a=b,c in (d, e)", limits=WatchLimits(299.7)
+        )
         assert [line async for line in events] == []
     assert server.requests[0].query == {
         "watch": "true",
@@ -239,7 +242,10 @@ async def test_broken_watch_raises(connect: Connect, fault: Any) -> None:
     api = ModelApi(every_watch=fault)
     async with FaultServer(api.handle) as server, connect(server.config) as client:
         with pytest.raises(ReplyLost):
-            [line async for line in client.watch(JOBS, resource_version="1", timeout_s=1, idle_timeout_s=0.05)]
+            [
+                line
+                async for line in client.watch(JOBS, resource_version="1", limits=WatchLimits(0.02, idle_margin_s=0.03))
+            ]
 
 
 @in_virtual_time
@@ -258,7 +264,7 @@ async def test_watch_line_without_end_is_refused(connect: Connect) -> None:
 
     async with FaultServer(endless) as server, connect(server.config) as client:
         with pytest.raises(UnexpectedReply, match="more than 10 bytes"):
-            [line async for line in client.watch(JOBS, resource_version="1", line_bytes_max=10)]
+            [line async for line in client.watch(JOBS, resource_version="1", limits=WatchLimits(line_bytes_max=10))]
 
 
 async def test_abandoned_watch_closes_its_connection(connect: Connect) -> None:

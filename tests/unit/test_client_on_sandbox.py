@@ -186,7 +186,7 @@ async def test_list_is_paged_and_selected(connect: Connect) -> None:
     async with connected(connect) as (_, client):
         for number in range(7):
             await client.create(JOBS, job(f"job-{number}"), "default")
-        pages = [len(page) async for page in client.list_pages(JOBS, "default", limit=3)]
+        pages = [len(page) async for page in client.list_views(dict, JOBS, "default", limit=3)]
         assert pages == [3, 3, 1]
         chosen = await client.list(JOBS, label_selector="gang in (job-1, job-2),missing!=x", limit=1)
         assert [item["metadata"]["name"] for item in chosen] == ["job-1", "job-2"]

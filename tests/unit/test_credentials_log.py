@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
 from airflow_provider_gangjobs.cluster.auth.credentials import RETRY_RENEWAL_S, Credentials
-from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig

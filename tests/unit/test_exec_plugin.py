@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-from airflow_provider_gangjobs.cluster.auth.exec_plugin import OUTPUT_BYTES_MAX, parse_timestamp
-from airflow_provider_gangjobs.cluster.auth.redaction import _KNOWN_WORDS, known_words
+from airflow_provider_gangjobs.cluster.auth.exec_plugin import (
+    _KNOWN_WORDS,
+    OUTPUT_BYTES_MAX,
+    known_words,
+    parse_timestamp,
+)
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, InformerFactory, informers
+from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, config_for
@@ -46,7 +47,7 @@ def by_uid(view: View) -> str:
 @asynccontextmanager
 async def cluster(*, linger_s: float = 60) -> AsyncGenerator[tuple[InformerFactory, FaultServer, ModelApi]]:
     api = ModelApi()
-    registry = InformerFactory(linger_s=linger_s)
+    registry = InformerFactory(config=InformerConfig(linger_s=linger_s))
     async with FaultServer(api.handle) as server:
         try:
             yield registry, server, api
@@ -269,7 +270,7 @@ async def test_silence_of_the_server_is_logged(caplog: pytest.LogCaptureFixture)
         await connection.silence()
 
     api = ModelApi(list_faults=[never])
-    registry = InformerFactory(clock=Clock(monotonic=lambda: now, sleep=sleep), linger_s=0)
+    registry = InformerFactory(clock=Clock(monotonic=lambda: now, sleep=sleep), config=InformerConfig(linger_s=0))
     async with FaultServer(api.handle) as server:
         async with registry.acquire(server.config, JOBS, decode=View, index=by_name):
             while "informer is stale" not in caplog.text:

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer import Notification
-from airflow_provider_gangjobs.cluster.informer.notify import WAKEUPS_PER_ITERATION_MAX, WakeupQueue
-from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
+from airflow_provider_gangjobs.cluster.loop_local import WAKEUPS_PER_ITERATION_MAX, WakeupQueue, set_loop_local
 
 
 async def test_notification_before_a_wait_ends_one_wait() -> None:

@@ -15,8 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
-from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
+from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource, RestConfig
 from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, UnexpectedReply, Unreachable
-from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests
+from airflow_provider_gangjobs.cluster.http import for_few_requests
 from airflow_provider_gangjobs.cluster.http.httpx_transport import REQUEST_CONNECTIONS_MAX
 from airflow_provider_gangjobs.cluster.http.request import Request
 from airflow_provider_gangjobs.cluster.http.transport import CLOSE_TIMEOUT_S

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
+    from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 log = logging.getLogger(__name__)

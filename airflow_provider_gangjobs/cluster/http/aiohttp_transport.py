@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.http.request import Request
 
 REQUEST_CONNECTIONS_MAX = 100
-"""Limits the requests in flight to one cluster. Streams have their own connections, which informers limit."""
+"""Limits the requests in flight to one cluster."""
+STREAM_CONNECTIONS = 0
+"""No limit: streams have their own connections, which informers limit."""
 
 
 class AiohttpTransport(Transport):
@@ -35,14 +37,13 @@ class AiohttpTransport(Transport):
 
     def __init__(self, credentials: Credentials, *, tcp_keepalive: bool, monotonic: Callable[[], float]) -> None:
         super().__init__(credentials, tcp_keepalive=tcp_keepalive, monotonic=monotonic)
-        self._requests: aiohttp.ClientSession | None = None
-        self._streams: aiohttp.ClientSession | None = None
+        self._sessions: dict[int, aiohttp.ClientSession] = {}
+        """By the limit of their connections: one for requests, and one for streams."""
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
     async def aclose(self) -> None:
-        sessions = [s for s in (self._requests, self._streams) if s is not None]
-        self._requests = self._streams = None
-        for session in sessions:
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
             await session.close()
         # A TLS stream that was not read to its end is shut down only after its session has forgotten the stream.
         loop = asyncio.get_running_loop()
@@ -53,7 +54,7 @@ class AiohttpTransport(Transport):
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> _Response:
         proxy = self._route(access, request).proxy
         for_proxy = proxy.headers() if proxy else []
-        session = self._session_of_streams() if timeout_s is None else self._session_of_requests()
+        session = self._session(STREAM_CONNECTIONS if timeout_s is None else REQUEST_CONNECTIONS_MAX)
         response = await session.request(
             request.method,
             yarl.URL(f"{access.base_url}{request.target}", encoded=True),
@@ -76,24 +77,16 @@ class AiohttpTransport(Transport):
             return Unreachable
         return ReplyLost if isinstance(exc, aiohttp.ClientError | asyncio.TimeoutError | OSError) else None
 
-    def _session_of_requests(self) -> aiohttp.ClientSession:
-        if self._requests is None:
-            self._requests = self._session(limit=REQUEST_CONNECTIONS_MAX)
-        return self._requests
-
-    def _session_of_streams(self) -> aiohttp.ClientSession:
-        if self._streams is None:
-            self._streams = self._session(limit=0)
-        return self._streams
-
-    def _session(self, *, limit: int) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=limit, socket_factory=self._socket)
-        session = aiohttp.ClientSession(
-            connector=connector, read_bufsize=READ_BUFFER_BYTES, cookie_jar=aiohttp.DummyCookieJar()
-        )
-        # aiohttp sends a GET or DELETE again by itself if its connection breaks, and has no public switch for that.
-        session._retry_connection = False  # noqa: SLF001
-        return session
+    def _session(self, limit: int) -> aiohttp.ClientSession:
+        if limit not in self._sessions:
+            self._sessions[limit] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=limit, socket_factory=self._socket),
+                read_bufsize=READ_BUFFER_BYTES,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+            # aiohttp sends a GET or DELETE again by itself if its connection breaks, and has no public switch for that.
+            self._sessions[limit]._retry_connection = False  # noqa: SLF001
+        return self._sessions[limit]
 
     def _socket(self, address: Any) -> socket.socket:
         family, kind, protocol, *_ = address

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import httpx
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
-    from airflow_provider_gangjobs.cluster.http.request import Request
-    from airflow_provider_gangjobs.cluster.http.transport import Route
+    from airflow_provider_gangjobs.cluster.http.request import Request, Route
 
 REQUEST_CONNECTIONS_MAX: Final = 4
 """Limits the requests in flight. Only logs are read concurrently, and each further connection costs a handshake."""
@@ -176,7 +175,8 @@ class _Response:
         self.status = response.status_code
 
     def header(self, name: str) -> str | None:
-        return self._response.headers.get(name)
+        value: str | None = self._response.headers.get(name)
+        return value
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self._limited(partial(asyncio.timeout_at, self._deadline))
@@ -189,7 +189,7 @@ class _Response:
 
     async def _limited(self, limit: Callable[[], asyncio.Timeout]) -> AsyncGenerator[bytes, None]:
         """Yield the decoded body, with a new time limit for each part."""
-        async with aclosing(self._response.aiter_bytes()) as parts:
+        async with aclosing(cast("AsyncGenerator[bytes, None]", self._response.aiter_bytes())) as parts:
             while True:
                 async with limit():
                     part = await anext(parts, None)

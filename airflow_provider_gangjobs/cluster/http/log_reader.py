@@ -1,27 +1,19 @@
-"""Splits a stream of byte chunks at line ends, with a limit on the length of a line.
+"""Reads the streams of an API server: whole lines of a watch, the parts of a container's log, and the end of a log.
 
-Parses a container's log as it arrives, and resumes a log where an earlier reader stopped.
-
-A log may contain any bytes and lines of any length. A parser therefore returns *parts*: a line, or a piece of a line
+A log may contain any bytes and lines of any length. `LogParser` therefore returns *parts*: a line, or a piece of a line
 that is longer than the limit.
 
 A server returns a log from a time on, in whole seconds (`sinceTime`), and applies the time to each record of the log
 file. So two responses for the same second have the same lines in the same order, as long as the file is the same. A
-reader that resumes therefore skips as many lines as the earlier reader has read since that second. Times alone would
-not do: the container runtime stamps stdout and stderr separately, so times may be equal or slightly out of order. If
-the first line is another one, the file was rotated or the container was restarted, and nothing is skipped.
+reader that resumes (`LogCursor`) therefore skips as many lines as the earlier reader has read since that second. Times
+alone would not do: the container runtime stamps stdout and stderr separately, so times may be equal or slightly out of
+order. If the first line is another one, the file was rotated or the container was restarted, and nothing is skipped.
 
-Reads the end of a log in bounded memory.
+A server cannot return the last bytes of a log: `limitBytes` counts from the start of the lines that `tailLines` selects
+(kubelet, `cri-client/pkg/logs`). `TailBuffer` therefore reads the last lines whole and keeps their end.
 
-A server cannot return the last bytes of a log: `limitBytes` counts from the start of the lines that `tailLines`
-selects, so both parameters together return the first bytes of the last lines (kubelet, `cri-client/pkg/logs`).
-Therefore the client reads the last lines whole and keeps their end.
-
-Recognizes a kubelet's message that it has no log, which arrives as a log.
-
-A kubelet removes the log of a run that another run has followed, and the logs of containers that are gone. The kubelet
-answers a request for such a log with the status 200 and a message without a line end (`GetContainerLogs` in
-pkg/kubelet/kuberuntime/kuberuntime_container.go).
+A kubelet that has removed a log answers with the status 200 and a message without a line end (`GetContainerLogs` in
+pkg/kubelet/kuberuntime/kuberuntime_container.go). `refuse_message` makes it an error.
 """
 
 from __future__ import annotations

@@ -82,6 +82,18 @@ class LogQuery(Struct, frozen=True):
         }
 
 
+class WatchLimits(Struct, frozen=True):
+    """When a watch ends."""
+
+    timeout_s: float = 300.0
+    """The server ends the watch after this time, or earlier."""
+    idle_margin_s: float = 30.0
+    """The connection counts as lost if nothing arrives for this much longer than `timeout_s`."""
+    line_bytes_max: int = 16 * 2**20
+    """The watch fails when one event is longer. An object in etcd has at most 1.5 MiB. JSON and managedFields make an
+    object longer, but not ten times."""
+
+
 class ClientStatistics(Struct, frozen=True):
     """Counters of a client since it was created."""
 

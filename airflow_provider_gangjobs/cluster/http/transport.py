@@ -1,36 +1,55 @@
-"""What a client needs of HTTP: one request with credentials, its response, and the errors of both.
+"""What a client needs of HTTP: one request with credentials, its response, the errors of both, and the retries.
 
-`Transport` has the rules that hold for every HTTP library: the only retry is the one after a 401; an error says what
-the caller has to know: either the request was never sent (`Unreachable`), or the server may have applied the request
-(`ReplyLost`); log lines and errors contain only the method, path, status, and reason. A subclass sends one request
-over its library.
+`Transport` has the rules that hold for every HTTP library: an error says what the caller has to know, either that the
+request was never sent (`Unreachable`), or that the server may have applied it (`ReplyLost`); log lines and errors
+contain only the method, path, status, and reason. A subclass sends one request over its library.
+
+`Transport` repeats a request once, after a 401 and with new credentials. `RetryingTransport` repeats a read after every
+transient failure, and a write only if the server says that it did not process the request (429, or 503 with a
+Retry-After). After any other failure, the caller has to find out what the write did.
+
+An operation repeats steps that failed around these requests. Without a common deadline these retry budgets multiply.
+Inside a `request_deadline` block neither of them starts a retry after the deadline. The deadline applies to the current
+asyncio task and to the tasks that it creates in the block.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import socket
 import time
 from abc import ABC, abstractmethod
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.clock import ServerClock
+from airflow_provider_gangjobs.cluster.clock import Backoff, ServerClock
 from airflow_provider_gangjobs.cluster.errors import (
     ApiError,
+    ClusterError,
     TransportError,
     UnexpectedReply,
     Unreachable,
     error_from_reply,
+    is_webhook_unavailable,
 )
 from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, TailBuffer
 from airflow_provider_gangjobs.cluster.http.request import Route
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.http.request import Request
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
@@ -163,7 +182,7 @@ class Transport(ABC):
         self, request: Request, *, timeout_s: float | None = None, open_timeout_s: float | None = None
     ) -> AsyncIterator[Response]:
         """Send a request and yield the successful response, its body unread."""
-        with _TranslatedErrors(request, self._classify):
+        with _translated_errors(request, self._classify):
             async with asyncio.timeout(open_timeout_s):
                 response = await self._send_for_success(request, timeout_s)
             try:
@@ -212,24 +231,20 @@ def describe_exception(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}".rstrip(": ")
 
 
-class _TranslatedErrors:
-    """Translates exceptions of an HTTP library into errors of `cluster.errors`."""
-
-    def __init__(self, request: Request, classify: Callable[[BaseException], type[TransportError] | None]) -> None:
-        self._exchange = request
-        self._classify = classify
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
-        if exc is None:
-            return
-        if isinstance(exc, LineTooLongError):
-            raise UnexpectedReply(200, request=str(self._exchange), message=str(exc)) from exc
-        error = self._classify(exc)
-        if error is not None:
-            raise error(str(self._exchange), describe_exception(exc)) from exc
+@contextmanager
+def _translated_errors(
+    request: Request, classify: Callable[[BaseException], type[TransportError] | None]
+) -> Iterator[None]:
+    """Translate exceptions of an HTTP library into errors of `cluster.errors`."""
+    try:
+        yield
+    except LineTooLongError as exc:
+        raise UnexpectedReply(200, request=str(request), message=str(exc)) from exc
+    except Exception as exc:
+        error = classify(exc)
+        if error is None:
+            raise
+        raise error(str(request), describe_exception(exc)) from exc
 
 
 async def _error_from_response(request: Request, response: Response) -> ApiError:
@@ -240,3 +255,101 @@ async def _error_from_response(request: Request, response: Response) -> ApiError
             break
     retry_after = response.header("Retry-After")
     return error_from_reply(response.status, bytes(body), request=str(request), retry_after=retry_after)
+
+
+_deadline: ContextVar[float] = ContextVar("request_deadline", default=math.inf)
+
+
+@contextmanager
+def request_deadline(at_s: float) -> Iterator[None]:
+    """Start no retry after `at_s`, a time of `Clock.monotonic`, in the block. An earlier outer deadline stays."""
+    token = _deadline.set(min(at_s, _deadline.get()))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def current_deadline() -> float:
+    """Return the time of `Clock.monotonic` after which no retry starts; infinity without a deadline."""
+    return _deadline.get()
+
+
+RETRY_FOR_S = 60.0
+"""Longer than the restart of an API server or an election of etcd takes."""
+BACKOFF_BASE_S = 0.2
+BACKOFF_CAP_S = 10.0
+
+
+class RetryingTransport:
+    """A transport that retries. Counts the requests by verb, including the retries."""
+
+    def __init__(self, transport: Transport, clock: Clock, *, retry_for_s: float = RETRY_FOR_S) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._retry_for_s = retry_for_s
+        self.requests: Counter[str] = Counter()
+        self.retries = 0
+
+    async def read(self, verb: str, request: Request, *, timeout_s: float, retry_for_s: float | None = None) -> bytes:
+        """Send a request that changes nothing and return the body of the response.
+
+        :param retry_for_s: Do not start a retry later than this many seconds from now.
+
+        Raises:
+            ClusterError: the last failure.
+        """
+        budget_s = self._retry_for_s if retry_for_s is None else retry_for_s
+        send = partial(self._transport.send, request, timeout_s=timeout_s)
+        return await self._send_with_retries(verb, send, budget_s, _is_transient)
+
+    async def read_end(self, verb: str, request: Request, *, timeout_s: float, bytes_max: int) -> TailBuffer:
+        """Send a request that changes nothing and return the last `bytes_max` bytes of the body, of any length.
+
+        Raises:
+            ClusterError: the last failure.
+        """
+        send = partial(self._transport.send_for_end, request, timeout_s=timeout_s, bytes_max=bytes_max)
+        return await self._send_with_retries(verb, send, self._retry_for_s, _is_transient)
+
+    async def write(self, verb: str, request: Request, *, timeout_s: float) -> bytes:
+        """Send a request that changes something.
+
+        Raises:
+            ClusterError: the last failure. If `may_have_applied` is true, the server may have processed the request.
+        """
+        send = partial(self._transport.send, request, timeout_s=timeout_s)
+        return await self._send_with_retries(verb, send, self._retry_for_s, _is_not_processed)
+
+    async def _send_with_retries(
+        self,
+        verb: str,
+        send: Callable[[], Awaitable[T]],
+        retry_for_s: float,
+        should_retry: Callable[[ClusterError], bool],
+    ) -> T:
+        deadline = min(self._clock.monotonic() + retry_for_s, current_deadline())
+        backoff = Backoff(self._clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+        is_reported = False
+        while True:
+            self.requests[verb] += 1
+            try:
+                return await send()
+            except ClusterError as error:
+                pause_s = backoff.next(at_least_s=error.retry_after_s)
+                if not should_retry(error) or self._clock.monotonic() + pause_s > deadline:
+                    raise
+                if is_webhook_unavailable(error) and not is_reported:
+                    is_reported = True
+                    log.warning("%s. The request is repeated for at most %.0f s", error, retry_for_s)
+                log.debug("%s; retry in %.1f s", error, pause_s)
+            self.retries += 1
+            await self._clock.sleep(pause_s)
+
+
+def _is_transient(error: ClusterError) -> bool:
+    return error.transient
+
+
+def _is_not_processed(error: ClusterError) -> bool:
+    return isinstance(error, ApiError) and error.not_processed

@@ -9,8 +9,8 @@ async with informers().acquire(config, JOBS, "team", "gangjobs.airflow/gang", de
 
 from airflow_provider_gangjobs.cluster.informer.factory import Informer, InformerFactory, informers
 from airflow_provider_gangjobs.cluster.informer.health import InformerStatistics
-from airflow_provider_gangjobs.cluster.informer.notify import Notification
 from airflow_provider_gangjobs.cluster.informer.store import InformerClosedError, Subscription
+from airflow_provider_gangjobs.cluster.loop_local import Notification
 
 __all__ = [
     "Informer",

@@ -29,14 +29,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http.request import ClientStatistics
-    from airflow_provider_gangjobs.cluster.informer.notify import Notification
+    from airflow_provider_gangjobs.cluster.loop_local import Notification
     from airflow_provider_gangjobs.cluster.resources import Resource
 
 log = logging.getLogger(__name__)
 
 V = TypeVar("V", bound=HasMetadata)
-
-LINGER_S = 60.0
 
 
 def informers() -> InformerFactory:
@@ -132,27 +130,18 @@ class Informer(Generic[V]):
 class _SharedInformer(Generic[V]):
     """An informer with its task and the number of its users."""
 
-    def __init__(
-        self,
-        target: Target,
-        kind: type[V],
-        index: Callable[[V], str | None],
-        client: Client,
-        *,
-        clock: Clock,
-        config: InformerConfig,
-        linger_s: float,
-        intern: bool,
-    ) -> None:
+    def __init__(self, key: _Key, client: Client, clock: Clock, config: InformerConfig) -> None:
         self._clock = clock
-        self._linger_s = linger_s
+        self._linger_s = config.linger_s
         self._users = 0
         self._ends_at: float | None = None
         self._lifetime: asyncio.Timeout | None = None
-        self._target = target
-        self.store: Store[V] = Store(index, intern=interner_of(kind) if intern else None)
+        self._target = target = key.target
+        self.store: Store[V] = Store(key.index, intern=interner_of(key.kind) if config.intern else None)
         self.health = Health(str(target), clock, healthy_after_s=config.healthy_after_s)
-        self.reflector = Reflector(client, target, kind, self.store, health=self.health, clock=clock, config=config)
+        self.reflector: Reflector[V] = Reflector(
+            client, target, key.kind, self.store, health=self.health, clock=clock, config=config
+        )
 
     def acquire(self) -> Informer[V]:
         self._users += 1
@@ -206,18 +195,10 @@ class InformerFactory:
         connect: Callable[[ClusterConfig], Client] = Client,
         clock: Clock | None = None,
         config: InformerConfig | None = None,
-        linger_s: float = LINGER_S,
-        intern: bool = True,
     ) -> None:
-        """
-        :param linger_s: How long an informer stays after its last user has released it.
-        :param intern: Whether equal values of views are stored once (`kube.interning`). The views are equal either way.
-        """
-        self._intern = intern
         self._connect = connect
         self._clock = clock or Clock()
         self._config = config or InformerConfig()
-        self._linger_s = linger_s
         self._shared: dict[_Key, _SharedInformer[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients: dict[str, Client] = {}
@@ -319,16 +300,7 @@ class InformerFactory:
 
     def _open(self, key: _Key, config: ClusterConfig) -> _SharedInformer[Any]:
         client = self._acquire_client(config)
-        shared = _SharedInformer(
-            key.target,
-            key.kind,
-            key.index,
-            client,
-            clock=self._clock,
-            config=self._config,
-            linger_s=self._linger_s,
-            intern=self._intern,
-        )
+        shared: _SharedInformer[Any] = _SharedInformer(key, client, self._clock, self._config)
         self._shared[key] = shared
         self.start_task(self._serve(key, shared), name=f"informer of {key.target}")
         return shared

@@ -1,12 +1,9 @@
-"""The health of an informer: counters, staleness, and the current problem, if any.
+"""The health of an informer: counters, staleness, and the current problem, if any, and the log lines about them.
 
-Decides when the informer logs a line. A lasting problem is logged once as a warning, and its end is logged too.
-
-Log lines of an informer: one line per change of its state, and none per event or object.
-
-INFO and WARNING lines are for the operators of a triggerer: an informer starts, fails repeatedly, polls, or is stale,
-and recovers. DEBUG lines report the result of each request, whose number the backoff limits. Each line names the
-informer.
+There is one line for each change of the informer's state, and none for an event or object. INFO and WARNING lines are
+for the operators of a triggerer: an informer starts, fails repeatedly, polls, or is stale, and recovers. A lasting
+problem is logged once as a warning, and its end is logged too. DEBUG lines report the result of each request, whose
+number the backoff limits. Each line names the informer. `docs/operations.md` lists them.
 """
 
 from __future__ import annotations
@@ -32,65 +29,6 @@ log = logging.getLogger(__name__)
 def describe_cause(error: ClusterError | None) -> str:
     """Return why a request failed or a watch ended early: the server's reason and message, never the request body."""
     return str(error) if error else "the server ended the watch right after its start"
-
-
-class InformerLog:
-    """Writes the log lines of one informer. `Health`, which has the state, decides when."""
-
-    def __init__(self, informer: str) -> None:
-        self._informer = informer
-
-    def list_read(self, why: str, objects: int, seconds: float) -> None:
-        """Log a complete list. `why` is first, expired, failing, or polling."""
-        if why == "first":
-            self._log(INFO, "informer synced", objects=objects, seconds=seconds)
-        else:
-            self._log(DEBUG, "list read", why=why, objects=objects, seconds=seconds)
-
-    def watch_opened(self, version: str) -> None:
-        """Log a new watch, which begins after this resource version."""
-        self._log(DEBUG, "watch opened", version=version)
-
-    def watch_ended(self, error: ClusterError | None, lived_s: float, events: int) -> None:
-        """Log the end of a watch, its duration in seconds, and how many events it delivered."""
-        why = str(error) if error else "closed by the server"
-        self._log(DEBUG, "watch ended", why=why, lived_s=lived_s, events=events)
-
-    def expired(self, request: str, error: ClusterError) -> None:
-        """Log a 410. `request` is watch (its version expired) or list (its continue token expired)."""
-        self._log(DEBUG, "version expired", of=request, cause=str(error))
-
-    def backing_off(self, pause_s: float, failures: int, cause: str) -> None:
-        """Log the pause before the next request. `failures` counts the failures in a row."""
-        self._log(DEBUG, "backing off", pause_s=pause_s, failures=failures, cause=cause)
-
-    def failing(self, failures: int, cause: str) -> None:
-        """Warn that several requests in a row have failed."""
-        self._log(WARNING, "informer fails repeatedly and keeps retrying", failures=failures, cause=cause)
-
-    def recovered(self, after_s: float, failures: int) -> None:
-        """Log that a request has succeeded again, this many seconds after the first failure."""
-        self._log(INFO, "informer recovered", after_s=after_s, failures=failures)
-
-    def polling(self, error: ClusterError | None) -> None:
-        """Warn that the informer lists periodically in place of a watch."""
-        cause = describe_cause(error)
-        self._log(WARNING, "informer polls because the API server refuses the watch verb, grant it", cause=cause)
-
-    def watching_again(self, after_s: float) -> None:
-        """Log that a watch is open again, after this many seconds of polling."""
-        self._log(INFO, "informer watches again", after_s=after_s)
-
-    def stale(self, silent_s: float, problem: str | None) -> None:
-        """Warn that the API server has not responded for this many seconds."""
-        self._log(WARNING, "informer is stale, the API server does not respond", silent_s=silent_s, cause=problem)
-
-    def fresh(self, after_s: float) -> None:
-        """Log that the API server responds again, after this many seconds without a response."""
-        self._log(INFO, "informer is up to date again", silent_s=after_s)
-
-    def _log(self, level: int, message: str, **fields: Field) -> None:
-        log_fields(log, level, message, informer=self._informer, **fields)
 
 
 FAILURES_BEFORE_WARNING: Final = 3
@@ -125,7 +63,7 @@ class Health:
     """The health of one informer. The reflector writes it, and the users of the informer read it."""
 
     def __init__(self, name: str, clock: Clock, *, healthy_after_s: float) -> None:
-        self._log = InformerLog(name)
+        self._name = name
         self._proven_s = healthy_after_s
         self._clock = clock
         self._current_at: float | None = None
@@ -196,7 +134,10 @@ class Health:
         self._lists += 1
         self._record_contact()
         self._current_at = self._last_contact_at
-        self._log.list_read(why, objects, seconds)
+        if why == "first":
+            self._log(INFO, "informer synced", objects=objects, seconds=seconds)
+        else:
+            self._log(DEBUG, "list read", why=why, objects=objects, seconds=seconds)
         if self.polling:
             self._recovered()
 
@@ -206,16 +147,17 @@ class Health:
         self._opened_at = self._current_at = self._last_contact_at
         self._opened_events = self._events
         self._watches_opened += 1
-        self._log.watch_opened(version)
+        self._log(DEBUG, "watch opened", version=version)
         if self._polling_since is not None:
-            self._log.watching_again(self._last_contact_at - self._polling_since)
+            self._log(INFO, "informer watches again", after_s=self._last_contact_at - self._polling_since)
         self._polling_since = None
 
     def watch_closed(self, error: ClusterError | None) -> float:
         """Record the end of a watch. Return how many seconds the watch was open, or 0 if it never opened."""
         lived_s = self.watch_age_s
         if self._opened_at is not None:
-            self._log.watch_ended(error, lived_s, self._events - self._opened_events)
+            why, events = str(error or "closed by the server"), self._events - self._opened_events
+            self._log(DEBUG, "watch ended", why=why, lived_s=lived_s, events=events)
         self._opened_at = None
         if lived_s >= self._proven_s:
             self._recovered()
@@ -239,16 +181,18 @@ class Health:
         self._back_off_s += pause_s
         self._problem = describe_cause(error)
         if isinstance(error, Gone):
-            self._log.expired(of, error)
-        self._log.backing_off(pause_s, self._failures, self._problem)
+            self._log(DEBUG, "version expired", of=of, cause=str(error))
+        self._log(DEBUG, "backing off", pause_s=pause_s, failures=self._failures, cause=self._problem)
         if self._failures == FAILURES_BEFORE_WARNING:
-            self._log.failing(self._failures, self._problem)
+            failing = "informer fails repeatedly and keeps retrying"
+            self._log(WARNING, failing, failures=self._failures, cause=self._problem)
 
     def watch_refused(self, error: ClusterError | None) -> None:
         """Note that the API server refuses the watch verb, so that the informer polls."""
         if self._polling_since is None:
             self._polling_since = self._clock.monotonic()
-            self._log.polling(error)
+            refused = "informer polls because the API server refuses the watch verb, grant it"
+            self._log(WARNING, refused, cause=describe_cause(error))
 
     async def warn_when_stale(self) -> NoReturn:
         """Run next to the reflector and warn when the server has not responded for `SILENCE_BEFORE_WARNING_S`."""
@@ -256,7 +200,8 @@ class Health:
             silent_s = self._clock.monotonic() - self._last_contact_at
             if silent_s >= SILENCE_BEFORE_WARNING_S and not self._is_stale:
                 self._is_stale = True
-                self._log.stale(silent_s, self.problem)
+                silent = "informer is stale, the API server does not respond"
+                self._log(WARNING, silent, silent_s=silent_s, cause=self.problem)
             remaining_s = SILENCE_BEFORE_WARNING_S - (0.0 if self._is_stale else silent_s)
             # The rest of a difference of floats may be so small that adding it to the time does not change the time.
             await self._clock.sleep(max(remaining_s, 0.001))
@@ -265,11 +210,15 @@ class Health:
         now = self._clock.monotonic()
         if self._is_stale:
             self._is_stale = False
-            self._log.fresh(now - self._last_contact_at)
+            self._log(INFO, "informer is up to date again", silent_s=now - self._last_contact_at)
         self._last_contact_at = now
 
     def _recovered(self) -> None:
         if self._failures >= FAILURES_BEFORE_WARNING:
-            self._log.recovered(self._clock.monotonic() - self._failing_since, self._failures)
+            after_s = self._clock.monotonic() - self._failing_since
+            self._log(INFO, "informer recovered", after_s=after_s, failures=self._failures)
         self._failures = 0
         self._problem = None
+
+    def _log(self, level: int, message: str, **fields: Field) -> None:
+        log_fields(log, level, message, informer=self._name, **fields)

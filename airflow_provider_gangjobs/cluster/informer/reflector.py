@@ -9,10 +9,6 @@ Three layers each handle one kind of failure:
 The request rate stays low whatever the server does. Only a watch that lived for a while resets the backoff, not a watch
 that was accepted or received an event before it closed. A watch with many changes is resumed soon.
 
-Intervals, timeouts, and limits of an informer, each with its reason.
-
-Decodes pages and events as far as the informer needs: the envelope, and the caller's view of each object.
-
 All events that arrived together are decoded in one pass. If one of them cannot be decoded, they are decoded again one
 by one. An object that cannot be decoded is skipped and counted, so that one odd object does not stop a thousand gangs.
 """
@@ -23,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -37,11 +33,13 @@ from airflow_provider_gangjobs.cluster.errors import (
     UnexpectedReply,
     error_from_watch_event,
 )
+from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
     from airflow_provider_gangjobs.cluster.resources import Resource
 
@@ -82,6 +80,10 @@ class InformerConfig:
     at which other operators poll each Job."""
     watch_retry_after_s: float = 300.0
     """If the server refuses `watch`, the informer tries again after this time, in case the permission was granted."""
+    linger_s: float = 60.0
+    """How long an informer stays after its last user has released it."""
+    intern: bool = True
+    """Whether equal values of views are stored once (`kube.views`). The views are equal either way."""
 
 
 V = TypeVar("V", bound=HasMetadata)
@@ -217,35 +219,6 @@ EVENTS_PER_CLOCK_READ: Final = 16
 """The reflector reads the clock after this many events, which take a fraction of a millisecond."""
 
 
-class ListerWatcher(Protocol):
-    """The part of a client that a reflector needs. Neither method retries."""
-
-    async def list_page(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        limit: int = 500,
-        continue_token: str | None = None,
-        retry_for_s: float | None = None,
-    ) -> bytes: ...
-
-    def watch(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        resource_version: str,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        timeout_s: float = 300,
-        idle_timeout_s: float | None = None,
-        on_open: Callable[[], None] | None = None,
-    ) -> AsyncGenerator[bytes, None]: ...
-
-
 @dataclass(frozen=True)
 class Target:
     """The objects to list and watch: one resource in one namespace or in all, restricted by selectors."""
@@ -291,11 +264,11 @@ class WatchResult(NamedTuple):
 
 
 class Reflector(Generic[V]):
-    """Fills `store` from `source` and records its progress in `health`."""
+    """Fills `store` from the server of `client` and records its progress in `health`."""
 
     def __init__(
         self,
-        source: ListerWatcher,
+        client: Client,
         target: Target,
         kind: type[V],
         store: Store[V],
@@ -304,7 +277,7 @@ class Reflector(Generic[V]):
         clock: Clock,
         config: InformerConfig,
     ) -> None:
-        self._source = source
+        self._client = client
         self._target = target
         self._decoder = ViewDecoder(kind)
         self._store = store
@@ -377,7 +350,7 @@ class Reflector(Generic[V]):
     async def _page(self, token: str | None, limit: int) -> ListPage[V]:
         while True:
             try:
-                body = await self._source.list_page(
+                body = await self._client.list_page(
                     self._target.resource,
                     self._target.namespace,
                     label_selector=self._target.label_selector,
@@ -432,14 +405,13 @@ class Reflector(Generic[V]):
     async def _watch_once(self) -> WatchResult:
         """Watch on one connection until it ends."""
         duration_s = self._clock.random_between(*self._config.watch_timeout_s)
-        events = self._source.watch(
+        events = self._client.watch(
             self._target.resource,
             self._target.namespace,
             resource_version=self._version,
             label_selector=self._target.label_selector,
             field_selector=self._target.field_selector,
-            timeout_s=duration_s,
-            idle_timeout_s=duration_s + self._config.idle_margin_s,
+            limits=WatchLimits(duration_s, self._config.idle_margin_s),
             on_open=partial(self._health.watch_opened, self._version),
         )
         failure: ClusterError | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.informer.notify import Notification
+from airflow_provider_gangjobs.cluster.loop_local import Notification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

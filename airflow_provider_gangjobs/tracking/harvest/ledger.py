@@ -95,7 +95,7 @@ async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = 
 async def _shards(
     client: Client, ref: GangRef, *, per_page: int = SHARDS_PER_PAGE
 ) -> AsyncGenerator[dict[str, Any], None]:
-    pages = client.list_pages(CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=per_page)
+    pages = client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=per_page)
     async with aclosing(pages):
         async for page in pages:
             for shard in page:
