@@ -88,10 +88,10 @@ ANNOTATION_QUEUED: Final = names.ANNOTATION_QUEUED
 
 ANNOTATION_REQUEUES: Final = names.ANNOTATION_REQUEUES
 """How often the gang was returned to its queue because not all ranks ran in time, in the format of
-`gang.requeue_annotation.Requeues`. On the Job of a gang with `gang="preferred"`."""
+`gang.state.job.Requeues`. On the Job of a gang with `gang="preferred"`."""
 ANNOTATION_ASSEMBLY_BASELINE: Final = names.ANNOTATION_ASSEMBLY_BASELINE
 """From which of Kueue's counts on `assemble_timeout` adds up the runs that Kueue has stopped, in the format of
-`gang.requeue_annotation.AssemblyBaseline`. On the Job of a gang that Kueue has stopped for another reason before."""
+`gang.state.job.AssemblyBaseline`. On the Job of a gang that Kueue has stopped for another reason before."""
 ANNOTATION_ROLES: Final = names.ANNOTATION_ROLES
 """The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the main Job of the
 gang. Absent if the gang has one Job only."""
@@ -104,7 +104,11 @@ ANNOTATION_RANK_OFFSET: Final = names.ANNOTATION_RANK_OFFSET
 """Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 
 ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
+<<<<<<< HEAD
 """The gangs that a process follows, in the format of `ending.sweep.leases`. On a Lease."""
+=======
+"""The gangs that a process follows, in the format of `gang.state.ownership`. On a Lease."""
+>>>>>>> s5
 
 ANNOTATION_DEFAULT_CONTAINER: Final = names.ANNOTATION_DEFAULT_CONTAINER
 """Name of the container whose exit code and termination message are those of the rank. On the pods."""

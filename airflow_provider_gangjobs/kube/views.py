@@ -526,7 +526,7 @@ class JobSetStatus(_View, frozen=True):
 
 
 class JobSetView(_View, frozen=True):
-    """A JobSet of jobset.x-k8s.io, of which `gang.state.job_set` makes a `Job`."""
+    """A JobSet of jobset.x-k8s.io, of which `gang.foreign_job_set` makes a `Job`."""
 
     metadata: Meta = Meta()
     spec: JobSetSpec = JobSetSpec()

@@ -243,7 +243,7 @@ class _Limits(Protocol):
 def limit_problems(task: _Limits, wait_until: WaitUntil | str) -> tuple[Problem, ...]:
     """Return the problems of limits that nobody enforces after the task has ended.
 
-    The API server enforces the sum of `assemble_timeout` and `run_timeout` (`gang.render.time_limit`).
+    The API server enforces the sum of `assemble_timeout` and `run_timeout` (`gang.render.policy`).
     """
     if wait_until not in (WaitUntil.SUBMITTED, WaitUntil.RUNNING):
         return ()

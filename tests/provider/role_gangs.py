@@ -28,7 +28,7 @@ CLAIM = "ti-1"
 
 async def submit_roles(plane: VirtualControlPlane, spec: GangSpec = LEADER_AND_WORKERS, **options: Any) -> GangRef:
     """Submit a gang with roles, as a task does."""
-    request = task_request(KEY, **{"claim": CLAIM, **options})
+    request = task_request(**{"key": KEY, "claim": CLAIM, **options})
     discovered = await discover_for(plane.client, spec, namespace=NAMESPACE)
     clock = loop_clock()
     return (await submit(plane.client, spec, request, discovered=discovered, namespace=NAMESPACE, clock=clock)).ref

@@ -21,7 +21,7 @@ after somebody had deleted the Job of the gang.
 
 `read_gang` is the function that combines the Jobs of a gang, so that its callers see one Job. A kind of object that
 contains the Jobs of a gang itself needs another function that returns a `Job`, such as
-`gang.state.job_set.read_job_set`.
+`gang.foreign_job_set.read_job_set`.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Job(Struct, frozen=True):
     """A Job at one moment. Two values are equal if all fields that the views contain are equal.
 
     The main Job of a gang with roles is the Job of the first role, or the Job without pods that owns the JobSet of the
-    roles. Its own conditions say nothing about the other Jobs. Unless `gang.state.roles` has combined it with the
+    roles. Its own conditions say nothing about the other Jobs. Unless `gang.state.gang_jobs` has combined it with the
     others, the gang therefore counts as not ended.
     """
 
