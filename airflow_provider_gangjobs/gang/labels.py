@@ -104,11 +104,7 @@ ANNOTATION_RANK_OFFSET: Final = names.ANNOTATION_RANK_OFFSET
 """Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 
 ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
-<<<<<<< HEAD
 """The gangs that a process follows, in the format of `ending.sweep.leases`. On a Lease."""
-=======
-"""The gangs that a process follows, in the format of `gang.state.ownership`. On a Lease."""
->>>>>>> s5
 
 ANNOTATION_DEFAULT_CONTAINER: Final = names.ANNOTATION_DEFAULT_CONTAINER
 """Name of the container whose exit code and termination message are those of the rank. On the pods."""
