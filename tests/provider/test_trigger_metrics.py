@@ -116,7 +116,7 @@ async def test_exception_of_the_metrics_library_is_not_raised() -> None:
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "metrics of gangs")
 
     await asyncio.wait_for(task, TIMEOUT_S)
-    stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
+    send_metrics_to(stats.NoStatsLogger)
     assert calls
 
 
