@@ -1,8 +1,9 @@
-"""The two wheels that this repository builds: the provider without the sandbox, and the sandbox with its command."""
+"""What this repository builds: the wheel of the provider without the sandbox, the wheel of the sandbox, and the sdists."""
 
 import os
 import subprocess
 import sys
+import tarfile
 from email.parser import HeaderParser
 from pathlib import Path
 from zipfile import ZipFile
@@ -16,21 +17,22 @@ import gangjobs_sandbox
 REPOSITORY = Path(__file__).parents[2]
 
 
-def built_wheel(project, folder):
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+def built(target, project, folder):
+    """Build a `wheel` or an `sdist`, and return its path."""
+    build = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
     subprocess.run(build, cwd=project, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    (path,) = folder.iterdir()
+    return path
 
 
 @pytest.fixture(scope="module")
 def provider_wheel(tmp_path_factory):
-    return built_wheel(REPOSITORY, tmp_path_factory.mktemp("provider"))
+    return built("wheel", REPOSITORY, tmp_path_factory.mktemp("provider"))
 
 
 @pytest.fixture(scope="module")
 def sandbox_wheel(tmp_path_factory):
-    return built_wheel(REPOSITORY / "gangjobs_sandbox", tmp_path_factory.mktemp("sandbox"))
+    return built("wheel", REPOSITORY / "gangjobs_sandbox", tmp_path_factory.mktemp("sandbox"))
 
 
 def files_in(wheel):
@@ -60,6 +62,24 @@ def call_gangjobs(*arguments, wheels):
         text=True,
         check=False,
     )
+
+
+def members_of(sdist):
+    """The files in an sdist, as what tarfile tells of each, by its path below the folder of the sdist."""
+    with tarfile.open(sdist) as archive:
+        return {member.name.partition("/")[2]: member for member in archive}
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="the sdist is compared with the files of the repository")
+def test_sdist_of_the_provider_contains_all_that_its_tests_and_the_makefile_need(tmp_path):
+    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+    tracked = {path for path in listed.splitlines() if not path.startswith(".")}
+    present = {path for path in tracked if (REPOSITORY / path).exists()}
+    assert present <= members_of(built("sdist", REPOSITORY, tmp_path)).keys()
+
+
+def test_sdist_of_the_sandbox_contains_the_license_itself(tmp_path):
+    assert members_of(built("sdist", REPOSITORY / "gangjobs_sandbox", tmp_path))["LICENSE"].isfile()
 
 
 def test_wheel_of_the_provider_contains_its_package_only(provider_wheel):
