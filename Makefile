@@ -107,7 +107,7 @@ lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements
 	$(RESOLVE) --group dev --generate-hashes -o requirements.lock
 	$(RESOLVE_LANE) --exclude-newer 2026-03-15 -o requirements/airflow-3.1.lock
 	$(RESOLVE_LANE) --exclude-newer 2026-06-20 -o requirements/airflow-3.2.lock
-	$(RESOLVE_LANE) --exclude-newer 2026-03-15 --resolution lowest-direct -o requirements/airflow-lowest.lock
+	$(RESOLVE_LANE) --exclude-newer 2025-10-15 --resolution lowest-direct -o requirements/airflow-lowest.lock
 
 clean: down ## Remove all files that make has created
 	rm -rf $(VENV) .lanes .tools .demo .airflow .sandbox .mypy_cache .ruff_cache .pytest_cache .hypothesis \

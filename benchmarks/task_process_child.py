@@ -18,7 +18,11 @@ from typing import Any
 import airflow.sdk.execution_time.supervisor  # noqa: F401 - the supervisor forks the process of a task
 from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
-from airflow.sdk.exceptions import TaskDeferred
+
+try:
+    from airflow.sdk.exceptions import TaskDeferred
+except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported release.
+    from airflow.exceptions import TaskDeferred  # type: ignore[no-redef]
 
 IMAGE = "registry.example/train:1"
 

@@ -85,11 +85,23 @@ def _kubelet(name: str, target: str) -> Tier:
 
 
 def _lane(lane: Lane, *tests: str) -> Tier:
-    """Return the tier of a lane, which runs these tests, and the demo."""
+    """Return the tier of a lane, which runs these tests, and the demo.
+
+    Two files are about the libraries of requirements.lock: the documentation, and the comparison with official clients.
+    """
+    of_newest = ("test_docs", "test_kubeconfig_like_official_clients")
     demo = "tests/airflow/test_demo.py::test_model_is_trained_by_a_gang"
     return Tier(
         lane.name,
-        (*tests, demo, "-m", "not slow", "--hypothesis-profile=quick", *_spread(4, "worksteal")),
+        (
+            *tests,
+            demo,
+            *(f"--ignore=tests/unit/{name}.py" for name in of_newest),
+            "-m",
+            "not slow",
+            "--hypothesis-profile=quick",
+            *_spread(4, "worksteal"),
+        ),
         requires=(f"tests.lanes {lane.airflow} {lane.python}",),
         python=lane.interpreter,
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from airflow._shared.observability.metrics import stats
-from airflow._shared.observability.metrics.statsd_logger import SafeStatsdLogger
 
 from airflow_provider_gangjobs.attempt.triggerer.metrics import DeltaReporter, Sample, report_metrics
 from airflow_provider_gangjobs.cluster.informer import informers
@@ -19,8 +17,15 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.timeouts import TIMEOUT_S
 
+try:
+    from airflow._shared.observability.metrics import stats
+    from airflow._shared.observability.metrics.statsd_logger import SafeStatsdLogger
+except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported release.
+    from airflow import stats  # type: ignore[no-redef]
+    from airflow.metrics.statsd_logger import SafeStatsdLogger  # type: ignore[import-not-found,no-redef]
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 GANG = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "100m"})
 
@@ -38,6 +43,17 @@ class Statsd:
         self._sender.send(f"airflow.{stat}:{value}|g".encode())
 
 
+def send_metrics_to(factory: Callable[[], object]) -> None:
+    """Let Airflow in this process send its metrics through what the factory makes."""
+    module: Any = stats
+    if hasattr(module, "initialize"):
+        module.initialize(factory=factory, export_legacy_names=False)
+    elif "initialize" in dir(type(module.Stats)):  # Airflow 3.2
+        module.Stats.initialize(factory=factory)
+    else:  # Airflow 3.1
+        module.Stats.instance, module.Stats.factory = None, factory
+
+
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     """A statsd server to which Airflow in this process sends its metrics."""
@@ -47,9 +63,9 @@ def server() -> Iterator[socket.socket]:
         port = receiver.getsockname()[1]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.connect(("127.0.0.1", port))
-            stats.initialize(factory=lambda: SafeStatsdLogger(Statsd(sender)), export_legacy_names=False)
+            send_metrics_to(lambda: SafeStatsdLogger(Statsd(sender)))
             yield receiver
-        stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
+        send_metrics_to(stats.NoStatsLogger)
 
 
 async def received(server: socket.socket, last: str) -> dict[str, str]:
@@ -94,13 +110,13 @@ async def test_exception_of_the_metrics_library_is_not_raised() -> None:
         calls.append("broken")
         raise RuntimeError("no route to the metrics server")
 
-    stats.initialize(factory=broken, export_legacy_names=False)
+    send_metrics_to(broken)
     with report_metrics():
         await asyncio.sleep(0)
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "metrics of gangs")
 
     await asyncio.wait_for(task, TIMEOUT_S)
-    stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
+    send_metrics_to(stats.NoStatsLogger)
     assert calls
 
 

@@ -1,8 +1,9 @@
-"""The two wheels that this repository builds: the provider without the sandbox, and the sandbox with its command."""
+"""What this repository builds: the wheel of the provider without the sandbox, the wheel of the sandbox, and the sdists."""
 
 import os
 import subprocess
 import sys
+import tarfile
 from zipfile import ZipFile
 
 import pytest
@@ -10,6 +11,14 @@ import pytest
 import airflow_provider_gangjobs
 import gangjobs_sandbox
 from tests.wheels import PROVIDER, REPOSITORY, SANDBOX, built_wheel, requirements_of
+
+
+def built_sdist(project, folder):
+    """Build an sdist, and return its path."""
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(folder)]
+    subprocess.run(build, cwd=project, check=True, capture_output=True)
+    (path,) = folder.iterdir()
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +51,24 @@ def call_gangjobs(*arguments, wheels):
         text=True,
         check=False,
     )
+
+
+def members_of(sdist):
+    """The files in an sdist, as what tarfile tells of each, by its path below the folder of the sdist."""
+    with tarfile.open(sdist) as archive:
+        return {member.name.partition("/")[2]: member for member in archive}
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="the sdist is compared with the files of the repository")
+def test_sdist_of_the_provider_contains_all_that_its_tests_and_the_makefile_need(tmp_path):
+    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+    tracked = {path for path in listed.splitlines() if not path.startswith(".")}
+    present = {path for path in tracked if (REPOSITORY / path).exists()}
+    assert present <= members_of(built_sdist(REPOSITORY, tmp_path)).keys()
+
+
+def test_sdist_of_the_sandbox_contains_the_license_itself(tmp_path):
+    assert members_of(built_sdist(REPOSITORY / "gangjobs_sandbox", tmp_path))["LICENSE"].isfile()
 
 
 def test_wheel_of_the_provider_contains_its_package_only(provider_wheel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,9 @@ from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Pro
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
+"""Colors, which structlog gives to tracebacks even where it colors nothing else."""
 
 
 def fail(error: Exception) -> None:
@@ -34,7 +38,7 @@ def logged(raise_error: Callable[[], None]) -> tuple[str, BaseException]:
         raise_error()
     except Exception as error:
         log.exception("Task failed with exception")
-        return output.getvalue(), error
+        return STYLES.sub("", output.getvalue()), error
     raise AssertionError("nothing was raised")
 
 
