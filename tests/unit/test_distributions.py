@@ -1,4 +1,4 @@
-"""What this repository builds: the wheel of the provider without the sandbox, the wheel of the sandbox, and the sdists."""
+"""What this repository builds: the wheels of the provider and of the sandbox, each without the other, and sdists."""
 
 import os
 import subprocess
