@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from tests.lanes import LANES, OLDEST, Lane
+from tests.lanes import LANES, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -175,8 +175,6 @@ CI = (
     Tier("postgres-kill", ("tests/airflow/postgres", "-m", "representative"), requires=(POSTGRES,)),
     Tier("ui-tab", ("tests/airflow/ui", "-m", "representative"), requires=(BROWSER,)),
     Tier("dialects", ("tests/cluster", "-m", "representative"), requires=(CONTROL_PLANES,)),
-    # The rules of tests/unit do not depend on Airflow.
-    _lane(OLDEST, "tests/provider", "tests/plugins"),
 )
 
 KUBELET_TIERS = (_kubelet("kubelet", "real-1.37"), _kubelet("kubelet-1.36", "real-1.36"))
