@@ -143,11 +143,11 @@ class TaskGangs:
 
         if self._is_killed:
             raise asyncio.CancelledError("the task was killed")
-        if self._session is not None:
-            return self._session.call(act)
-        return self._call_over_new_client(act)
+        return self._send(act)
 
-    def _call_over_new_client(self, action: Callable[[GangService], Awaitable[T]]) -> T:
+    def _send(self, action: Callable[[GangService], Awaitable[T]]) -> T:
+        if self._session is not None:
+            return self._session.call(action)
         with GangSession(self.config, connect=self.connect) as session:
             return session.call(action)
 
@@ -208,10 +208,7 @@ class TaskGangs:
                 )
 
         try:
-            if self._session is not None:
-                self._session.call(act)
-            else:
-                self._call_over_new_client(act)
+            self._send(act)
         except (ClusterError, GangJobError, TimeoutError) as error:
             what = (
                 f"Some pods of gang {ended[0]} may still be held by their finalizer"
