@@ -100,14 +100,14 @@ format: $(SYNCED) ## Format the sources and fix what can be fixed
 
 RESOLVE = $(UV) pip compile --quiet --universal --python-version 3.11 --no-header --upgrade --all-extras \
 	--no-emit-package airflow-provider-gangjobs --no-emit-package gangjobs-sandbox pyproject.toml
-# Versions of the time of Airflow's last patch release. This release of pytest-asyncio is newer.
+# Versions of the time of each Airflow. pytest-asyncio is newer, and structlog 25.5 breaks Airflow 3.1.1.
 RESOLVE_LANE = $(RESOLVE) --group test --no-annotate --exclude-newer-package pytest-asyncio=2026-06-20
 
 lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements.lock, and those of the lanes
 	$(RESOLVE) --group dev --generate-hashes -o requirements.lock
 	$(RESOLVE_LANE) --exclude-newer 2026-03-15 -o requirements/airflow-3.1.lock
 	$(RESOLVE_LANE) --exclude-newer 2026-06-20 -o requirements/airflow-3.2.lock
-	$(RESOLVE_LANE) --exclude-newer 2025-10-15 --resolution lowest-direct -o requirements/airflow-lowest.lock
+	$(RESOLVE_LANE) --exclude-newer 2025-11-15 --exclude-newer-package structlog=2025-10-15 --resolution lowest-direct -o requirements/airflow-lowest.lock
 
 clean: down ## Remove all files that make has created
 	rm -rf $(VENV) .lanes .tools .demo .airflow .sandbox .mypy_cache .ruff_cache .pytest_cache .hypothesis \
