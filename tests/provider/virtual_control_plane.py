@@ -11,6 +11,7 @@ The kubelets start the pods that have a node, and stop the pods that are deleted
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -61,13 +62,21 @@ LOG_POLL_S = 0.5
 """How long a log that is followed waits before it shows further lines."""
 
 
+_numbers = itertools.count()
+
+
 def config_for(url: str, token: str | None = None) -> ClusterConfig:
+    """Return a configuration that no other control plane has, also if a later one gets the port of an earlier one.
+
+    What the provider has read from a cluster is cached for each configuration of an event loop.
+    """
+    name = f"c{next(_numbers)}"
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "clusters": [{"name": name, "cluster": {"server": url}}],
         "users": [{"name": "u", "user": {"token": token} if token else {}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [{"name": "x", "context": {"cluster": name, "user": "u"}}],
         "current-context": "x",
     }
     return ClusterConfig.from_extras("test", {"kube_config": kubeconfig})
