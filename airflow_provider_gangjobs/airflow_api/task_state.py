@@ -3,13 +3,10 @@
 The rules are pure. They know three answers: a state, no task instance, and unknown. The names of the states are
 compared as text, so a state that a later Airflow introduces permits nothing.
 
-Reads the state of a task in a triggerer. The rules for the answer are `hooks.task_state`.
-
-Which try of a task has waited for an event of a trigger.
-
 If a user clears a task while a worker completes the task, Airflow 3 starts the next try with the method and the event
 of the earlier try, instead of `execute`: `clear_task_instances` resets these values in all states but `running`. The
-next try has then neither submitted nor claimed what the event is about, and the user wants the task to begin anew.
+next try has then neither submitted nor claimed what the event is about, and the user wants the task to begin anew. So
+each event names the task instance that has waited for it.
 """
 
 from __future__ import annotations

@@ -134,11 +134,6 @@ class Completion:
                 "Outcomes of its pods:\n%s", mask(format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
             )
 
-    @property
-    def has_held_pods(self) -> bool:
-        """Whether pods are held because their outcome could not be recorded."""
-        return self._count_held_pods() > 0
-
     def discard(self) -> None:
         """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then."""
         if self.on_finish is OnFinish.DELETE:
@@ -246,13 +241,10 @@ class Completion:
 
     def _log_held_pods(self) -> int:
         """Log and return how many pods are held because their outcome could not be recorded."""
-        held = self._count_held_pods()
+        held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
         if held:
             self.log.info("Gang %s: releasing %d pods whose outcome could not be recorded", self.event.ref, held)
         return held
-
-    def _count_held_pods(self) -> int:
-        return self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
 
     def _last_lines(self) -> str:
         """Return the last lines of the log of the rank that failed first."""

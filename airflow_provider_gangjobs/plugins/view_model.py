@@ -1,9 +1,8 @@
 """Build the view of a gang from a snapshot of the cluster and from Airflow's record of the task. Pure.
 
 The page and the trigger's log use the same functions for phases, waits and diagnoses, so their texts are the same.
-For a gang of any size the view has at most `ROWS_MAX` rows, the most informative first, and counts of all ranks.
-
-Build the rows of the table of ranks: one row for each pod, the most informative first. Pure.
+For a gang of any size the view has at most `ROWS_MAX` rows, one for each pod, the most informative first, and counts of
+all ranks.
 """
 
 from __future__ import annotations

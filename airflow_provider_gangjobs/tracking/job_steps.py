@@ -137,7 +137,6 @@ def _annotate(name: str, value: str) -> dict[str, Any]:
 
 AGAIN_S: Final = 5.0
 """The pause after a step that could not be done: the server has another state than the watch, or nothing was stored."""
-SOON_S: Final = 1.0
 
 
 class Sidecars:
@@ -186,7 +185,7 @@ class Sidecars:
         client, ref = self._client, self._jobs.ref
         job = await self._jobs.read()
         if job is None or job.ref != ref or not may_end_by_main(job):
-            return SOON_S
+            return LOOK_AGAIN_S
         pods = await self._jobs.retry(lambda: list_pods(client, ref))
         found = decide_end(job, pods, rules)
         if found is None or found.due > self._now() or not await self._is_recorded(found):
@@ -194,7 +193,7 @@ class Sidecars:
         for one in found.jobs:
             if not await self._jobs.end_by_main(one, found.end):
                 break
-        return SOON_S
+        return LOOK_AGAIN_S
 
     async def _is_recorded(self, found: EndByMain) -> bool:
         if await self._harvest.record_decided(found.pods) is not None:

@@ -1,6 +1,4 @@
-"""Logs the progress of a gang: one line for each change.
-
-Waits for a gang, and returns an event whatever happens.
+"""Waits for a gang, logs its progress, and returns an event whatever happens.
 
 The triggers use this module, and so does the operator when it waits in the worker. Only a cancellation is raised: if a
 trigger raises, or ends without an event, Airflow fails the task without a reason.

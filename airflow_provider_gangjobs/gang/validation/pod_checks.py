@@ -1,8 +1,4 @@
-"""Resources: quantities are valid, limits are not below requests, and devices are whole numbers.
-
-Volumes, mounts and files: each mount has a volume, each path has one mount, and files fit into a ConfigMap.
-
-Environment variables: every value is text, every name is unique, and no variable of the gang is set.
+"""Checks of the pods of a gang: resources, volumes and files, and environment variables.
 
 Kubernetes accepts text only. YAML 1.1 reads some unquoted texts as booleans, octal numbers or sexagesimal numbers.
 """

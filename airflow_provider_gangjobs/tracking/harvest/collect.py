@@ -1,11 +1,8 @@
-"""Collect: all outcomes of a gang that succeeded, also the outcomes that are not recorded yet.
+"""The outcomes of a gang: those in the ledger, and, after a success, also those that are not recorded yet.
 
 The task calls `collect_outcomes` after the trigger has reported success. The function records outcomes of pods that are
-still held, releases these pods, and reads the status of pods that cannot be recorded.
-
-Outcomes: how each pod of a gang ended, read from the ledger.
-
-The functions work during a gang and after it, as long as its Job exists. They change nothing in the cluster.
+still held, releases these pods, and reads the status of pods that cannot be recorded. `read_outcomes` only reads the
+ledger, during a gang and after it, as long as its Job exists.
 """
 
 from __future__ import annotations

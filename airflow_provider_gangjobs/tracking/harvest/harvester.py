@@ -12,12 +12,9 @@ released pod stays released, so doing them twice changes nothing.
 backlog to be empty calls `drain`, which asks `run` to work without pauses and waits for its answer.
 A harvester knows the pods that it is given, and nothing of Airflow.
 
-Statistics: the sums over all harvesters of one event loop, for metrics.
-
-Log messages of a harvest: when it fails, when it works again, and when many pods are held.
-
-There is one line for each change of state, and none for a single pod or retry. The trigger writes these lines, so they
-are in the log of the gang's task, where a user looks for the reason why a pod does not go away.
+The lines about a harvest are written when it fails, when it works again, and when many pods are held, and none for a
+single pod or retry. The trigger writes these lines, so they are in the log of the gang's task, where a user looks for
+the reason why a pod does not go away.
 """
 
 from __future__ import annotations

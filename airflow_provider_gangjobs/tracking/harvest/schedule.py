@@ -1,14 +1,11 @@
-"""Schedule: when a harvester records outcomes, when it releases pods, and when it waits.
+"""Which pods of a gang are recorded and released next, and when.
 
 Each release is one more write to the API server, beside six for each pod, and nobody waits for it unless the pod is
 being deleted. So releases come last. While pods end, a harvester releases a few pods at a time and adapts to the
 response time of the API server. When no pod has ended for a moment, or when a drain is requested, it releases the rest
-at full speed.
-The schedule is pure: it reads no clock and keeps three points in time.
+at full speed. The schedule is pure: it reads no clock and keeps three points in time.
 
-Queue: the pods of one gang that wait to be recorded, or are recorded and wait to be released.
-
-Pods that are being deleted come first, because somebody waits for them to go. A pod is in the queue once at most.
+Pods that are being deleted come first in the queue. A pod is in the queue once at most.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Copies the logs of the chosen ranks into the log of the task, after the gang has ended.
 
-One log after the other is read in chunks, so memory does not depend on their size. What is left out is said at the
-place where it is missing. The limit is for all logs together: each log may use its share of what the logs before it
-have left.
-
-Passes on a log of any size within a limit: its beginning, what was left out, and its end.
-
-The beginning is passed on as it arrives, and the end is kept in memory until the log ends. The end is what people need:
-it holds the exception of a program that failed.
+One log after the other is read in chunks, so memory does not depend on their size. The limit is for all logs together:
+each log may use its share of what the logs before it have left. Of a log that exceeds its share, the beginning is
+written as it arrives, and the end is kept in memory until the log ends: the end holds the exception of a program that
+failed. What is left out is said at the place where it is missing.
 """
 
 from __future__ import annotations

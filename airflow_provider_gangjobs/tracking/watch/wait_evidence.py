@@ -1,9 +1,6 @@
-"""Wait evidence: what explains why a gang waits, in addition to its Job, its pods, and its groups.
+"""What explains why a gang waits, in addition to its Job, its pods, and its groups.
 
 The follower asks what is due after each look. Each kind of Events is read only when no object says why the gang waits.
-
-Job events: the Kubernetes Events of a Job, read when a gang makes no progress and no object says why.
-
 Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Where Kueue's
 Workloads cannot be read, their Events say why a gang waits in its queue. A scheduler may overwrite in a pod why it
 could not place the pod, and the Events of the pod still say it. Reading is best effort: a gang is followed also where
