@@ -6,13 +6,14 @@ installed, the answer is unknown and not no.
 One task reads the pending Workloads of a LocalQueue (Kueue's visibility API) for all gangs of an event loop that wait
 in the queue. The first read is some seconds after the first gang has begun to wait, so gangs that are admitted at once
 cost no request. Further reads follow once a minute, as long as gangs wait. A process that looks now and then, such as
-Airflow's API server, uses `recent_positions` instead. A position is information for people only: if it cannot be read,
+Airflow's API server, uses `recent_position` instead. A position is information for people only: if it cannot be read,
 it is unknown, and nothing is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from msgspec import ValidationError
 
 from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, ReadCache
+from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, CachedRead, cached_read
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.informer import Notification
 
-__all__ = ["PendingPositions", "Position", "RecentPositions", "pending_positions", "recent_positions"]
+__all__ = ["PendingPositions", "Position", "pending_positions", "recent_position"]
 
 
 VERSIONS: Final = ("v1beta2", "v1beta1")
@@ -149,20 +150,13 @@ async def watched_workloads(client: Client) -> Resource | None:
     cluster does not serve Kueue's API, or if this is unknown.
     """
 
-    async def read() -> tuple[Resource | None, float]:
-        found = await _served_workloads(client)
-        return found, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S
-
-    return await loop_local(_ServedVersions).get(client.config.key, Clock(), read)
-
-
-class _ServedVersions(ReadCache["Resource | None"]):
-    """The versions that were read in one event loop."""
-
-
-async def _served_workloads(client: Client) -> Resource | None:
-    served = await served_versions(client) or ()
-    return next((kueue_workloads(version) for version in VERSIONS if version in served), None)
+    cached: CachedRead[Resource | None] = cached_read((kueue_workloads, client.config.key))
+    async with cached.lock:
+        if cached.has_expired(client.clock):
+            served = await served_versions(client) or ()
+            found = next((kueue_workloads(version) for version in VERSIONS if version in served), None)
+            cached.keep(found, client.clock, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S)
+        return cached.value
 
 
 FIRST_READ_AFTER_S: Final = 5.0
@@ -170,17 +164,12 @@ READ_EVERY_S: Final = 60.0
 NOT_SERVED_READ_EVERY_S: Final = 600.0
 """The pause after a response that says that the API is not served, or that the permission is missing."""
 RECENT_READ_TIMEOUT_S: Final = 2.0
-"""How long a reader of `RecentPositions` waits for a response. Somebody waits for a page meanwhile."""
+"""How long `recent_position` waits for a response. Somebody waits for a page meanwhile."""
 
 
 def pending_positions() -> PendingPositions:
     """Return the positions that the running loop knows."""
     return loop_local(PendingPositions)
-
-
-def recent_positions() -> RecentPositions:
-    """Return the positions that were read lately in the running loop."""
-    return loop_local(RecentPositions)
 
 
 class _Queue(NamedTuple):
@@ -271,41 +260,21 @@ class _QueueReader:
             await self._clock.sleep(pause_s)
 
 
-class RecentPositions:
-    """The positions for readers that look now and then. Each LocalQueue is read once a minute at most."""
+async def recent_position(client: Client, namespace: str, queue: str, job_uid: str) -> int | None:
+    """Return the position of a Job in its ClusterQueue, from 1, as it was at most a minute ago.
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
-        self._reads: dict[_Queue, _RecentRead] = {}
-
-    async def get(self, client: Client, namespace: str, queue: str, job_uid: str) -> int | None:
-        """Return the position of a Job in its ClusterQueue, from 1, as it was at most a minute ago.
-
-        It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has
-        looked at another Job of the queue before. Concurrent callers wait for one request.
-        """
-        now = self._clock.monotonic()
-        self._reads = {key: read for key, read in self._reads.items() if read.expires_at > now}
-        read = self._reads.setdefault(_Queue(client.config.key, namespace, queue), _RecentRead())
-        async with read.lock:
-            if self._clock.monotonic() >= read.expires_at:
-                read.expires_at = self._clock.monotonic() + READ_EVERY_S  # also if the request gets no response
-                try:
-                    async with asyncio.timeout(RECENT_READ_TIMEOUT_S):
-                        read.numbers, pause_s = await _read(client, namespace, queue)
-                except TimeoutError:
-                    return None
-                read.expires_at = self._clock.monotonic() + pause_s
-        return read.numbers.get(job_uid)
-
-
-class _RecentRead:
-    """The positions in one LocalQueue, and until when they count."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.numbers: Mapping[str, int] = {}
-        self.expires_at = float("-inf")
+    It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has looked
+    at another Job of the queue before. Concurrent callers wait for one request.
+    """
+    cached: CachedRead[Mapping[str, int]] = cached_read((recent_position, client.config.key, namespace, queue))
+    async with cached.lock:
+        if cached.has_expired(client.clock):
+            cached.keep({}, client.clock, READ_EVERY_S)  # also if the request gets no response
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECENT_READ_TIMEOUT_S):
+                    numbers, pause_s = await _read(client, namespace, queue)
+                cached.keep(numbers, client.clock, pause_s)
+        return cached.value.get(job_uid)
 
 
 async def _read(client: Client, namespace: str, queue: str) -> tuple[Mapping[str, int], float]:
