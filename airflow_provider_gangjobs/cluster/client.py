@@ -3,6 +3,9 @@
 Typed models would silently drop the fields of newer versions, so objects stay dicts from end to end.
 The client retries reads until a deadline. The client retries a write only if the server says that it did not process
 the request. After any other failure, the caller reads the current state and decides (`error.may_have_applied`).
+
+The functions write with preconditions: they apply only to the object that the caller has read, or only to the version
+of it. Each sends one request.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.errors import Gone
+from airflow_provider_gangjobs.cluster.errors import Conflict, Gone, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.http import for_watches
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, whole_lines
 from airflow_provider_gangjobs.cluster.http.request import (
@@ -35,19 +38,33 @@ from airflow_provider_gangjobs.cluster.http.transport import REQUEST_TIMEOUT_S, 
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http import ChooseTransport
     from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
+    from airflow_provider_gangjobs.kube.views import Meta
 
 LIST_TIMEOUT_S = 60.0
 """A page of 500 large pods takes an API server seconds under load."""
 PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
 LOG_IDLE_TIMEOUT_S = 60.0
-__all__ = ["Client", "ClientStatistics", "LogQuery", "PatchType", "PropagationPolicy", "ResponseFormat", "WatchLimits"]
+__all__ = [
+    "Client",
+    "ClientStatistics",
+    "LogQuery",
+    "PatchType",
+    "PropagationPolicy",
+    "ResponseFormat",
+    "WatchLimits",
+    "delete_uid",
+    "patch_uid",
+    "patch_unchanged",
+    "patch_version",
+    "version_of",
+]
 
 T = TypeVar("T")
 _LIMITS = WatchLimits()
@@ -370,3 +387,87 @@ class Client:
             aclosing(refuse_message(chunks, str(request))) as log,
         ):
             yield log
+
+
+async def patch_uid(
+    client: Client, resource: Resource, name: str, namespace: str | None, uid: str, body: Mapping[str, Any]
+) -> bool:
+    """Merge-patch the object of exactly this uid.
+
+    :param body: The merge patch, without a uid.
+    :return: False if the object is gone, or if another object has its name.
+
+    Raises:
+        Conflict: Others changed the object at the same time.
+        ClusterError: The request failed. The patch may have been applied.
+    """
+    return await _is_applied(client.patch(resource, name, namespace, _with_metadata(body, uid=uid)))
+
+
+async def patch_version(
+    client: Client, resource: Resource, metadata: Mapping[str, Any], body: Mapping[str, Any]
+) -> Any:
+    """Merge-patch an object in the version that was read. Return the object as the server stored it.
+
+    :param metadata: The metadata that was read.
+    :param body: The merge patch, without a uid and without a resourceVersion.
+
+    Raises:
+        Conflict: The object has changed.
+        NotFound: The object does not exist.
+        ClusterError: The request failed. The patch may have been applied.
+    """
+    seen = _with_metadata(body, uid=metadata["uid"], resourceVersion=metadata["resourceVersion"])
+    return await client.patch(resource, metadata["name"], metadata["namespace"], seen)
+
+
+async def patch_unchanged(
+    client: Client, resource: Resource, metadata: Mapping[str, Any], body: Mapping[str, Any]
+) -> bool:
+    """Merge-patch an object as `patch_version` does. Return false if the object has changed or is gone.
+
+    Raises:
+        ClusterError: The request failed. The patch may have been applied.
+    """
+    try:
+        return await _is_applied(patch_version(client, resource, metadata, body))
+    except Conflict:
+        return False
+
+
+async def delete_uid(client: Client, resource: Resource, name: str, namespace: str | None, uid: str) -> bool:
+    """Delete the object of exactly this uid, and in the background what it owns.
+
+    :return: False if the object is gone, or if another object has its name.
+
+    Raises:
+        ClusterError: The request failed. The object may be deleted.
+    """
+    return await _is_applied(client.delete(resource, name, namespace, uid=uid))
+
+
+def version_of(metadata: Meta) -> dict[str, str]:
+    """Return the metadata that names an object in the version that was read, as `patch_version` needs them."""
+    return {
+        "name": metadata.name,
+        "namespace": metadata.namespace,
+        "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version,
+    }
+
+
+async def _is_applied(write: Awaitable[object]) -> bool:
+    """Send a write, and return false if its object is gone or another object has the name."""
+    try:
+        await write
+    except NotFound:
+        return False
+    except (Conflict, Invalid) as error:
+        if is_of_another_uid(error):
+            return False
+        raise
+    return True
+
+
+def _with_metadata(body: Mapping[str, Any], **expected: str) -> dict[str, Any]:
+    return {**body, "metadata": {**body.get("metadata", {}), **expected}}

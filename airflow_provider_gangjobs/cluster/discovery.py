@@ -49,7 +49,7 @@ class ApiGroup(Struct, frozen=True):
 
 
 class CachedRead(Generic[T]):
-    """What was read lately in the running loop. Callers hold `lock` while they read: concurrent callers share a read."""
+    """What was read lately in the running loop. Callers hold `lock` while they read, so concurrent callers share it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import ValidationError
 
-from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
+from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, CachedRead, cached_read
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.informer import Notification
 
@@ -58,7 +57,7 @@ class Deactivation(Enum):
     """The permission to read or to change Workloads is missing."""
 
 
-async def deactivate_workload(client: ClientProtocol, namespace: str, job_uid: str) -> Deactivation:
+async def deactivate_workload(client: Client, namespace: str, job_uid: str) -> Deactivation:
     """Deactivate the Workload of a Job: Kueue takes its quota back, and does not let the Job run again.
 
     Raises:
@@ -72,7 +71,7 @@ async def deactivate_workload(client: ClientProtocol, namespace: str, job_uid: s
     return Deactivation.DONE if any(patched) else Deactivation.NO_WORKLOAD
 
 
-async def _deactivate(client: ClientProtocol, found: FoundWorkload) -> bool:
+async def _deactivate(client: Client, found: FoundWorkload) -> bool:
     metadata = found.view.metadata
     body = {"spec": {"active": False}}
     return await patch_uid(client, found.resource, metadata.name, metadata.namespace, metadata.uid, body)
@@ -85,7 +84,7 @@ class FoundWorkload(NamedTuple):
     view: KueueWorkloadView
 
 
-async def find_workload(client: ClientProtocol, namespace: str, job_uid: str) -> FoundWorkload | None:
+async def find_workload(client: Client, namespace: str, job_uid: str) -> FoundWorkload | None:
     """Return the Workload of a Job; `None` if there is none, or if the permission to read it is missing.
 
     Raises:
@@ -98,7 +97,7 @@ async def find_workload(client: ClientProtocol, namespace: str, job_uid: str) ->
     return found[0] if found else None
 
 
-async def list_workloads(client: ClientProtocol, namespace: str, job_uid: str) -> list[FoundWorkload]:
+async def list_workloads(client: Client, namespace: str, job_uid: str) -> list[FoundWorkload]:
     """Return the Workloads of a Job; none if the cluster does not serve them.
 
     Raises:
@@ -115,7 +114,7 @@ async def list_workloads(client: ClientProtocol, namespace: str, job_uid: str) -
     return []
 
 
-async def patch_workload(client: ClientProtocol, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
+async def patch_workload(client: Client, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
     """Merge-patch a Workload in exactly the version that was read. Return false if it has changed or is gone.
 
     Raises:
@@ -129,7 +128,7 @@ async def patch_workload(client: ClientProtocol, found: FoundWorkload, body: Map
         return False
 
 
-async def served_versions(client: ClientProtocol, *, retry_for_s: float | None = None) -> frozenset[str] | None:
+async def served_versions(client: Client, *, retry_for_s: float | None = None) -> frozenset[str] | None:
     """Return the versions of Kueue's API that the cluster serves; none if Kueue is not installed, `None` if unknown.
 
     :param retry_for_s: How long the client retries the request, in seconds. The default is that of the client.

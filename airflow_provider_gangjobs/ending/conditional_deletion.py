@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster.client import PropagationPolicy
-from airflow_provider_gangjobs.cluster.client_protocol import version_of
+from airflow_provider_gangjobs.cluster.client import PropagationPolicy, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import GangRef

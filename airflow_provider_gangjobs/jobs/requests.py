@@ -9,7 +9,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.client_protocol import patch_uid, patch_unchanged, version_of
+from airflow_provider_gangjobs.cluster.client import patch_uid, patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, ttl_patch
@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.jobs.read import get_job
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import JobView
@@ -47,7 +47,7 @@ class JobRequests:
 
     __slots__ = ("_clock", "client", "ref", "retry")
 
-    def __init__(self, client: ClientProtocol, ref: GangRef, *, retry: Retry, clock: Clock) -> None:
+    def __init__(self, client: Client, ref: GangRef, *, retry: Retry, clock: Clock) -> None:
         self.client = client
         self.ref = ref
         self.retry = retry

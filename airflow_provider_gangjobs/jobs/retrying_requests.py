@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider_gangjobs.cluster.client import PatchType
-from airflow_provider_gangjobs.cluster.client_protocol import delete_uid, patch_version
+from airflow_provider_gangjobs.cluster.client import PatchType, delete_uid, patch_version
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
@@ -24,8 +23,7 @@ from airflow_provider_gangjobs.kube.views import Object
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from airflow_provider_gangjobs.cluster.client import PropagationPolicy
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client, PropagationPolicy
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
@@ -53,7 +51,7 @@ class RetryingRequests:
     A request is not retried, unless its method says so, or a caller sends it with `retry` or `retry_write`.
     """
 
-    def __init__(self, client: ClientProtocol, namespace: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, client: Client, namespace: str, *, clock: Clock | None = None) -> None:
         self.client = client
         self.namespace = namespace
         self.clock = clock or Clock()
@@ -90,7 +88,7 @@ class RetryingRequests:
         self.sent += 1
         return await self.client.list(resource, self.namespace, label_selector=selector)
 
-    async def send(self, request: Callable[[ClientProtocol], Awaitable[T]]) -> T:
+    async def send(self, request: Callable[[Client], Awaitable[T]]) -> T:
         """Return the answer of one request, which is not retried.
 
         :param request: Sends the request with the client of the submission.

@@ -5,7 +5,8 @@ request was never sent (`Unreachable`), or that the server may have applied it (
 contain only the method, path, status, and reason. A subclass sends one request over its library.
 
 `Transport` repeats a request once, after a 401 and with new credentials. `Retries` repeats a read after every transient
-failure, and a write only if the server says that it did not process the request (429, or 503 with a Retry-After). After any other failure, the caller has to find out what the write did.
+failure, and a write only if the server says that it did not process it (429, or 503 with a Retry-After). After any
+other failure, the caller has to find out what the write did.
 
 An operation repeats steps that failed around these requests. Without a common deadline these retry budgets multiply.
 Inside a `request_deadline` block neither of them starts a retry after the deadline. The deadline applies to the current
