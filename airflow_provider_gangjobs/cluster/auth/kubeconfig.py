@@ -192,7 +192,6 @@ class SelectedContext(Struct, frozen=True):
     cluster: Section
     user: Section
     """Empty if the context has no user."""
-    namespace: str | None
 
 
 class _Document(Struct, frozen=True):
@@ -240,7 +239,7 @@ class Kubeconfig:
         remedy = f"Correct {context.path} or add the entry."
         cluster = self._required("clusters", "cluster", cluster_name, remedy)
         user = None if user_name is None else self._required("users", "user", user_name, remedy)
-        return SelectedContext(cluster, user or Section(context.source, "user"), context.text("namespace"))
+        return SelectedContext(cluster, user or Section(context.source, "user"))
 
     def _current_context(self) -> str:
         for document in self._documents:

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 if TYPE_CHECKING:
     import ssl
 
-    from airflow_provider_gangjobs.cluster.auth.credentials import Access
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
 
 
 class PatchType(StrEnum):

@@ -42,7 +42,8 @@ from airflow_provider_gangjobs.cluster.http.request import Route
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
+    from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.http.request import Request
 
