@@ -176,15 +176,15 @@ async def _delete_by(
     backoff = requests.backoff()
     may_be_deleted: Object | None = None
     for tries_left in reversed(range(TRIES_MAX)):
-        stored = seen or await requests.retry(lambda: requests.find(resource, ref.name))
-        seen = None
-        if stored is None or stored["metadata"]["uid"] != ref.uid:
-            return Deletion(deleted=may_be_deleted is not None, version=may_be_deleted)
-        if not await rule.holds_for(stored):
-            is_deleted = may_be_deleted is not None and "deletionTimestamp" in stored["metadata"]
-            return Deletion(deleted=is_deleted, kept=stored, version=may_be_deleted if is_deleted else None)
         is_prepared = False
         try:
+            stored = seen or await requests.find(resource, ref.name)
+            seen = None
+            if stored is None or stored["metadata"]["uid"] != ref.uid:
+                return Deletion(deleted=may_be_deleted is not None, version=may_be_deleted)
+            if not await rule.holds_for(stored):
+                is_deleted = may_be_deleted is not None and "deletionTimestamp" in stored["metadata"]
+                return Deletion(deleted=is_deleted, kept=stored, version=may_be_deleted if is_deleted else None)
             version = await rule.prepare(stored)
             is_prepared = True
             await requests.delete_version(resource, version["metadata"], rule.propagation(version))
