@@ -160,7 +160,7 @@ class Client:
             "POST", resource.path(namespace), query, msgspec.json.encode(body), accept=response_format.value
         )
         stored = await self._retries.send("create", partial(self._transport.send, request))
-        return decode_object(request, stored, response_format)
+        return decode_object(request, stored)
 
     async def patch(
         self,
@@ -186,7 +186,7 @@ class Client:
             "PATCH", path, None, msgspec.json.encode(body), content_type=patch_type, accept=response_format.value
         )
         stored = await self._retries.send("patch", partial(self._transport.send, request))
-        return decode_object(request, stored, response_format)
+        return decode_object(request, stored)
 
     async def delete(
         self,

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import ValidationError
 
 from airflow_provider_gangjobs.cluster.client import patch_uid
-from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, CachedRead, cached_read
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
@@ -204,7 +203,6 @@ class PendingPositions:
     """The positions of all Jobs of one event loop that wait in queues of Kueue."""
 
     def __init__(self) -> None:
-        self._clock = Clock()
         self._readers: dict[_Queue, _QueueReader] = {}
 
     def acquire(
@@ -214,7 +212,7 @@ class PendingPositions:
         key = _Queue(config.key, namespace, queue)
         reader = self._readers.get(key)
         if reader is None or reader.task is None or reader.task.done():
-            reader = self._readers[key] = _QueueReader(namespace, queue, self._clock)
+            reader = self._readers[key] = _QueueReader(namespace, queue)
             # A task process reads Workloads and no positions, and does not import the informers.
             from airflow_provider_gangjobs.cluster.informer import informers
 
@@ -236,11 +234,10 @@ class PendingPositions:
 class _QueueReader:
     """Reads the pending Workloads of one LocalQueue until no gang waits there."""
 
-    def __init__(self, namespace: str, queue: str, clock: Clock) -> None:
+    def __init__(self, namespace: str, queue: str) -> None:
         self.positions: set[Position] = set()
         self.task: asyncio.Task[None] | None = None
         self._queue = namespace, queue
-        self._clock = clock
         self._numbers: Mapping[str, int] = {}
 
     def add(self, job_uid: str, notification: Notification) -> Position:
@@ -251,12 +248,12 @@ class _QueueReader:
 
     async def run(self, client: Client) -> None:
         """Read and update the positions, until a read is due and there is no position to update."""
-        await self._clock.sleep(FIRST_READ_AFTER_S)
+        await client.clock.sleep(FIRST_READ_AFTER_S)
         while self.positions:
             self._numbers, pause_s = await _read(client, *self._queue)
             for position in tuple(self.positions):
                 position.update(self._numbers.get(position.job_uid))
-            await self._clock.sleep(pause_s)
+            await client.clock.sleep(pause_s)
 
 
 async def recent_position(client: Client, namespace: str, queue: str, job_uid: str) -> int | None:

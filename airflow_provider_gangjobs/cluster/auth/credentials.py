@@ -52,19 +52,14 @@ class Credentials:
         self._loading: asyncio.Task[Access] | None = None
         self.renewals = 0
 
-    @property
-    def cached(self) -> Access | None:
-        """The current access, or None if it is not loaded or due for renewal. Then call `current`."""
-        return None if self._is_due() else self._access
-
     async def current(self) -> Access:
         """Return the current access. Load it if it is not loaded or due for renewal.
 
         Raises:
             InvalidConnection, CredentialsFailed: the first load failed. If a renewal fails, the old access stays.
         """
-        if self.cached is not None:
-            return self.cached
+        if self._access is not None and not self._is_due():
+            return self._access
         try:
             return await self._load_once()
         except ClusterError:

@@ -207,7 +207,7 @@ class Transport(ABC):
 
         A 401 means that the request was not processed.
         """
-        access = self._credentials.cached or await self._credentials.current()
+        access = await self._credentials.current()
         response = await self._send_timed(request, access, timeout_s)
         if response.status != 401:
             return response

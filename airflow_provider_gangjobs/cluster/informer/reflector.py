@@ -373,7 +373,7 @@ class Reflector(Generic[V]):
     async def _watch_until_relist(self) -> str:
         """Open one watch after the other until the list has to be read again. Return the reason for the log."""
         failures = 0
-        while not self._watch_is_refused():
+        while self._clock.monotonic() >= self._watch_refused_until:
             error, lived_s, changes = await self._watch_once()
             if lived_s >= self._config.healthy_after_s:
                 failures = 0
@@ -389,7 +389,8 @@ class Reflector(Generic[V]):
             failures += 1
             match next_action(error):
                 case NextAction.POLL:
-                    self._start_polling(error)
+                    self._watch_refused_until = self._clock.monotonic() + self._config.watch_retry_after_s
+                    self._health.watch_refused(error)
                     break
                 case NextAction.RELIST:
                     await self._back_off(error, of="watch")
@@ -459,15 +460,6 @@ class Reflector(Generic[V]):
             self._changes += self._store.remove(seen)
         else:
             self._changes += self._store.put(seen)
-
-    # -- refusals --------------------------------------------------------------------------------------------
-
-    def _watch_is_refused(self) -> bool:
-        return self._clock.monotonic() < self._watch_refused_until
-
-    def _start_polling(self, error: ClusterError | None) -> None:
-        self._watch_refused_until = self._clock.monotonic() + self._config.watch_retry_after_s
-        self._health.watch_refused(error)
 
     async def _back_off(self, error: ClusterError | None, *, of: str) -> None:
         pause_s = self._backoff.next(at_least_s=error.retry_after_s if error else None)
