@@ -221,17 +221,15 @@ EVENTS_PER_CLOCK_READ: Final = 16
 
 @dataclass(frozen=True)
 class Target:
-    """The objects to list and watch: one resource in one namespace or in all, restricted by selectors."""
+    """The objects to list and watch: one resource in one namespace or in all, restricted by a label selector."""
 
     resource: Resource
     namespace: str | None = None
     label_selector: str | None = None
-    field_selector: str | None = None
 
     def __str__(self) -> str:
-        selectors = [text for text in (self.label_selector, self.field_selector) if text]
         where = f"{self.resource} in {self.namespace or 'all namespaces'}"
-        return f"{where} with {' and '.join(selectors)}" if selectors else where
+        return f"{where} with {self.label_selector}" if self.label_selector else where
 
 
 class NextAction(Enum):
@@ -288,17 +286,16 @@ class Reflector(Generic[V]):
         self._backoff = Backoff(clock, base_s=config.backoff_base_s, cap_s=config.backoff_cap_s)
         self._version = ""
         self._changes = 0
-        self._decode_errors = 0
         self._watch_refused_until = float("-inf")
 
     def statistics(self) -> InformerStatistics:
         """Return the numbers of this informer for metrics."""
-        return self._health.statistics(self._store, decode_errors=self._decode_errors)
+        return self._health.statistics(self._store)
 
     @property
     def skipped(self) -> int:
         """How many objects were left out of the store because they could not be decoded or indexed."""
-        return self._decode_errors + self._store.index_errors
+        return self._health.counters.decode_errors + self._store.index_errors
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled. Failures of the server are retried forever."""
@@ -336,7 +333,7 @@ class Reflector(Generic[V]):
             page = await self._page(token, limit)
             for seen in page.items:
                 if isinstance(seen, Undecoded) or not seen.metadata.uid:
-                    self._decode_errors += 1
+                    self._health.counters.decode_errors += 1
                     relist.keep(seen.metadata.uid)
                 else:
                     relist.put(seen)
@@ -354,7 +351,6 @@ class Reflector(Generic[V]):
                     self._target.resource,
                     self._target.namespace,
                     label_selector=self._target.label_selector,
-                    field_selector=self._target.field_selector,
                     limit=limit,
                     continue_token=token,
                     retry_for_s=0,
@@ -411,7 +407,6 @@ class Reflector(Generic[V]):
             self._target.namespace,
             resource_version=self._version,
             label_selector=self._target.label_selector,
-            field_selector=self._target.field_selector,
             limits=WatchLimits(duration_s, self._config.idle_margin_s),
             on_open=partial(self._health.watch_opened, self._version),
         )
@@ -455,7 +450,7 @@ class Reflector(Generic[V]):
     def _apply(self, event: WatchEvent[V]) -> None:
         seen = event.object
         if isinstance(seen, Undecoded) or not seen.metadata.uid:
-            self._decode_errors += 1
+            self._health.counters.decode_errors += 1
         elif event.type == "DELETED":
             self._changes += self._store.remove(seen)
         else:
