@@ -106,8 +106,6 @@ class ClusterConfig:
 
 
 class _Extras:
-    """Typed access to the extras, with and without their old prefix."""
-
     def __init__(self, conn_id: str, extras: Mapping[str, Any]) -> None:
         self._conn_id = conn_id
         self._extras = extras

@@ -232,8 +232,6 @@ class PendingPositions:
 
 
 class _QueueReader:
-    """Reads the pending Workloads of one LocalQueue until no gang waits there."""
-
     def __init__(self, namespace: str, queue: str) -> None:
         self.positions: set[Position] = set()
         self.task: asyncio.Task[None] | None = None

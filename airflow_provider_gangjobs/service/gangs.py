@@ -494,8 +494,6 @@ async def follow(
 ) -> GangEvent:
     """Wait until a gang runs or has ended, and record its outcomes in the ledger meanwhile.
 
-    All calls on one event loop share their watches and connections, so this use case takes no client.
-
     :param until: What to wait for: `running` or `ended`.
     :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
     :param report: Called with each new observation of the gang.

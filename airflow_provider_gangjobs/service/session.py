@@ -149,8 +149,6 @@ class EventLoopThread:
 
 
 class _Call(Generic[T]):
-    """One coroutine on its way through the loop."""
-
     def __init__(self, coroutine: Coroutine[object, object, T]) -> None:
         self._coroutine = coroutine
         self._context = copy_context()

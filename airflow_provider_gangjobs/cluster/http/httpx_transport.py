@@ -108,7 +108,6 @@ def _root_cause(exc: BaseException) -> BaseException:
 
 
 def _pool(route: Route, *, tcp_keepalive: bool) -> httpx.AsyncHTTPTransport:
-    """Return a new pool, whose connections equal routes can share."""
     context = route.tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     proxy = None
     if route.proxy is not None:

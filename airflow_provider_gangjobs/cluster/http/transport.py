@@ -238,7 +238,6 @@ def describe_exception(exc: BaseException) -> str:
 def _translated_errors(
     request: Request, classify: Callable[[BaseException], type[TransportError] | None]
 ) -> Iterator[None]:
-    """Translate exceptions of an HTTP library into errors of `cluster.errors`."""
     try:
         yield
     except LineTooLongError as exc:

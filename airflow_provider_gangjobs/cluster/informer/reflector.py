@@ -400,7 +400,6 @@ class Reflector(Generic[V]):
         return "polling"
 
     async def _watch_once(self) -> WatchResult:
-        """Watch on one connection until it ends."""
         duration_s = self._clock.random_between(*self._config.watch_timeout_s)
         events = self._client.watch(
             self._target.resource,
