@@ -312,6 +312,7 @@ class Client:
         *,
         resource_version: str,
         label_selector: str | None = None,
+        field_selector: str | None = None,
         limits: WatchLimits = _LIMITS,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
@@ -332,6 +333,7 @@ class Client:
             "allowWatchBookmarks": True,
             "resourceVersion": resource_version,
             "labelSelector": label_selector,
+            "fieldSelector": field_selector,
             "timeoutSeconds": max(1, round(limits.timeout_s)),
         }
         request = Request("GET", resource.path(namespace), query)
