@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster.client import PropagationPolicy
-from airflow_provider_gangjobs.cluster.client_protocol import version_of
+from airflow_provider_gangjobs.cluster.client import PropagationPolicy, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import GangRef
@@ -177,15 +176,15 @@ async def _delete_by(
     backoff = requests.backoff()
     may_be_deleted: Object | None = None
     for tries_left in reversed(range(TRIES_MAX)):
-        stored = seen or await requests.retry(lambda: requests.find(resource, ref.name))
-        seen = None
-        if stored is None or stored["metadata"]["uid"] != ref.uid:
-            return Deletion(deleted=may_be_deleted is not None, version=may_be_deleted)
-        if not await rule.holds_for(stored):
-            is_deleted = may_be_deleted is not None and "deletionTimestamp" in stored["metadata"]
-            return Deletion(deleted=is_deleted, kept=stored, version=may_be_deleted if is_deleted else None)
         is_prepared = False
         try:
+            stored = seen or await requests.find(resource, ref.name)
+            seen = None
+            if stored is None or stored["metadata"]["uid"] != ref.uid:
+                return Deletion(deleted=may_be_deleted is not None, version=may_be_deleted)
+            if not await rule.holds_for(stored):
+                is_deleted = may_be_deleted is not None and "deletionTimestamp" in stored["metadata"]
+                return Deletion(deleted=is_deleted, kept=stored, version=may_be_deleted if is_deleted else None)
             version = await rule.prepare(stored)
             is_prepared = True
             await requests.delete_version(resource, version["metadata"], rule.propagation(version))

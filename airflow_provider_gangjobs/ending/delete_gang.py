@@ -17,7 +17,6 @@ from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -30,9 +29,7 @@ async def delete(client: Client, ref: GangRef, *, deleted_by: str = "") -> bool:
     return deletion.deleted
 
 
-async def delete_job(
-    client: ClientProtocol, ref: GangRef, *, deleted_by: str = "", clock: Clock | None = None
-) -> Deletion:
+async def delete_job(client: Client, ref: GangRef, *, deleted_by: str = "", clock: Clock | None = None) -> Deletion:
     """Delete the Job as `delete` does, without the release of the pods.
 
     :param deleted_by: Who deletes the gang on purpose. The Job says so before it is deleted, because whoever follows

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.client_protocol import patch_unchanged
+from airflow_provider_gangjobs.cluster.client import patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime, timedelta
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import Object
@@ -103,7 +103,7 @@ def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
 
 
 async def clean_up_half_submitted(
-    client: ClientProtocol,
+    client: Client,
     *,
     namespace: str | None,
     older_than: timedelta,

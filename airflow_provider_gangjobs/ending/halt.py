@@ -21,13 +21,13 @@ from airflow_provider_gangjobs.kube.names import pointers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
 async def halt(
-    client: ClientProtocol, ref: GangRef, *, reason: str, claim_id: str | None = None, clock: Clock | None = None
+    client: Client, ref: GangRef, *, reason: str, claim_id: str | None = None, clock: Clock | None = None
 ) -> bool:
     """Halt a gang. The next submission of its task is a new attempt. Returns false if the Job is gone.
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.kube.views import Object
@@ -74,7 +73,7 @@ async def kill(client: Client, ref: GangRef, claim_id: str) -> KillResult:
 
 
 async def begin_kill(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
+    client: Client, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> Kill:
     """Delete the gang by the rule of `kill_result`. The pods of the gang are not released.
 
@@ -104,9 +103,7 @@ async def finish_kill(client: Client, begun: Kill) -> None:
         await release_deleted(client, begun.ref, begun.deletion)
 
 
-async def halt_live(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None
-) -> bool:
+async def halt_live(client: Client, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None) -> bool:
     """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     stored = await requests.find(JOBS, ref.name)
@@ -150,7 +147,7 @@ async def end_live_gangs(
     return [gang.ref for gang in ended]
 
 
-async def is_live(client: ClientProtocol, ref: GangRef) -> bool:
+async def is_live(client: Client, ref: GangRef) -> bool:
     """Return whether the Job of exactly this uid exists and has not ended.
 
     Raises:
@@ -171,7 +168,7 @@ class LiveGang(Struct, frozen=True):
     """How many attempts in a row before this one were lost to disruptions."""
 
 
-async def live_attempts(client: ClientProtocol, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
+async def live_attempts(client: Client, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
     """Return the task's live gangs that `claim_id` is responsible for, with the numbers of their attempts."""
     gangs = await _live_gangs(RetryingRequests(client, namespace), key, claim_id)
     return [LiveGang(gang.ref, gang.attempt_number, gang.disruptions) for _, gang in gangs]

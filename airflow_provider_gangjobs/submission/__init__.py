@@ -21,8 +21,8 @@ Who retries what. Each loop runs inside the one above it, and no other loop repe
     the transport        `cluster.http.retry`           one request that the server did    `RETRY_FOR_S` seconds
                                                         not process, or that reads
 
-A request between the steps, such as the deletion of a superseded gang, is repeated by `RetryingRequests.retry` or
-`retry_write` in the place of the step. The three inner loops start nothing after the deadline of the request
+A request between the steps, such as the deletion of a superseded gang, is repeated by `RetryingRequests.retry`
+in the place of the step. The three inner loops start nothing after the deadline of the request
 (`deadline_s`). Waits for something that others do (pods that end, a controller that creates objects) repeat a read and
 retry nothing: an error goes to the step or ends the submission.
 

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.state.submission_state import SubmissionStat
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
 
@@ -143,7 +143,7 @@ def _error(job: Job) -> FailureCause | None:
     return FailureCause(*job.halt_cause) if job.is_halted else None
 
 
-async def find_record(client: ClientProtocol, submission_id: str, *, namespace: str) -> SubmissionRecord | None:
+async def find_record(client: Client, submission_id: str, *, namespace: str) -> SubmissionRecord | None:
     """Return the record of the newest attempt of a submission, or None if there is no such submission.
 
     Raises:
@@ -167,7 +167,7 @@ class SubmissionPage:
 
 
 async def list_records(
-    client: ClientProtocol,
+    client: Client,
     *,
     namespace: str | None,
     selector: str | None = None,

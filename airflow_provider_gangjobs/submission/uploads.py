@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX, Retrying
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -43,7 +43,7 @@ class Upload:
 
 
 async def upload(
-    client: ClientProtocol, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None
+    client: Client, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None
 ) -> str:
     """Store the files, unless they are stored. Returns their content id. Safe to repeat and to run concurrently.
 
@@ -87,13 +87,13 @@ async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -
     raise SubmissionFailed(where, _STEP, cause, operation=UPLOAD)
 
 
-async def uploads(client: ClientProtocol, *, namespace: str) -> list[Upload]:
+async def uploads(client: Client, *, namespace: str) -> list[Upload]:
     """Return all uploads of a namespace, sorted by content id. The server also sends the content of the files."""
     stored = await RetryingRequests(client, namespace).list(CONFIGMAPS, f"{LABEL_PURPOSE}={ObjectPurpose.UPLOAD}")
     return sorted(map(_to_upload, stored), key=lambda one: one.content_id)
 
 
-async def delete_upload(client: ClientProtocol, content_id: str, *, namespace: str) -> bool:
+async def delete_upload(client: Client, content_id: str, *, namespace: str) -> bool:
     """Delete an upload, even if gangs use it. Returns false if the upload was gone. Safe to repeat.
 
     Raises:

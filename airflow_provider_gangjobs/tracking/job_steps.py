@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-    from airflow_provider_gangjobs.jobs.requests import JobRequests
+    from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
     from airflow_provider_gangjobs.kube.views import KueueWorkloadView
     from airflow_provider_gangjobs.tracking.harvest.final_harvest import HarvestTask
 

@@ -30,7 +30,6 @@ from tests.submission_requests import task_request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.submission.record import Submission
     from airflow_provider_gangjobs.submission.request import ConfirmTry
@@ -102,7 +101,7 @@ class SubmissionCluster:
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         policies: Policies | None = None,
         max_tries: int | None = None,
-        api: ClientProtocol | None = None,
+        api: Client | None = None,
         confirm: ConfirmTry | None = None,
     ) -> Submission:
         return await submit(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.cluster import resources
-from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
+from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines

@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.service.follow_gang import follow
+from airflow_provider_gangjobs.service.gangs import follow
 from airflow_provider_gangjobs.service.session import run
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         return known
     scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), config.gang_scheduler)
     if scheduler is None:
-        found = await discover(client, wanted=wanted_versions(spec.dialect), clock=client.clock)
+        found = await discover(client, wanted=wanted_versions(spec.dialect))
         return await _prove_newer_versions(client, replace(found, **defaults), namespace)
     if scheduler.api_group is None:
         return known
