@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 async def delete(client: Client, ref: GangRef, *, deleted_by: str = "") -> bool:
@@ -86,7 +86,7 @@ async def release_deleted(client: Client, ref: GangRef, deletion: Deletion, *, r
         await drain_pods(client, ref, may_get_pods=may_get_pods(job), roles=job.role_names)
 
 
-def may_get_pods(job: Job) -> bool:
+def may_get_pods(job: StoredGang) -> bool:
     """Return whether the Job controller may be about to create pods of a Job that was deleted in this version. Pure.
 
     The Jobs of the other roles of a gang are started before the main Job.

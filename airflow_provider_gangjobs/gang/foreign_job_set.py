@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first, outcome_of
-from airflow_provider_gangjobs.gang.state.job import Job
 from airflow_provider_gangjobs.gang.state.pods import has_ended
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import JobMeta, JobSpec, JobStatus, JobView, find_true_condition
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _CONDITIONS: Final = {"Completed": "Complete", "Failed": "Failed"}
 
 
-def read_job_set(seen: JobSetView) -> Job:
+def read_job_set(seen: JobSetView) -> StoredGang:
     """Return a JobSet as one Job, with the conditions that say how it has ended."""
     metadata = JobMeta(
         name=seen.metadata.name,
@@ -49,7 +49,7 @@ def read_job_set(seen: JobSetView) -> Job:
     )
     ends = (replace(item, type=_CONDITIONS[item.type]) for item in seen.status.conditions if item.type in _CONDITIONS)
     status = JobStatus(conditions=tuple(ends))
-    return Job(JobView(metadata=metadata, spec=JobSpec(suspend=seen.spec.suspend), status=status))
+    return StoredGang(JobView(metadata=metadata, spec=JobSpec(suspend=seen.spec.suspend), status=status))
 
 
 def describe_progress(seen: JobSetView | None, name: str) -> str:

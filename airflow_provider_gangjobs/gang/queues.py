@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.labels import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 class Queue(Struct, frozen=True):
@@ -50,13 +50,13 @@ class Queue(Struct, frozen=True):
         """Return the annotations of the pods."""
         return {}
 
-    def start_patch(self, job: Job) -> dict[str, Any]:
+    def start_patch(self, gang: StoredGang) -> dict[str, Any]:
         """Return the merge patch of the last step, with which the Job may run."""
         return {"spec": {"suspend": False}}
 
-    def is_started(self, job: Job) -> bool:
+    def is_started(self, gang: StoredGang) -> bool:
         """Return whether the last step is done."""
-        return job.is_given_to_queue
+        return gang.is_given_to_queue
 
 
 class NoQueue(Queue, frozen=True):
@@ -66,9 +66,9 @@ class NoQueue(Queue, frozen=True):
     def last_step_name(self) -> str:
         return "unsuspend the Job"
 
-    def is_started(self, job: Job) -> bool:
+    def is_started(self, gang: StoredGang) -> bool:
         """Return whether the Job is not suspended."""
-        return not job.is_suspended
+        return not gang.is_suspended
 
 
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
@@ -106,13 +106,13 @@ class Kueue(Queue, frozen=True):
         found = parse_topology(self.topology) if self.topology else None
         return {f"kueue.x-k8s.io/podset-{found[0]}-topology": found[1]} if found else {}
 
-    def start_patch(self, job: Job) -> dict[str, Any]:
+    def start_patch(self, gang: StoredGang) -> dict[str, Any]:
         """Return the patch that adds the label of the queue.
 
         Kueue does not accept another queue for a Job that it has let run, so such a Job stays in its queue.
         """
         metadata: dict[str, Any] = {"annotations": {ANNOTATION_QUEUED: "true"}}
-        if job.queue is None or job.is_suspended:
+        if gang.queue is None or gang.is_suspended:
             metadata["labels"] = {LABEL_KUEUE_QUEUE: self.name}
         return {"metadata": metadata}
 
@@ -140,7 +140,7 @@ class QueueOfJobSet(Queue, frozen=True):
         """Return the annotation that names the queue for whoever completes the gang."""
         return {ANNOTATION_QUEUE: self.name}
 
-    def start_patch(self, job: Job) -> dict[str, Any]:
+    def start_patch(self, gang: StoredGang) -> dict[str, Any]:
         """Return the patch that says that the gang is complete. The main Job has no pods that could start."""
         return {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}, "spec": {"suspend": False}}
 
@@ -150,14 +150,14 @@ def requested_queue(name: str | None, priority: str | None = None, topology: str
     return NoQueue() if name is None else Kueue(name, priority, topology)
 
 
-def queue_of_job(job: Job) -> Queue:
+def queue_of_job(gang: StoredGang) -> Queue:
     """Return the queue of a stored Job.
 
     A LocalQueue of the name `default` takes every Job that names no queue: the API server adds the label to the Job.
     """
-    if job.has_job_set:
-        return QueueOfJobSet(str(job.requested_queue))
-    return requested_queue(job.requested_queue or job.queue)
+    if gang.has_job_set:
+        return QueueOfJobSet(str(gang.requested_queue))
+    return requested_queue(gang.requested_queue or gang.queue)
 
 
 QUEUES_SHOWN_MAX: Final = 10
@@ -248,7 +248,7 @@ def held_reason(name: str, facts: QueueFacts) -> str | None:
     return next((f"LocalQueue {name} is not active: {_text(item)}" for item in inactive), None)
 
 
-def job_without_queue_error(stored: Job) -> InvalidGangSpec | None:
+def job_without_queue_error(stored: StoredGang) -> InvalidGangSpec | None:
     """Return why a Job that names no queue would never run, or `None` if the Job may run.
 
     A Job that gets the label of the LocalQueue `default` is a Job of this queue, and runs when the queue admits it.
@@ -261,7 +261,7 @@ def job_without_queue_error(stored: Job) -> InvalidGangSpec | None:
     return InvalidGangSpec((Problem("queue_name", f"is not given, and {_SUSPENDS_UNNAMED}", _NAME_A_QUEUE),))
 
 
-def unnamed_roles_error(stored: Job, *, has_job_set: bool) -> GangUnsupported | None:
+def unnamed_roles_error(stored: StoredGang, *, has_job_set: bool) -> GangUnsupported | None:
     """Return why a gang with roles cannot run where the cluster itself manages Jobs that name no queue.
 
     The error is `None` if the gang can run.
@@ -281,7 +281,7 @@ def unnamed_roles_error(stored: Job, *, has_job_set: bool) -> GangUnsupported | 
     return None
 
 
-def given_queue_error(stored: Job) -> GangUnsupported | None:
+def given_queue_error(stored: StoredGang) -> GangUnsupported | None:
     """Return why a gang with roles cannot run if the cluster has given its main Job the label of a queue, or `None`.
 
     :param stored: The main Job as the server stores it, or would store it, if it is created without such a label.

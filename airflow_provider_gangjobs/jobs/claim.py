@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_WAIT_UNTIL,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.read import get_main_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.kube.names import annotation_pointer

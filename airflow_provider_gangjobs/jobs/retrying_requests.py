@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import JobRequests
 from airflow_provider_gangjobs.kube.views import Object
 
@@ -172,7 +172,7 @@ class RetryingRequests:
             propagation_policy=propagation_policy,
         )
 
-    async def read_gang(self, stored: Object) -> Job:
+    async def read_gang(self, stored: Object) -> StoredGang:
         """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed, with retries."""
         job = read_job(stored)
         if not job.has_roles:

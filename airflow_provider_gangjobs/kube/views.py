@@ -201,7 +201,7 @@ class JobStatus(_View, frozen=True):
 
 
 class JobView(_View, frozen=True):
-    """A Job as the server has it. `gang.state.job.Job` interprets the fields."""
+    """A Job as the server has it. `gang.state.stored_gang.StoredGang` interprets the fields."""
 
     metadata: JobMeta = JobMeta()
     spec: JobSpec = JobSpec()
@@ -526,7 +526,7 @@ class JobSetStatus(_View, frozen=True):
 
 
 class JobSetView(_View, frozen=True):
-    """A JobSet of jobset.x-k8s.io, of which `gang.foreign_job_set` makes a `Job`."""
+    """A JobSet of jobset.x-k8s.io, of which `gang.foreign_job_set` makes a `StoredGang`."""
 
     metadata: Meta = Meta()
     spec: JobSetSpec = JobSetSpec()

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,

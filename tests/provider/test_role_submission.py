@@ -153,7 +153,7 @@ async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(
     async with running_cluster() as cluster:
 
         async def halt_it() -> None:
-            from airflow_provider_gangjobs.gang.state.job import read_job
+            from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 
             (job,) = cluster.live_jobs()
             assert await halt(cluster.client, read_job(job).ref, reason="stop", clock=cluster.time.clock())

@@ -29,8 +29,8 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_TASK,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger

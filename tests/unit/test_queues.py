@@ -32,11 +32,11 @@ from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
     topology_guarantee,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
 
 
-def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> Job:
+def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> StoredGang:
     labels = {LABEL_KUEUE_QUEUE: label} if label else {}
     marks = {f"gangjobs.airflow/{name}": value for name, value in annotations.items()}
     return read_job({"metadata": {"name": "j", "labels": labels, "annotations": marks}, "spec": {"suspend": suspend}})
@@ -54,7 +54,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize(("stored", "queue", "started", "complete"), JOBS.values(), ids=JOBS)
-def test_queue_of_a_stored_job(stored: Job, queue: Any, started: bool, complete: bool) -> None:
+def test_queue_of_a_stored_job(stored: StoredGang, queue: Any, started: bool, complete: bool) -> None:
     found = queue_of_job(stored)
     assert found == queue
     assert (found.is_started(stored), stored.is_submission_complete) == (started, complete)
@@ -69,7 +69,7 @@ UNNAMED_JOBS = {
 
 
 @pytest.mark.parametrize(("stored", "reason"), UNNAMED_JOBS.values(), ids=UNNAMED_JOBS)
-def test_job_without_a_queue_runs_unless_the_cluster_suspends_it(stored: Job, reason: str) -> None:
+def test_job_without_a_queue_runs_unless_the_cluster_suspends_it(stored: StoredGang, reason: str) -> None:
     error = job_without_queue_error(stored)
     assert (error is not None) == bool(reason)
     assert reason in str(error)
@@ -83,7 +83,9 @@ UNNAMED = {
 
 
 @pytest.mark.parametrize(("stored", "jobs", "job_set"), UNNAMED.values(), ids=UNNAMED)
-def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(stored: Job, jobs: str, job_set: str) -> None:
+def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(
+    stored: StoredGang, jobs: str, job_set: str
+) -> None:
     for has_job_set, reason in ((False, jobs), (True, job_set)):
         problem = unnamed_roles_error(stored, has_job_set=has_job_set)
         assert (problem is not None) == bool(reason)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class SweepActions:
         self._clock = clock
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def act(self, job: Job, facts: SweepFacts, decision: SweepDecision) -> SweptGang | None:
+    async def act(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> SweptGang | None:
         """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
         return await self._attempt(job.ref, decision, job.installation, lambda: self._do(job, facts, decision))
 
@@ -89,8 +89,8 @@ class SweepActions:
             return SweptGang(ref, decision, installation, str(error) or type(error).__name__)
         return SweptGang(ref, decision, installation) if is_done else None
 
-    async def _do(self, job: Job, facts: SweepFacts, decision: SweepDecision) -> bool:
-        def is_still_so(stored: Job) -> bool:
+    async def _do(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> bool:
+        def is_still_so(stored: StoredGang) -> bool:
             return stored.claim == job.claim and decide_sweep(stored, facts).action is decision.action
 
         if decision.action is SweepAction.RELEASE:
@@ -107,7 +107,7 @@ class SweepActions:
         await drain_pods(self._client, job.ref, roles=job.role_names)
         return True
 
-    async def _mark_delivered(self, job: Job) -> bool:
+    async def _mark_delivered(self, job: StoredGang) -> bool:
         """Mark the gang as delivered if its claim has not changed, and keep its Job.
 
         A user may have marked the task as successful, so it is not certain that anybody has the results.

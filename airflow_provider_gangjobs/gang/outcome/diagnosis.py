@@ -22,10 +22,10 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 )
 from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.verdict import REASON_DELETED_ON_PURPOSE, Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize

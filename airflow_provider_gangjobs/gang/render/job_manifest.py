@@ -47,7 +47,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
-from airflow_provider_gangjobs.gang.state.job import Requeues
+from airflow_provider_gangjobs.gang.state.stored_gang import Requeues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 REPLACEMENT_TRAP: Final = (
@@ -142,19 +142,19 @@ def time_limit(spec: GangSpec, manifest: Mapping[str, Any]) -> TimeLimit | None:
     return min(limits, key=lambda limit: limit.seconds, default=None)
 
 
-def limit_patch_on_adoption(job: Job, limit: TimeLimit | None) -> dict[str, Any]:
+def limit_patch_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> dict[str, Any]:
     """Return the merge patch of the limit of a Job that another try adopts; empty if the limit stays as it is.
 
     :param limit: The limit of the try that adopts the Job.
     """
-    before_s = job.active_deadline_s
-    if job.time_limit is None or before_s is None or job.is_ended or job.is_halted:
+    before_s = gang.active_deadline_s
+    if gang.time_limit is None or before_s is None or gang.is_ended or gang.is_halted:
         return {}
     if limit is None:
         return {"metadata": {"annotations": {ANNOTATION_TIME_LIMIT: None}}, "spec": {"activeDeadlineSeconds": None}}
     # The Job is younger than its limit. So the sum leaves the try its whole time, whatever the clocks say.
     seconds = before_s + limit.seconds if limit.is_of_try else max(before_s, limit.seconds)
-    if (seconds, limit.source) == (before_s, job.time_limit):
+    if (seconds, limit.source) == (before_s, gang.time_limit):
         return {}
     return {
         "metadata": {"annotations": {ANNOTATION_TIME_LIMIT: limit.source}},

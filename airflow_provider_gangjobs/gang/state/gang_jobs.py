@@ -20,7 +20,7 @@ Job with another uid than the submission has noted is not the Job of the gang: t
 after somebody had deleted the Job of the gang.
 
 `read_gang` is the function that combines the Jobs of a gang, so that its callers see one Job. A kind of object that
-contains the Jobs of a gang itself needs another function that returns a `Job`, such as
+contains the Jobs of a gang itself needs another function that returns a `StoredGang`, such as
 `gang.foreign_job_set.read_job_set`.
 """
 
@@ -33,8 +33,8 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job, parse_spans
 from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, parse_spans
 from airflow_provider_gangjobs.kube.views import Condition, JobSpec, JobStatus, JobView, find_true_condition, view
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 REASON_JOB_MISSING: Final = "JobOfRoleDeleted"
 
 
-def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> Job:
+def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> StoredGang:
     """Read a gang from its main Job and from further Jobs. Jobs of other gangs are ignored.
 
     Without roles, this is the same as `read_job`.
@@ -54,15 +54,15 @@ def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | 
     """
     seen = _view(main_job)
     if seen.metadata.annotations.roles is None:
-        return Job(seen)
+        return StoredGang(seen)
     uid = seen.metadata.uid
     jobs = filter(is_role_job, map(_view, others))
-    if Job(seen).has_job_set:
+    if StoredGang(seen).has_job_set:
         return _combine_job_set(seen, [job for job in jobs if job.metadata.labels.gang_uid == uid])
     return combine(seen, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
 
 
-def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[Job]:
+def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[StoredGang]:
     """Read the gangs of some Jobs, which were selected by the gang's label.
 
     Jobs of roles whose main Job is missing are left out.
@@ -82,13 +82,13 @@ def is_role_job(job: JobView) -> bool:
     return job.metadata.labels.gang_role is not None and job.metadata.annotations.roles is None
 
 
-def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> Job:
+def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> StoredGang:
     """Return the Jobs of a gang with roles as one Job.
 
     :param main_job: The Job of the first role.
     :param by_role: The Jobs of the other roles, as far as they exist.
     """
-    roles = Job(main_job).roles
+    roles = StoredGang(main_job).roles
     found = [(roles[0], main_job), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles[1:] if role.name not in by_role]
@@ -101,15 +101,15 @@ def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> Job:
     metadata = replace(main_job.metadata, generation=max(job.metadata.generation for job in jobs))
     conditions = tuple(_conditions(found, missing if _is_started(main_job) else (), is_whole=not missing))
     status = _status(found, missing, conditions)
-    return Job(JobView(metadata=metadata, spec=spec, status=status), jobs)
+    return StoredGang(JobView(metadata=metadata, spec=spec, status=status), jobs)
 
 
-def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> Job:
+def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang:
     """Return the Jobs of a gang whose roles are a JobSet as one Job.
 
     :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
     """
-    roles = Job(main_job).roles
+    roles = StoredGang(main_job).roles
     noted = parse_role_jobs(main_job.metadata.annotations.role_jobs)
     by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
     found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
@@ -122,7 +122,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> Job:
         completions=sum(role.size for role in roles),
         active_deadline_seconds=max(filter(None, limits_s), default=None),
     )
-    queue = main_job.metadata.annotations.queue if Job(main_job).is_given_to_queue else None
+    queue = main_job.metadata.annotations.queue if StoredGang(main_job).is_given_to_queue else None
     metadata = replace(
         main_job.metadata,
         generation=max((job.metadata.generation for job in jobs), default=main_job.metadata.generation),
@@ -130,24 +130,24 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> Job:
     )
     conditions = tuple(_conditions_of_job_set(main_job, found, missing, is_gone=not stored))
     status = _status(found, missing, conditions)
-    return Job(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
+    return StoredGang(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
 
 
-def must_delete_job_set(job: Job) -> bool:
+def must_delete_job_set(gang: StoredGang) -> bool:
     """Return whether the JobSet of a gang that was halted or is failing must be deleted, so that the gang ends.
 
     Otherwise the end of one Job makes the JobSet fail, and the JobSet controller deletes the other Jobs. That does not
     happen while the JobSet is suspended, and a Job that was created again is no part of the gang.
     """
-    if not job.has_job_set or job.lacks_jobs:
+    if not gang.has_job_set or gang.lacks_jobs:
         return False
-    jobs = job.jobs_with_pods
+    jobs = gang.jobs_with_pods
     fails = any(_condition(one, kind) for one in jobs for kind in ("Failed", "FailureTarget"))
     is_gone = bool(jobs) and all(one.metadata.deletion_timestamp is not None for one in jobs)
-    return not fails and not is_gone and (_lacks_roles(job) or any(map(_waits_suspended, jobs)))
+    return not fails and not is_gone and (_lacks_roles(gang) or any(map(_waits_suspended, jobs)))
 
 
-def jobs_to_end(job: Job) -> list[JobView]:
+def jobs_to_end(gang: StoredGang) -> list[JobView]:
     """Return the Jobs of a gang with roles that have not ended and have no deadline of zero yet.
 
     The Jobs of a JobSet that lacks a Job are left out. They end with their JobSet, and so have no end of their own that
@@ -155,23 +155,23 @@ def jobs_to_end(job: Job) -> list[JobView]:
     """
     return [
         one
-        for one in (job.jobs[:1] if job.has_job_set and _lacks_roles(job) else job.jobs)
-        if not Job(one).has_end_condition and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
+        for one in (gang.jobs[:1] if gang.has_job_set and _lacks_roles(gang) else gang.jobs)
+        if not StoredGang(one).has_end_condition and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
     ]
 
 
-def ttl_patch(job: Job) -> dict[str, Any] | None:
+def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
     """Return the merge patch with which the main Job of a gang with roles is deleted later; `None` if there is none.
 
     The time to live begins with the end of the main Job. A main Job without pods is complete with no completions, which
     can be set because its parallelism is 0, too.
     """
-    ttl_s = job.view.metadata.annotations.ttl
+    ttl_s = gang.view.metadata.annotations.ttl
     if ttl_s is None or not ttl_s.isdecimal():
         return None
     spec = {"ttlSecondsAfterFinished": int(ttl_s)}
-    if job.has_job_set and not Job(job.jobs[0]).has_end_condition:
-        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if job.complete_condition is None else {"completions": 0}
+    if gang.has_job_set and not StoredGang(gang.jobs[0]).has_end_condition:
+        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
     return {"spec": spec}
 
 
@@ -187,12 +187,12 @@ def _is_noted(job: JobView, role: str, noted: Mapping[str, str] | None) -> bool:
     return noted is None or noted.get(role) == job.metadata.uid
 
 
-def _lacks_roles(job: Job) -> bool:
-    return len(job.jobs_with_pods) < len(job.roles)
+def _lacks_roles(gang: StoredGang) -> bool:
+    return len(gang.jobs_with_pods) < len(gang.roles)
 
 
 def _waits_suspended(job: JobView) -> bool:
-    return job.spec.suspend and not Job(job).has_end_condition
+    return job.spec.suspend and not StoredGang(job).has_end_condition
 
 
 def _is_started(main_job: JobView) -> bool:
@@ -203,7 +203,7 @@ def _is_started(main_job: JobView) -> bool:
 def _is_submitted(main_job: JobView) -> bool:
     """The submission is complete. Kueue may suspend the main Job of a JobSet after that, because it names no queue
     (`manageJobsWithoutQueueName`)."""
-    return not main_job.spec.suspend or Job(main_job).is_given_to_queue
+    return not main_job.spec.suspend or StoredGang(main_job).is_given_to_queue
 
 
 def _status(
@@ -238,7 +238,7 @@ def _conditions(
     suspended = find_true_condition(found[0][1].status.conditions, "Suspended")
     if suspended is not None:
         yield suspended
-    jobs = [Job(job) for _, job in found]
+    jobs = [StoredGang(job) for _, job in found]
     failure = _failure(found, lost)
     if failure is not None:
         yield replace(failure, type="Failed" if all(job.has_end_condition for job in jobs) else "FailureTarget")
@@ -251,7 +251,7 @@ def _conditions(
 def _conditions_of_job_set(
     main_job: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
 ) -> Iterable[Condition]:
-    jobs = [Job(job) for _, job in found]
+    jobs = [StoredGang(job) for _, job in found]
     suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
     yield from next(([one] for one in suspended if one is not None), ())
     # The follower completes the main Job when all Jobs are complete.
@@ -267,7 +267,7 @@ def _conditions_of_job_set(
         # Nothing but the deletion of the JobSet ends the gang.
         has_ended = is_gone
         failure = _condition(main_job, "Failed") or _condition(main_job, "FailureTarget")
-        if not Job(main_job).is_halted:
+        if not StoredGang(main_job).is_halted:
             failure = _failure((), missing) if _is_started(main_job) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")
@@ -292,18 +292,18 @@ def _condition(job: JobView, kind: str) -> Condition | None:
     return find_true_condition(job.status.conditions, kind)
 
 
-def _complete(job: Job) -> Condition:
-    found = _condition(job.view, "Complete")
+def _complete(gang: StoredGang) -> Condition:
+    found = _condition(gang.view, "Complete")
     assert found is not None, "the caller has checked the condition"
     return found
 
 
-def _announces_success(job: Job) -> bool:
-    return any(_condition(job.view, kind) for kind in ("Complete", "SuccessCriteriaMet"))
+def _announces_success(gang: StoredGang) -> bool:
+    return any(_condition(gang.view, kind) for kind in ("Complete", "SuccessCriteriaMet"))
 
 
-def _announced_at(job: Job) -> datetime:
-    found = (_condition(job.view, kind) for kind in ("SuccessCriteriaMet", "Complete"))
+def _announced_at(gang: StoredGang) -> datetime:
+    found = (_condition(gang.view, kind) for kind in ("SuccessCriteriaMet", "Complete"))
     return next((_when(item) for item in found if item is not None), _NEVER)
 
 

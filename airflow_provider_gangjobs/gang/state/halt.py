@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 
@@ -53,7 +53,7 @@ class DeadlineHalt(Struct, frozen=True):
         return f"{_DEADLINE_PREFIX}.{self.phase}.{self.cause}: {self.message}"
 
 
-def halt_patch(reason: str, job: Job) -> dict[str, Any]:
+def halt_patch(reason: str, gang: StoredGang) -> dict[str, Any]:
     """Return the merge patch that ends a Job permanently.
 
     The Job gets an activeDeadlineSeconds that has passed. If the Job has started, the Job controller deletes its pods,
@@ -63,25 +63,25 @@ def halt_patch(reason: str, job: Job) -> dict[str, Any]:
     fails at once.
 
     :param reason: The value of `ANNOTATION_HALTED`.
-    :param job: The Job as it was just read.
+    :param gang: The Job as it was just read.
     """
     spec: dict[str, Any] = {"activeDeadlineSeconds": HALTED_DEADLINE_S}
-    if job.is_suspended or job.started_at is None:
+    if gang.is_suspended or gang.started_at is None:
         spec["suspend"] = True
     return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": spec}
 
 
-def is_halted_by_cleanup(job: Job) -> bool:
+def is_halted_by_cleanup(gang: StoredGang) -> bool:
     """Return whether the cleanup of this or of an earlier version has halted the Job."""
-    return job.halt_note in _CLEANUP_HALT_REASONS
+    return gang.halt_note in _CLEANUP_HALT_REASONS
 
 
-def needs_finish(job: Job) -> bool:
+def needs_finish(gang: StoredGang) -> bool:
     """Return whether `halt_patch` leaves the Job suspended, so that `finish_patch` must let it fail.
 
-    :param job: The Job as it was before the halt.
+    :param gang: The Job as it was before the halt.
     """
-    return job.is_suspended or job.started_at is None
+    return gang.is_suspended or gang.started_at is None
 
 
 class FinishStep(StrEnum):
@@ -95,19 +95,19 @@ class FinishStep(StrEnum):
     """The Job is suspended, so it cannot fail; see `finish_patch`."""
 
 
-def next_finish_step(job: Job) -> FinishStep:
+def next_finish_step(gang: StoredGang) -> FinishStep:
     """Return what remains to be done until a Job has failed that was halted, or that has no time left.
 
-    :param job: The Job as it was read. Of a gang with roles, the main Job is judged.
+    :param gang: The Job as it was read. Of a gang with roles, the main Job is judged.
     """
-    main_job = Job(job.jobs[0]) if job.jobs else job
+    main_job = StoredGang(gang.jobs[0]) if gang.jobs else gang
     is_to_end = main_job.is_halted or main_job.active_deadline_s == HALTED_DEADLINE_S
     if not is_to_end or main_job.has_end_condition or main_job.is_being_deleted:
         return FinishStep.NOTHING
     return FinishStep.END if main_job.is_suspended else FinishStep.WAIT
 
 
-def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
+def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
     """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended.
 
     The Job controller starts the Job and lets it fail at once, without a pod, because its deadline has passed. The
@@ -119,10 +119,10 @@ def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
     `next_finish_step`. If the Workload cannot be deactivated, the Job waits in its queue until Kueue starts it, and
     then fails without a pod.
 
-    :param job: The Job, which is suspended.
+    :param gang: The Job, which is suspended.
     :param is_deactivated: Whether Kueue's Workload of the Job was deactivated.
     """
-    if job.is_queued_by_kueue and not is_deactivated:
+    if gang.is_queued_by_kueue and not is_deactivated:
         return {"spec": {"parallelism": 0}}
     return end_patch()
 
@@ -132,13 +132,13 @@ def end_patch() -> dict[str, Any]:
     return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 
 
-def without_deletion_mark(job: Job) -> Job:
+def without_deletion_mark(gang: StoredGang) -> StoredGang:
     """Return the Job as it was before `DELETION_MARK`, so that a deletion that was interrupted is judged as before."""
-    if job.halt_note != DELETION_MARK[ANNOTATION_HALTED]:
-        return job
-    metadata = job.view.metadata
+    if gang.halt_note != DELETION_MARK[ANNOTATION_HALTED]:
+        return gang
+    metadata = gang.view.metadata
     annotations = replace(metadata.annotations, halted=None)
-    return replace(job, view=replace(job.view, metadata=replace(metadata, annotations=annotations)))
+    return replace(gang, view=replace(gang.view, metadata=replace(metadata, annotations=annotations)))
 
 
 def format_halt_note(error: GangJobError) -> str:
@@ -146,12 +146,12 @@ def format_halt_note(error: GangJobError) -> str:
     return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
 
 
-def read_deadline_halt(job: Job | None) -> DeadlineHalt | None:
+def read_deadline_halt(gang: StoredGang | None) -> DeadlineHalt | None:
     """Return the deadline for which the Job was halted.
 
     The result is `None` if the Job was not halted, or if it was halted for another reason.
     """
-    note = (job.halt_note or "") if job else ""
+    note = (gang.halt_note or "") if gang else ""
     kind, _, message = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
     if prefix != _DEADLINE_PREFIX or phase not in set(Phase) or cause not in set(WaitCause):

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, next_finish_step
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 __all__ = [
     "CONFIRM_AFTER",
@@ -113,10 +113,10 @@ class SweepFacts:
     grace: timedelta = GRACE
 
 
-def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
+def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     """Return what a sweep does with a gang. The first rule that fits decides.
 
-    A gang is over if it has ended, was halted, is being deleted, or was dropped (`Job.is_dropped`).
+    A gang is over if it has ended, was halted, is being deleted, or was dropped (`StoredGang.is_dropped`).
 
     | the gang | action |
     |---|---|
@@ -134,30 +134,30 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     | is live, and its task has ended, as Airflow has confirmed, or is assumed to have ended | end |
     | is live | leave |
     """
-    if not facts.installation or job.installation != facts.installation:
-        return _leave(_other_installation(job.installation, facts.installation))
+    if not facts.installation or gang.installation != facts.installation:
+        return _leave(_other_installation(gang.installation, facts.installation))
     if facts.unowned_for is None:
         return _leave("the gang is followed")
     if facts.unowned_for < facts.grace:
         return _leave(f"nobody has followed the gang for {_minutes(facts.unowned_for)}, less than the grace")
     unowned = f"nobody has followed the gang for {_minutes(facts.unowned_for)}"
-    if job.is_over or job.is_dropped:
-        return _decide_ended(job, facts, unowned)
-    return _decide_live(job, facts, unowned)
+    if gang.is_over or gang.is_dropped:
+        return _decide_ended(gang, facts, unowned)
+    return _decide_live(gang, facts, unowned)
 
 
-def _decide_ended(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
+def _decide_ended(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDecision:
     if facts.held_pods:
         return SweepDecision(SweepAction.RELEASE, f"the gang is over, its pods are held, and {unowned}")
-    if job.is_delivered and not job.is_being_deleted and not job.is_dropped and _deletes_delivered(job):
+    if gang.is_delivered and not gang.is_being_deleted and not gang.is_dropped and _deletes_delivered(gang):
         return SweepDecision(
-            SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {job.on_finish}"
+            SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {gang.on_finish}"
         )
-    if next_finish_step(job) is FinishStep.END:
+    if next_finish_step(gang) is FinishStep.END:
         return SweepDecision(
             SweepAction.FINISH, f"the gang is over, its Job is suspended and has not failed, and {unowned}"
         )
-    return _decide_undelivered(facts) if _lacks_delivery(job) else _leave(OVER)
+    return _decide_undelivered(facts) if _lacks_delivery(gang) else _leave(OVER)
 
 
 def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
@@ -183,22 +183,22 @@ def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
             )
 
 
-def _lacks_delivery(job: Job) -> bool:
+def _lacks_delivery(gang: StoredGang) -> bool:
     """Return whether the gang of an operator has succeeded and its outcome was not delivered."""
-    is_of_operator = job.task_key is not None and bool(job.claim) and job.on_finish is not None
-    is_undelivered = not (job.is_delivered or job.is_dropped or job.is_being_deleted)
-    return is_of_operator and is_undelivered and job.complete_condition is not None
+    is_of_operator = gang.task_key is not None and bool(gang.claim) and gang.on_finish is not None
+    is_undelivered = not (gang.is_delivered or gang.is_dropped or gang.is_being_deleted)
+    return is_of_operator and is_undelivered and gang.complete_condition is not None
 
 
-def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
-    if job.task_key is None or not job.claim:
+def _decide_live(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDecision:
+    if gang.task_key is None or not gang.claim:
         return _leave("the gang belongs to no task")
-    if job.on_kill is not OnKill.DELETE:
-        return _leave("on_kill is keep" if job.on_kill is OnKill.KEEP else "the Job does not name the policy on_kill")
+    if gang.on_kill is not OnKill.DELETE:
+        return _leave("on_kill is keep" if gang.on_kill is OnKill.KEEP else "the Job does not name the policy on_kill")
     match facts.task:
         case TaskEnd.ENDED:
             return SweepDecision(SweepAction.DELETE_LIVE, f"its task has ended, and {unowned}")
-        case TaskEnd.ASSUMED if job.outlives_task:
+        case TaskEnd.ASSUMED if gang.outlives_task:
             return _leave("the gang runs on after its task has succeeded, and it is not known whether the task has")
         case TaskEnd.ASSUMED:
             return SweepDecision(SweepAction.DELETE_LIVE, unowned)
@@ -212,17 +212,17 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
             return _leave("it is not known whether its task has ended")
 
 
-def is_settled(job: Job, facts: SweepFacts) -> bool:
+def is_settled(gang: StoredGang, facts: SweepFacts) -> bool:
     """Return whether nothing happens to a gang any more until its Job is deleted, so that a process may forget it.
 
     The Job has ended, no pod is held, and for the grace nobody has followed the gang. A gang that has succeeded was
     delivered, or its task has ended without success. A follower that comes later reads the Job and lists the pods.
     """
     is_unowned = facts.unowned_for is not None and facts.unowned_for >= facts.grace
-    has_ended = job.is_ended and not job.is_being_deleted
-    may_be_delivered = _lacks_delivery(job) and facts.task in {TaskEnd.NOT_ENDED, TaskEnd.CLEARED, TaskEnd.UNKNOWN}
+    has_ended = gang.is_ended and not gang.is_being_deleted
+    may_be_delivered = _lacks_delivery(gang) and facts.task in {TaskEnd.NOT_ENDED, TaskEnd.CLEARED, TaskEnd.UNKNOWN}
     is_done = has_ended and not facts.held_pods and not may_be_delivered
-    return is_unowned and is_done and decide_sweep(job, facts).action is SweepAction.LEAVE
+    return is_unowned and is_done and decide_sweep(gang, facts).action is SweepAction.LEAVE
 
 
 def may_release_orphaned_pods(
@@ -267,9 +267,9 @@ def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: f
     return (TaskEnd.ENDED if is_confirmed else TaskEnd.ENDED_ONCE), ended_since_s
 
 
-def _deletes_delivered(job: Job) -> bool:
-    is_success = job.complete_condition is not None
-    return job.on_finish is OnFinish.DELETE or (job.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
+def _deletes_delivered(gang: StoredGang) -> bool:
+    is_success = gang.complete_condition is not None
+    return gang.on_finish is OnFinish.DELETE or (gang.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
 
 
 def _leave(reason: str) -> SweepDecision:

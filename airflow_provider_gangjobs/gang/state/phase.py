@@ -45,8 +45,8 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 class Phase(StrEnum):
@@ -78,31 +78,31 @@ PHASE_OF_VERDICT: Final = {
 }
 
 
-def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
+def phase_of(gang: StoredGang | None, pods: Counts | None = None) -> Phase:
     """Return the phase of a gang.
 
-    :param job: The Job of the gang; `None` if the API server has no Job with its UID.
+    :param gang: The Job of the gang; `None` if the API server has no Job with its UID.
     :param pods: Counts of the gang's pods; `None` if the pods are not known. The counters of the Job then replace them.
     """
     held = pods.held if pods else 0
-    if job is None:
+    if gang is None:
         return Phase.FINISHING if held else Phase.DELETED
-    verdict = judge(job, job.ref)
+    verdict = judge(gang, gang.ref)
     if verdict is not None:
         return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.kind]
-    if job.is_ending_by_halt:
-        return Phase.FINISHING if held or job.has_pods_left else Phase.FAILED
-    if job.interim_condition is not None:
+    if gang.is_ending_by_halt:
+        return Phase.FINISHING if held or gang.has_pods_left else Phase.FAILED
+    if gang.interim_condition is not None:
         return Phase.FINISHING
-    if _is_queued(job):
+    if _is_queued(gang):
         return Phase.QUEUED
-    if job.started_at is None:
+    if gang.started_at is None:
         return Phase.SUBMITTED
-    started = pods.started if pods else job.started_ranks
-    return Phase.RUNNING if started >= job.ranks else Phase.ASSEMBLING
+    started = pods.started if pods else gang.started_ranks
+    return Phase.RUNNING if started >= gang.ranks else Phase.ASSEMBLING
 
 
-def _is_queued(job: Job) -> bool:
-    if job.suspended_condition is not None or (job.is_queued_by_kueue and job.started_at is None):
+def _is_queued(gang: StoredGang) -> bool:
+    if gang.suspended_condition is not None or (gang.is_queued_by_kueue and gang.started_at is None):
         return True
-    return job.is_suspended and (job.has_run or job.is_started_by_others)
+    return gang.is_suspended and (gang.has_run or gang.is_started_by_others)

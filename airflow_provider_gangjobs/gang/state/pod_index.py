@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.job import parse_spans
 from airflow_provider_gangjobs.gang.state.pods import gate_names, has_container_error, is_of, keeps_running, refusal
+from airflow_provider_gangjobs.gang.state.stored_gang import parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
 
 
@@ -214,20 +214,20 @@ class PodIndex:
         """Return whether the ranks of the pods are exactly the ranks from 0 to `ranks` - 1."""
         return self._created.is_exactly(ranks)
 
-    def counts(self, job: Job | None) -> Counts:
+    def counts(self, gang: StoredGang | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
-        ended = job.ended_ranks if job else 0
-        started_ever = max(self._with_completed(self._started, job), ended + len(self._running))
-        ranks = job.ranks if job else len(self._created)
+        ended = gang.ended_ranks if gang else 0
+        started_ever = max(self._with_completed(self._started, gang), ended + len(self._running))
+        ranks = gang.ranks if gang else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
             ranks=ranks,
-            created=max(self._with_completed(self._created, job), at_least),
-            placed=max(self._with_completed(self._placed, job), at_least),
+            created=max(self._with_completed(self._created, gang), at_least),
+            placed=max(self._with_completed(self._placed, gang), at_least),
             started=started_ever,
             running=len(self._running),
-            succeeded=job.status.succeeded if job else 0,
-            failed=job.status.failed if job else 0,
+            succeeded=gang.status.succeeded if gang else 0,
+            failed=gang.status.failed if gang else 0,
             held=self._held,
             terminating=self._terminating,
         )
@@ -285,10 +285,10 @@ class PodIndex:
         _count(self.refusals, self._refusal_by_uid, uid, refusal(pod) if pod is not None else "")
         _count(self.gates, self._gates_by_uid, uid, gate_names(pod) if pod is not None else "")
 
-    def _with_completed(self, ranks: RankSet, job: Job | None) -> int:
+    def _with_completed(self, ranks: RankSet, gang: StoredGang | None) -> int:
         """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
-        done = job.status.completed_indexes if job else ""
-        if job is None or not done or len(ranks) >= (job.completions or 0):
+        done = gang.status.completed_indexes if gang else ""
+        if gang is None or not done or len(ranks) >= (gang.completions or 0):
             return len(ranks)  # a list of 50,000 parts is parsed only if it can change the result
         if done != self._completed[0]:
             self._completed = done, parse_spans(done)

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.state.job import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.stored_gang import AssemblyBaseline, Requeues
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Condition, EventView, KueueWorkloadView
 
 
@@ -96,11 +96,11 @@ _NEVER: Final = re.compile(
 _PREFIX: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
 
 
-def waits_for_kueue(job: Job) -> bool:
+def waits_for_kueue(gang: StoredGang) -> bool:
     """Return whether Kueue's Workload may say why the gang waits."""
-    if not job.is_queued_by_kueue:
-        return job.is_suspended_again
-    return job.is_suspended or job.started_at is None or job.is_being_requeued
+    if not gang.is_queued_by_kueue:
+        return gang.is_suspended_again
+    return gang.is_suspended or gang.started_at is None or gang.is_being_requeued
 
 
 def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterable[EventView] = ()) -> QueueWait:
@@ -291,79 +291,79 @@ class RequeueStep(StrEnum):
     """Remove the mark: the gang is in its queue, or Kueue has let it run again."""
 
 
-def may_be_requeued(job: Job) -> bool:
+def may_be_requeued(gang: StoredGang) -> bool:
     """Return whether a follower may return the gang to its queue."""
-    is_plain = (job.decision or "").startswith("basic:")
-    return is_plain and job.is_queued_by_kueue and job.requeues is not None and not job.is_over
+    is_plain = (gang.decision or "").startswith("basic:")
+    return is_plain and gang.is_queued_by_kueue and gang.requeues is not None and not gang.is_over
 
 
-def begin_requeue(job: Job) -> Requeues | None:
+def begin_requeue(gang: StoredGang) -> Requeues | None:
     """Return the mark of a gang whose `assemble_timeout` has passed; `None` if the gang has to be halted."""
-    done = job.requeues
-    if done is None or done.start is not None or done.count >= REQUEUES_MAX or not may_be_requeued(job):
+    done = gang.requeues
+    if done is None or done.start is not None or done.count >= REQUEUES_MAX or not may_be_requeued(gang):
         return None
-    return Requeues(done.count + 1, job.started_at)
+    return Requeues(done.count + 1, gang.started_at)
 
 
-def next_step(job: Job, workload: KueueWorkloadView | None) -> RequeueStep:
+def next_step(gang: StoredGang, workload: KueueWorkloadView | None) -> RequeueStep:
     """Return the next step.
 
     :param workload: Kueue's Workload of the Job; `None` if there is none, or if it cannot be read.
     """
-    if not job.is_being_requeued or not may_be_requeued(job):
+    if not gang.is_being_requeued or not may_be_requeued(gang):
         return RequeueStep.NOTHING
-    start = job.requeues.start if job.requeues else None
-    has_started = job.started_at is not None and not job.is_suspended
-    if has_started and job.started_at != start:
+    start = gang.requeues.start if gang.requeues else None
+    has_started = gang.started_at is not None and not gang.is_suspended
+    if has_started and gang.started_at != start:
         return RequeueStep.FINISH
     if workload is None:
         return RequeueStep.DEACTIVATE if has_started else RequeueStep.WAIT
     if workload.spec.active:
         return RequeueStep.DEACTIVATE if has_started else RequeueStep.FINISH
-    if has_started or job.has_pods_left or holds_quota(workload):
+    if has_started or gang.has_pods_left or holds_quota(workload):
         return RequeueStep.WAIT
     return RequeueStep.ACTIVATE
 
 
-def pause_ends_at(job: Job, workload: KueueWorkloadView | None) -> datetime | None:
+def pause_ends_at(gang: StoredGang, workload: KueueWorkloadView | None) -> datetime | None:
     """Return the time at which the gang may be queued again; `None` if it may be queued at once."""
     evicted = evicted_at(workload)
-    if evicted is None or job.requeues is None:
+    if evicted is None or gang.requeues is None:
         return None
-    return evicted + timedelta(seconds=min(PAUSE_BASE_S * 2.0 ** (job.requeues.count - 1), PAUSE_CAP_S))
+    return evicted + timedelta(seconds=min(PAUSE_BASE_S * 2.0 ** (gang.requeues.count - 1), PAUSE_CAP_S))
 
 
-def earlier_assembly_s(job: Job | None, workload: KueueWorkloadView | None) -> float:
+def earlier_assembly_s(gang: StoredGang | None, workload: KueueWorkloadView | None) -> float:
     """Return for how long the gang has assembled in runs that Kueue has stopped before all pods were ready, in seconds.
 
     The runs since the gang has run, or was stopped for another reason, count. Without the Workload, none does.
     """
-    if job is None or workload is None:
+    if gang is None or workload is None:
         return 0.0
-    stops, baseline = count_stops(workload), job.assembly_baseline
+    stops, baseline = count_stops(workload), gang.assembly_baseline
     if not stops.before_ready or stops.others + stops.after_ready != baseline.other_stops:
         return 0.0
     return float(max(workload.status.admitted_before_s - baseline.admitted_s, 0))
 
 
-def next_assembly_baseline(job: Job, workload: KueueWorkloadView | None) -> AssemblyBaseline | None:
+def next_assembly_baseline(gang: StoredGang, workload: KueueWorkloadView | None) -> AssemblyBaseline | None:
     """Return the baseline that the Job must get, after Kueue has stopped the gang for another reason.
 
     While Kueue stops a gang, the time of that run is not counted yet.
     """
-    if workload is None or job.is_over or (evicted_at(workload) is not None and holds_quota(workload)):
+    if workload is None or gang.is_over or (evicted_at(workload) is not None and holds_quota(workload)):
         return None
     stops = count_stops(workload)
     other_stops = stops.others + stops.after_ready
-    if other_stops == job.assembly_baseline.other_stops:
+    if other_stops == gang.assembly_baseline.other_stops:
         return None
     return AssemblyBaseline(other_stops, workload.status.admitted_before_s)
 
 
-def describe_requeue(job: Job) -> str:
+def describe_requeue(gang: StoredGang) -> str:
     """Return the sentence for the log while the gang is being returned."""
-    count = job.requeues.count if job.requeues else 0
+    count = gang.requeues.count if gang.requeues else 0
     return (
-        f"Returned to Kueue queue {job.queue} ({count} of at most {REQUEUES_MAX} times), because not all ranks ran "
+        f"Returned to Kueue queue {gang.queue} ({count} of at most {REQUEUES_MAX} times), because not all ranks ran "
         "within assemble_timeout. The gang is queued again when its pods have ended"
     )

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.state.job import parse_spans
 from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd, end_condition
 from airflow_provider_gangjobs.gang.state.pods import keeps_running, main_end, rank_of
+from airflow_provider_gangjobs.gang.state.stored_gang import parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import JobView, PodView, Terminated
 
 SIDECAR_GRACE: Final = timedelta(seconds=30)
@@ -75,27 +75,27 @@ def read_rules(stored: Iterable[Mapping[str, Any]]) -> JobRules:
     )
 
 
-def may_end_by_main(job: Job) -> bool:
+def may_end_by_main(gang: StoredGang) -> bool:
     """Return whether the Job runs, and neither the Job controller nor the provider has decided its end."""
-    is_decided = job.is_over or job.interim_condition is not None or job.lacks_jobs
-    return not is_decided and not job.is_suspended and job.started_at is not None
+    is_decided = gang.is_over or gang.interim_condition is not None or gang.lacks_jobs
+    return not is_decided and not gang.is_suspended and gang.started_at is not None
 
 
-def end_due(job: Job, pods: PodIndex, rules: JobRules) -> datetime | None:
+def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | None:
     """Return when the gang is to end by its main containers, as far as the known pods show; `None` if it is not."""
     lingering = _lingering(pods.lingering.values(), rules)
     if failed := [end for end in lingering.values() if end.exit_code]:
         return min(map(_finished_at, failed)) + SIDECAR_GRACE if rules.fails_at_once else None
-    may_be_all = len(lingering) + pods.succeeded + job.status.succeeded >= (job.completions or 0)
-    if not lingering or not may_be_all or len(lingering) < len(pods.lingering) or not _may_succeed(job, rules):
+    may_be_all = len(lingering) + pods.succeeded + gang.status.succeeded >= (gang.completions or 0)
+    if not lingering or not may_be_all or len(lingering) < len(pods.lingering) or not _may_succeed(gang, rules):
         return None
     return max(map(_finished_at, lingering.values())) + SIDECAR_GRACE
 
 
-def decide_end(job: Job, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
+def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
     """Return how a gang ends by its main containers; `None` if other containers do not keep it running.
 
-    :param job: The Job, for which `may_end_by_main` holds.
+    :param gang: The Job, for which `may_end_by_main` holds.
     :param pods: All pods of the gang.
     """
     known = list(pods)
@@ -106,15 +106,15 @@ def decide_end(job: Job, pods: Iterable[PodView], rules: JobRules) -> EndByMain 
     if failed:
         first = min(failed, key=lambda pod: _finished_at(ends[pod.metadata.uid]))
         due = _finished_at(ends[first.metadata.uid]) + SIDECAR_GRACE
-        jobs = tuple(one for one in _jobs_of(job) if not job.jobs or first.metadata.is_owned_by(one.metadata.uid))
+        jobs = tuple(one for one in _jobs_of(gang) if not gang.jobs or first.metadata.is_owned_by(one.metadata.uid))
         return EndByMain(MainContainersEnd.FAILED, due, lingering, jobs) if jobs and rules.fails_at_once else None
-    if not lingering or len(lingering) < len(running_on) or not _may_succeed(job, rules):
+    if not lingering or len(lingering) < len(running_on) or not _may_succeed(gang, rules):
         return None
     succeeded = (pod for pod in known if pod.metadata.uid in ends or pod.status.phase == "Succeeded")
-    if not _is_every_rank(job, set(map(rank_of, succeeded))):
+    if not _is_every_rank(gang, set(map(rank_of, succeeded))):
         return None
     due = max(_finished_at(ends[pod.metadata.uid]) for pod in lingering) + SIDECAR_GRACE
-    jobs = tuple(one for one in _jobs_of(job) if not end_condition(one))
+    jobs = tuple(one for one in _jobs_of(gang) if not end_condition(one))
     return EndByMain(MainContainersEnd.SUCCEEDED, due, lingering, jobs)
 
 
@@ -131,15 +131,15 @@ def _finished_at(end: Terminated) -> datetime:
     return end.finished_at or _LONG_AGO
 
 
-def _may_succeed(job: Job, rules: JobRules) -> bool:
+def _may_succeed(gang: StoredGang, rules: JobRules) -> bool:
     # The JobSet controller would delete the other Jobs as soon as a marked one fails.
-    return rules.is_indexed and not job.has_job_set and 0 < (job.completions or 0) == job.parallelism
+    return rules.is_indexed and not gang.has_job_set and 0 < (gang.completions or 0) == gang.parallelism
 
 
-def _is_every_rank(job: Job, succeeded: set[int | None]) -> bool:
-    counted = {rank for span in parse_spans(job.status.completed_indexes) for rank in span}
-    return counted | succeeded >= set(range(job.completions or 0))
+def _is_every_rank(gang: StoredGang, succeeded: set[int | None]) -> bool:
+    counted = {rank for span in parse_spans(gang.status.completed_indexes) for rank in span}
+    return counted | succeeded >= set(range(gang.completions or 0))
 
 
-def _jobs_of(job: Job) -> tuple[JobView, ...]:
-    return job.jobs_with_pods or (job.view,)
+def _jobs_of(gang: StoredGang) -> tuple[JobView, ...]:
+    return gang.jobs_with_pods or (gang.view,)

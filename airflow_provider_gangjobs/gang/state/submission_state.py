@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 class SubmissionState(StrEnum):
@@ -45,28 +45,28 @@ class SubmissionState(StrEnum):
     """The submission was deleted and the Job was kept. The Job belongs to nobody."""
 
 
-def state_of(job: Job) -> SubmissionState:
+def state_of(gang: StoredGang) -> SubmissionState:
     """Return the state as the next submission of the same task or id finds it."""
-    if job.is_being_deleted:
+    if gang.is_being_deleted:
         return SubmissionState.DELETING
-    if job.is_dropped:
+    if gang.is_dropped:
         return SubmissionState.DROPPED
     # A gang that outlives its task is delivered while it runs. Until the gang ends, another try may adopt it.
-    if job.is_delivered and (job.is_over or not job.outlives_task):
+    if gang.is_delivered and (gang.is_over or not gang.outlives_task):
         return SubmissionState.DELIVERED
-    ended = end_of(job)
-    is_halted = ended is SubmissionState.IN_PROGRESS and job.is_halted
+    ended = end_of(gang)
+    is_halted = ended is SubmissionState.IN_PROGRESS and gang.is_halted
     return SubmissionState.HALTED if is_halted else ended
 
 
-def end_of(job: Job) -> SubmissionState:
+def end_of(gang: StoredGang) -> SubmissionState:
     """Return whether the gang succeeded, failed, or is in progress, whoever knows about it.
 
     Only the final conditions count: a Job with a target condition is in progress.
     """
-    if job.complete_condition is not None:
+    if gang.complete_condition is not None:
         return SubmissionState.SUCCEEDED
-    return SubmissionState.FAILED if job.failed_condition is not None else SubmissionState.IN_PROGRESS
+    return SubmissionState.FAILED if gang.failed_condition is not None else SubmissionState.IN_PROGRESS
 
 
 __all__ = ["SubmissionState", "end_of", "state_of"]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 WAIT_TEXT_CHARACTERS_MAX: Final = 256
@@ -78,7 +78,7 @@ NO_EVIDENCE: Final = Evidence()
 class WaitInputs(Struct, frozen=True):
     """Objects from which the rules find the cause."""
 
-    job: Job | None
+    job: StoredGang | None
     pods: PodIndex
     podgroup: PodGroupView | None
     counts: Counts
@@ -120,22 +120,22 @@ _WITHOUT_WORKLOAD: Final = (
 )
 
 
-def explain_suspension(job: Job, evidence: Evidence = NO_EVIDENCE) -> Wait:
+def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wait:
     """Return why a Job is suspended, and who resumes it."""
     workload = evidence.queue_workload
-    if job.is_halted:
-        return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
-    if job.queue and job.is_being_requeued:
-        return Wait(WaitCause.REQUEUE, describe_requeue(job))
-    if job.queue and workload is None and evidence.shows_queue:
-        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {job.queue} {_WITHOUT_WORKLOAD}")
-    if job.queue:
-        return _explain_queue(explain_queue(job.queue, workload, evidence.events), evidence.queue_position)
+    if gang.is_halted:
+        return Wait(WaitCause.HALTED, f"The gang was halted: {gang.halt_note}")
+    if gang.queue and gang.is_being_requeued:
+        return Wait(WaitCause.REQUEUE, describe_requeue(gang))
+    if gang.queue and workload is None and evidence.shows_queue:
+        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {gang.queue} {_WITHOUT_WORKLOAD}")
+    if gang.queue:
+        return _explain_queue(explain_queue(gang.queue, workload, evidence.events), evidence.queue_position)
     if workload is not None:
         return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
-    if job.is_suspended and job.is_kept_suspended:
+    if gang.is_suspended and gang.is_kept_suspended:
         return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
-    if job.is_suspended:
+    if gang.is_suspended:
         return Wait(WaitCause.SUBMISSION, "The Job is suspended: its submission is not complete")
     return Wait(WaitCause.CONTROLLER, "Waits for the Job controller to resume it")
 

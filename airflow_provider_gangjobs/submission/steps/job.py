@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.render.job_manifest import render_job, rende
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
 from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
 from airflow_provider_gangjobs.jobs.role_jobs import start_role
@@ -74,7 +74,7 @@ class CreateJob(Struct, frozen=True):
         return None  # the namespace does not exist
 
 
-def conflict(spec: GangSpec, submission_id: str, job: Job) -> SubmissionConflict:
+def conflict(spec: GangSpec, submission_id: str, job: StoredGang) -> SubmissionConflict:
     """Return the error for a Job that exists and was created from another spec or submission."""
     return SubmissionConflict(
         ref=str(job.ref),
@@ -228,7 +228,7 @@ class StartRole(Struct, frozen=True):
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} was deleted")
-        if not jobs_to_end(Job(job.view, (job.view,))):
+        if not jobs_to_end(StoredGang(job.view, (job.view,))):
             raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
         progress.role_jobs[self.role] = stored
         return not job.is_suspended

@@ -1,14 +1,8 @@
-"""Job: all information about a gang that its stored Job contains, read in one place.
+"""StoredGang: all information about a gang that its stored Jobs contain, read in one place.
 
-`read_job` is the only reader. It reads the view that the informers keep and the dict that a request returns, and both
-give equal values. Each fact about a Job (whether it is suspended, which task instance is responsible for it, whether
-its outcome has been delivered) is one property of `Job`. `gang.state.phase` computes the phase from these properties.
-
-The values of the annotations about the earlier runs of a gang in its queue.
-
-`gang.state.queue_wait` has the rules.
-
-Completion indexes in the compact format of the Job controller, for example `0-3,5,7-9`.
+`read_job` reads a gang from its main Job alone, and `gang.state.gang_jobs.read_gang` from all of its Jobs. Both take
+views as the informers keep them and dicts as a request returns them, with equal results. Each fact (whether the gang is
+suspended, which task instance is responsible for it) is one property.
 """
 
 from __future__ import annotations
@@ -112,17 +106,17 @@ _KEEP_SUSPENDED: Final = "keep_suspended"
 """Name of the parameter that keeps the submission from starting the Job."""
 
 
-def read_job(stored: JobView | Mapping[str, Any]) -> Job:
+def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
     """Read a Job, from a view or from an object as the server sends it.
 
     Raises:
         msgspec.ValidationError: A field does not have the type that Kubernetes defines.
     """
-    return Job(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
+    return StoredGang(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
 
 
-class Job(Struct, frozen=True):
-    """A Job at one moment. Two values are equal if all fields that the views contain are equal.
+class StoredGang(Struct, frozen=True):
+    """A gang at one moment, as its stored Jobs say. Two values are equal if all fields of the views are equal.
 
     The main Job of a gang with roles is the Job of the first role, or the Job without pods that owns the JobSet of the
     roles. Its own conditions say nothing about the other Jobs. Unless `gang.state.gang_jobs` has combined it with the
@@ -547,7 +541,7 @@ class Job(Struct, frozen=True):
     def has_run(self) -> bool:
         """The Job controller has started the Job at least once; in a gang with roles, any of its known Jobs."""
         if self.jobs:
-            return any(Job(one).has_run for one in self.jobs_with_pods)
+            return any(StoredGang(one).has_run for one in self.jobs_with_pods)
         status = self.status
         counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
         return status.start_time is not None or any(counters)
