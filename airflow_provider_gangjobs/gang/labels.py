@@ -88,10 +88,10 @@ ANNOTATION_QUEUED: Final = names.ANNOTATION_QUEUED
 
 ANNOTATION_REQUEUES: Final = names.ANNOTATION_REQUEUES
 """How often the gang was returned to its queue because not all ranks ran in time, in the format of
-`gang.state.job.Requeues`. On the Job of a gang with `gang="preferred"`."""
+`gang.state.stored_gang.Requeues`. On the Job of a gang with `gang="preferred"`."""
 ANNOTATION_ASSEMBLY_BASELINE: Final = names.ANNOTATION_ASSEMBLY_BASELINE
 """From which of Kueue's counts on `assemble_timeout` adds up the runs that Kueue has stopped, in the format of
-`gang.state.job.AssemblyBaseline`. On the Job of a gang that Kueue has stopped for another reason before."""
+`gang.state.stored_gang.AssemblyBaseline`. On the Job of a gang that Kueue has stopped for another reason before."""
 ANNOTATION_ROLES: Final = names.ANNOTATION_ROLES
 """The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the main Job of the
 gang. Absent if the gang has one Job only."""
