@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.ending.conditional_deletion import Deletion, delete_job_if
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.jobs.claim import is_gone, mark_delivered_by
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELETED_BY
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client

@@ -25,7 +25,6 @@ from airflow_provider_gangjobs.gang.identity import (
     parse_default_submission_id,
     submission_selector,
 )
-from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
@@ -34,6 +33,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles
+from airflow_provider_gangjobs.kube.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:

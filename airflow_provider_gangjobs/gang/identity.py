@@ -22,16 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from airflow_provider_gangjobs.gang.labels import (
-    LABEL_ATTEMPT,
-    LABEL_DROPPED,
-    LABEL_GANG,
-    LABEL_GANG_ROLE,
-    LABEL_JOB_UID,
-    LABEL_PURPOSE,
-    LABEL_TASK,
-    ObjectPurpose,
-)
+from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube.labels import ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -326,7 +318,7 @@ def _reference(api_version: str, kind: str, name: str, uid: str, *, controller: 
     }
 
 
-ALL_GANGS: Final = f"{LABEL_TASK},!{LABEL_DROPPED}"
+ALL_GANGS: Final = f"{keys.LABEL_TASK},!{keys.LABEL_DROPPED}"
 """Selects the Jobs of all submissions that still exist."""
 
 
@@ -335,28 +327,28 @@ VALUES_CHARACTERS_MAX: Final = 6000
 answers 431 to more than 1 MiB."""
 _COMMA_CHARACTERS: Final = len("%2C")
 
-FOLLOWERS: Final = f"{LABEL_PURPOSE}={ObjectPurpose.FOLLOWER}"
+FOLLOWERS: Final = f"{keys.LABEL_PURPOSE}={ObjectPurpose.FOLLOWER}"
 """Selects the Leases in which processes name the gangs that they follow."""
 
 
 def gang_selector(name: str) -> str:
     """Return the label selector of all objects of the gang whose Job has this name."""
-    return f"{LABEL_GANG}={name}"
+    return f"{keys.LABEL_GANG}={name}"
 
 
 def gang_selectors(names: Iterable[str]) -> tuple[str, ...]:
     """Return label selectors of all objects of the gangs whose Jobs have these names. No object has two of them."""
-    return tuple(f"{LABEL_GANG} in ({','.join(batch)})" for batch in _batches(names))
+    return tuple(f"{keys.LABEL_GANG} in ({','.join(batch)})" for batch in _batches(names))
 
 
 def roles_selectors(names: Iterable[str]) -> tuple[str, ...]:
     """Return label selectors of the Jobs of further roles, of the gangs whose main Jobs have these names."""
-    return tuple(f"{LABEL_GANG_ROLE},{selector}" for selector in gang_selectors(names))
+    return tuple(f"{keys.LABEL_GANG_ROLE},{selector}" for selector in gang_selectors(names))
 
 
 def ledger_selector(name: str, uid: str) -> str:
     """Return the label selector of the ledger ConfigMaps of the Job with this name and UID."""
-    return f"{gang_selector(name)},{LABEL_PURPOSE}={ObjectPurpose.LEDGER},{LABEL_JOB_UID}={uid}"
+    return f"{gang_selector(name)},{keys.LABEL_PURPOSE}={ObjectPurpose.LEDGER},{keys.LABEL_JOB_UID}={uid}"
 
 
 def task_selector(*digests: str) -> str:
@@ -364,7 +356,7 @@ def task_selector(*digests: str) -> str:
 
     :param digests: The digests of its key, see `SubmissionKey.digests`.
     """
-    return f"{LABEL_TASK}={digests[0]}" if len(digests) == 1 else f"{LABEL_TASK} in ({','.join(digests)})"
+    return f"{keys.LABEL_TASK}={digests[0]}" if len(digests) == 1 else f"{keys.LABEL_TASK} in ({','.join(digests)})"
 
 
 def tasks_selectors(digests: Iterable[str]) -> tuple[str, ...]:
@@ -391,5 +383,5 @@ def submission_selector(digest: str, attempt: int | None = None) -> str:
 
     Dropped Jobs, whose submission was deleted, are left out.
     """
-    selector = f"{task_selector(digest)},!{LABEL_DROPPED}"
-    return selector if attempt is None else f"{selector},{LABEL_ATTEMPT}={attempt}"
+    selector = f"{task_selector(digest)},!{keys.LABEL_DROPPED}"
+    return selector if attempt is None else f"{selector},{keys.LABEL_ATTEMPT}={attempt}"

@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_QUEUE,
-    ANNOTATION_QUEUED,
-    LABEL_KUEUE_PRIORITY,
-    LABEL_KUEUE_QUEUE,
-)
+from airflow_provider_gangjobs.kube import labels as keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -95,11 +90,11 @@ class Kueue(Queue, frozen=True):
 
     def labels(self) -> dict[str, str]:
         """Return the label of the priority. The label of the queue follows when the Job is complete."""
-        return {LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
+        return {keys.LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
 
     def annotations(self) -> dict[str, str]:
         """Return the annotation that names the queue for whoever completes the Job."""
-        return {ANNOTATION_QUEUE: self.name}
+        return {keys.ANNOTATION_QUEUE: self.name}
 
     def pod_annotations(self) -> dict[str, str]:
         """Return the annotation of the pods that asks Kueue for nodes of one topology domain."""
@@ -111,9 +106,9 @@ class Kueue(Queue, frozen=True):
 
         Kueue does not accept another queue for a Job that it has let run, so such a Job stays in its queue.
         """
-        metadata: dict[str, Any] = {"annotations": {ANNOTATION_QUEUED: "true"}}
+        metadata: dict[str, Any] = {"annotations": {keys.ANNOTATION_QUEUED: "true"}}
         if gang.queue is None or gang.is_suspended:
-            metadata["labels"] = {LABEL_KUEUE_QUEUE: self.name}
+            metadata["labels"] = {keys.LABEL_KUEUE_QUEUE: self.name}
         return {"metadata": metadata}
 
 
@@ -138,11 +133,11 @@ class QueueOfJobSet(Queue, frozen=True):
 
     def annotations(self) -> dict[str, str]:
         """Return the annotation that names the queue for whoever completes the gang."""
-        return {ANNOTATION_QUEUE: self.name}
+        return {keys.ANNOTATION_QUEUE: self.name}
 
     def start_patch(self, gang: StoredGang) -> dict[str, Any]:
         """Return the patch that says that the gang is complete. The main Job has no pods that could start."""
-        return {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}, "spec": {"suspend": False}}
+        return {"metadata": {"annotations": {keys.ANNOTATION_QUEUED: "true"}}, "spec": {"suspend": False}}
 
 
 def requested_queue(name: str | None, priority: str | None = None, topology: str | None = None) -> Queue:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload, patch_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.queue_wait import (
@@ -34,6 +33,7 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
 )
 from airflow_provider_gangjobs.gang.state.stored_gang import Requeues
 from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from tests.examples import examples
 from tests.unit.builders import REF, JobBuilder, PodBuilder, job, pod
 

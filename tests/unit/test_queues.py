@@ -6,12 +6,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_QUEUE,
-    ANNOTATION_QUEUED,
-    LABEL_KUEUE_PRIORITY,
-    LABEL_KUEUE_QUEUE,
-)
 from airflow_provider_gangjobs.gang.queues import (
     Kueue,
     NoQueue,
@@ -34,6 +28,12 @@ from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.kube.labels import (
+    ANNOTATION_QUEUE,
+    ANNOTATION_QUEUED,
+    LABEL_KUEUE_PRIORITY,
+    LABEL_KUEUE_QUEUE,
+)
 
 
 def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> StoredGang:

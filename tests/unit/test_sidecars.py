@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt
@@ -22,6 +21,7 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:

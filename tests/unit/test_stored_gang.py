@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_HALTED, StoredGang, read_job
+from airflow_provider_gangjobs.kube import labels
 from airflow_provider_gangjobs.kube.views import JobView
 from tests.unit.builders import JobBuilder, at, job
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
@@ -18,6 +17,7 @@ from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
 from airflow_provider_gangjobs.jobs.halted import finish_halted
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 
 if TYPE_CHECKING:

@@ -9,29 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by_first_role_job, owned_by_job, owned_by_main_job
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_CLAIM,
-    ANNOTATION_DISRUPTIONS,
-    ANNOTATION_GANG,
-    ANNOTATION_MAX_TRIES,
-    ANNOTATION_ON_FINISH,
-    ANNOTATION_ON_KILL,
-    ANNOTATION_REQUEUES,
-    ANNOTATION_ROLES,
-    ANNOTATION_SPEC_FIELDS,
-    ANNOTATION_SPEC_HASH,
-    ANNOTATION_SUBMISSION_ID,
-    ANNOTATION_TASK,
-    ANNOTATION_TIME_LIMIT,
-    ANNOTATION_TTL,
-    ANNOTATION_WAIT_UNTIL,
-    LABEL_GANG,
-    LABEL_GANG_ROLE,
-    LABEL_JOB_UID,
-    LABEL_KUEUE_PRIORITY,
-    LABEL_KUEUE_QUEUE,
-    LABEL_TASK,
-)
 from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
@@ -48,6 +25,7 @@ from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name,
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
 from airflow_provider_gangjobs.gang.state.stored_gang import Requeues
+from airflow_provider_gangjobs.kube import labels as keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,13 +78,13 @@ def render_first_role(
 ) -> Object:
     """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods. See `render_job`."""
     roles = roles_of(spec)
-    annotations = {ANNOTATION_ROLES: format_roles(roles), ANNOTATION_TTL: str(_ttl_s(spec, {}))}
+    annotations = {keys.ANNOTATION_ROLES: format_roles(roles), keys.ANNOTATION_TTL: str(_ttl_s(spec, {}))}
     queue = requested_queue(None) if shape.kueue_queue is None else QueueOfJobSet(shape.kueue_queue)
     metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
     metadata["annotations"] |= annotations
     if shape.kueue_queue is not None:
         return _without_pods(_role_job(spec, roles[0], attempt, decision, None, metadata))
-    metadata["labels"][LABEL_GANG_ROLE] = roles[0].name
+    metadata["labels"][keys.LABEL_GANG_ROLE] = roles[0].name
     return _role_job(spec, roles[0], attempt, decision, scheduler, metadata)
 
 
@@ -141,7 +119,7 @@ def render_role(
         "ownerReferences": [owned_by_first_role_job(attempt.name, main_job_uid)],
     }
     job = _role_job(spec, role, attempt, decision, scheduler, metadata)
-    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = main_job_uid
+    job["spec"]["template"]["metadata"]["labels"][keys.LABEL_JOB_UID] = main_job_uid
     return job
 
 
@@ -180,25 +158,27 @@ def _replicated_job(
     metadata = _role_metadata(spec, role, attempt, decision)
     first_job = job_set_job_name(attempt.name, roles_of(spec)[0].name)
     job = _role_job(spec, role, attempt, decision, None, metadata, first_job=first_job)
-    metadata["labels"] = {**_without_queue(metadata["labels"]), LABEL_JOB_UID: main_job_uid}
+    metadata["labels"] = {**_without_queue(metadata["labels"]), keys.LABEL_JOB_UID: main_job_uid}
     del job["spec"]["suspend"]  # the JobSet controller suspends and resumes the Jobs of a JobSet
-    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = main_job_uid
+    job["spec"]["template"]["metadata"]["labels"][keys.LABEL_JOB_UID] = main_job_uid
     return {"name": role.name, "replicas": 1, "template": {"metadata": metadata, "spec": job["spec"]}}
 
 
 def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision) -> Object:
     return {
-        "labels": {**spec.labels, **_labels_of_role_job(attempt), LABEL_GANG_ROLE: role.name},
-        "annotations": {**spec.annotations, ANNOTATION_GANG: str(decision)},
+        "labels": {**spec.labels, **_labels_of_role_job(attempt), keys.LABEL_GANG_ROLE: role.name},
+        "annotations": {**spec.annotations, keys.ANNOTATION_GANG: str(decision)},
     }
 
 
 def _labels_of_role_job(attempt: Attempt) -> dict[str, str]:
-    return {name: value for name, value in labels_of(attempt).items() if name != LABEL_TASK}
+    return {name: value for name, value in labels_of(attempt).items() if name != keys.LABEL_TASK}
 
 
 def _without_queue(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in labels.items() if name not in {LABEL_KUEUE_QUEUE, LABEL_KUEUE_PRIORITY}}
+    return {
+        name: value for name, value in labels.items() if name not in {keys.LABEL_KUEUE_QUEUE, keys.LABEL_KUEUE_PRIORITY}
+    }
 
 
 def _role_job(
@@ -225,14 +205,14 @@ def _role_job(
 def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
     """Return the scheduling group of the pods of a rendered Job. All Jobs of a gang with roles have the same group."""
     metadata, template = job["metadata"], job["spec"]["template"]
-    gang = metadata["labels"][LABEL_GANG]
+    gang = metadata["labels"][keys.LABEL_GANG]
     return SchedulingGroup(
         name=gang,
         namespace=metadata["namespace"],
         size=shape.size,
         min_count=shape.min_count or shape.size,
         priority_class=template["spec"].get("priorityClassName"),
-        labels={LABEL_GANG: gang},
+        labels={keys.LABEL_GANG: gang},
         pod_annotations=template.get("metadata", {}).get("annotations", {}),
     )
 
@@ -257,9 +237,9 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | Non
 
 def policy_annotations(policies: Policies) -> dict[str, str]:
     """Return the annotations that hold the policies of the gang's task."""
-    annotations = {ANNOTATION_ON_KILL: policies.on_kill.value, ANNOTATION_ON_FINISH: policies.on_finish.value}
+    annotations = {keys.ANNOTATION_ON_KILL: policies.on_kill.value, keys.ANNOTATION_ON_FINISH: policies.on_finish.value}
     if policies.wait_until is not WaitUntil.ENDED:
-        annotations[ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
+        annotations[keys.ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
     return annotations
 
 
@@ -273,28 +253,28 @@ def _metadata(
 ) -> Object:
     in_manifest = manifest.get("metadata", {})
     annotations = {
-        ANNOTATION_SUBMISSION_ID: attempt.submission_id,
-        ANNOTATION_SPEC_HASH: spec.hash,
-        ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
-        ANNOTATION_CLAIM: attempt.claim,
-        ANNOTATION_GANG: str(decision),
+        keys.ANNOTATION_SUBMISSION_ID: attempt.submission_id,
+        keys.ANNOTATION_SPEC_HASH: spec.hash,
+        keys.ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
+        keys.ANNOTATION_CLAIM: attempt.claim,
+        keys.ANNOTATION_GANG: str(decision),
     }
     if attempt.task:
-        annotations[ANNOTATION_TASK] = attempt.task
+        annotations[keys.ANNOTATION_TASK] = attempt.task
     if (limit := time_limit(spec, manifest)) is not None:
-        annotations[ANNOTATION_TIME_LIMIT] = limit.source
+        annotations[keys.ANNOTATION_TIME_LIMIT] = limit.source
     if attempt.disruptions:
-        annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
+        annotations[keys.ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     if attempt.policies:
         annotations |= policy_annotations(attempt.policies)
     if attempt.max_tries is not None:
-        annotations[ANNOTATION_MAX_TRIES] = str(attempt.max_tries)
+        annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.max_tries)
     if _may_return_to_queue(spec, shape):
-        annotations[ANNOTATION_REQUEUES] = str(Requeues(0))
+        annotations[keys.ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()
     labels = {**in_manifest.get("labels", {}), **spec.labels, **queue.labels(), **labels_of(attempt)}
     # With this label, Kueue could let the Job run before the Job has its Service, its files and its group.
-    labels.pop(LABEL_KUEUE_QUEUE, None)
+    labels.pop(keys.LABEL_KUEUE_QUEUE, None)
     return {
         **in_manifest,
         "name": attempt.name,

@@ -14,35 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_COMPLETION_INDEX,
-    ANNOTATION_DEFAULT_CONTAINER,
-    ANNOTATION_RANK_OFFSET,
-    ENV_ATTEMPT,
-    ENV_INSTALLATION,
-    ENV_RANK_OFFSET,
-    ENV_RESULT_PATH,
-    ENV_ROLE,
-    ENV_ROLE_RANK,
-    ENV_ROLE_SIZE,
-    ENV_SIZE,
-    FINALIZER_HARVEST,
-    LABEL_ATTEMPT,
-    LABEL_GANG,
-    LABEL_GANG_ROLE,
-    LABEL_INSTALLATION,
-    LABEL_PURPOSE,
-    LABEL_TASK,
-    MAIN_CONTAINER,
-    RESULT_PATH,
-    ObjectPurpose,
-)
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.strategic_merge import merge_pod_template
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
+from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube.labels import ObjectPurpose
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
@@ -73,7 +52,7 @@ RANK_VARIABLES: Final = ("RANK", "NODE_RANK", "PET_NODE_RANK")
 
 def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list[dict[str, Any]]:
     """Render the variables of every container. The kubelet reads the rank from the pod when the container starts."""
-    rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
+    rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
     master, port = f"{job}-0.{service}", str(rendezvous.port)
     values = {
         "MASTER_ADDR": master,
@@ -96,13 +75,13 @@ def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[
         "metadata": {
             "name": job,
             "namespace": namespace,
-            "labels": {LABEL_GANG: job, LABEL_PURPOSE: ObjectPurpose.RENDEZVOUS.value},
+            "labels": {keys.LABEL_GANG: job, keys.LABEL_PURPOSE: ObjectPurpose.RENDEZVOUS.value},
             "ownerReferences": [owner],
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {LABEL_GANG: job},
+            "selector": {keys.LABEL_GANG: job},
             "ports": [{"name": "rendezvous", "port": rendezvous.port}],
         },
     }
@@ -140,7 +119,7 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
     """
     in_manifest = manifest.get("spec", {}).get("template", {})
     pod: Object = dict(in_manifest.get("spec", {}))
-    containers = list(pod.get("containers", [])) or [{"name": MAIN_CONTAINER}]
+    containers = list(pod.get("containers", [])) or [{"name": keys.MAIN_CONTAINER}]
     containers[0] = _container(spec, containers[0])
     pod["containers"] = containers
     for parameter, name in _POD_FIELDS.items():
@@ -171,10 +150,14 @@ def gang_template(
     """
     template: Object = copy_without_nulls(user_template(spec, manifest))
     pod: Object = template["spec"]
-    known = {ENV_RESULT_PATH: RESULT_PATH, ENV_ATTEMPT: str(attempt.number), ENV_SIZE: str(shape.size)}
+    known = {
+        keys.ENV_RESULT_PATH: keys.RESULT_PATH,
+        keys.ENV_ATTEMPT: str(attempt.number),
+        keys.ENV_SIZE: str(shape.size),
+    }
     env = [{"name": name, "value": value} for name, value in known.items()]
     if RESULT_HELPER_FILE in spec.files and attempt.installation:
-        env.append({"name": ENV_INSTALLATION, "value": attempt.installation})
+        env.append({"name": keys.ENV_INSTALLATION, "value": attempt.installation})
     if spec.mounts_files:
         env += FILES_ENV
         pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]
@@ -199,12 +182,12 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_jo
     :param first_job: The name of the Job of the first role, if it is not that of the gang.
     """
     template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt, first_job=first_job)
-    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
     env: list[Object] = [
-        {"name": ENV_ROLE, "value": role.name},
-        {"name": ENV_ROLE_RANK, "valueFrom": index},
-        {"name": ENV_ROLE_SIZE, "value": str(role.size)},
-        {"name": ENV_RANK_OFFSET, "value": str(role.offset)},
+        {"name": keys.ENV_ROLE, "value": role.name},
+        {"name": keys.ENV_ROLE_RANK, "valueFrom": index},
+        {"name": keys.ENV_ROLE_SIZE, "value": str(role.size)},
+        {"name": keys.ENV_RANK_OFFSET, "value": str(role.offset)},
     ]
 
     def is_rank_in_gang(item: Object) -> bool:
@@ -215,15 +198,15 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_jo
             known = [item for item in container["env"] if role.offset == 0 or not is_rank_in_gang(item)]
             container["env"] = env + known
     metadata = template["metadata"]
-    metadata["labels"] |= {LABEL_GANG_ROLE: role.name}
-    metadata["annotations"] |= {ANNOTATION_RANK_OFFSET: str(role.offset)}
+    metadata["labels"] |= {keys.LABEL_GANG_ROLE: role.name}
+    metadata["annotations"] |= {keys.ANNOTATION_RANK_OFFSET: str(role.offset)}
     return template
 
 
 def labels_of(attempt: Attempt) -> dict[str, str]:
     """Return the provider's labels of the Job and of its pods."""
-    labels = {LABEL_GANG: attempt.name, LABEL_TASK: attempt.digest, LABEL_ATTEMPT: str(attempt.number)}
-    return labels | ({LABEL_INSTALLATION: attempt.installation} if attempt.installation else {})
+    labels = {keys.LABEL_GANG: attempt.name, keys.LABEL_TASK: attempt.digest, keys.LABEL_ATTEMPT: str(attempt.number)}
+    return labels | ({keys.LABEL_INSTALLATION: attempt.installation} if attempt.installation else {})
 
 
 def env_list(env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[Object]:
@@ -280,8 +263,8 @@ def _merge_by_key(key: str, items: Sequence[Object], given: Sequence[Object]) ->
 def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) -> Object:
     """Return the container with the gang's variables first, so that the user's variables can refer to them as
     $(RANK)."""
-    path = container.get("terminationMessagePath", RESULT_PATH)
-    gang_env = [{**item, "value": path} if item["name"] == ENV_RESULT_PATH else item for item in env]
+    path = container.get("terminationMessagePath", keys.RESULT_PATH)
+    gang_env = [{**item, "value": path} if item["name"] == keys.ENV_RESULT_PATH else item for item in env]
     result = {
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **container,
@@ -293,11 +276,11 @@ def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) ->
 
 
 def _metadata(in_manifest: Object, spec: GangSpec, attempt: Attempt, main: str) -> Object:
-    finalizers = [name for name in in_manifest.get("finalizers", []) if name != FINALIZER_HARVEST]
-    annotations = {ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
+    finalizers = [name for name in in_manifest.get("finalizers", []) if name != keys.FINALIZER_HARVEST]
+    annotations = {keys.ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
     return {
         **{name: value for name, value in in_manifest.items() if name not in {"name", "namespace"}},
         "labels": {**in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
         "annotations": annotations,
-        "finalizers": [*finalizers, FINALIZER_HARVEST],
+        "finalizers": [*finalizers, keys.FINALIZER_HARVEST],
     }

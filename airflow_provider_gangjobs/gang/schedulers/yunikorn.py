@@ -14,7 +14,6 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import digest_of
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.schedulers.base import (
     TEMPLATE_NAME,
     SchedulingGroup,
@@ -22,6 +21,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
     pod_metadata,
     with_pod_metadata,
 )
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

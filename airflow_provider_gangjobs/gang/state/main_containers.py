@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_MAIN_CONTAINERS
 from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_condition
 
 REASON_SUCCEEDED: Final = "MainContainersSucceeded"

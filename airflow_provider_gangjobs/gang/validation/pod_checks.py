@@ -11,22 +11,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.labels import (
-    ENV_ATTEMPT,
-    ENV_FILES,
-    ENV_INSTALLATION,
-    ENV_RANK_OFFSET,
-    ENV_RESULT_PATH,
-    ENV_ROLE,
-    ENV_ROLE_RANK,
-    ENV_ROLE_SIZE,
-    ENV_SIZE,
-    FILES_PATH,
-)
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
+from airflow_provider_gangjobs.kube import labels as keys
 from airflow_provider_gangjobs.kube import names, quantity
 
 if TYPE_CHECKING:
@@ -124,8 +113,8 @@ def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[A
     name, mounted = mount.get("name"), mount.get("mountPath")
     if not isinstance(mounted, str) or not mounted:
         yield Problem(path, f"has no mountPath for {name!r}", "Give a mountPath")
-    elif parsed.spec.mounts_files and mounted.rstrip("/") == FILES_PATH:
-        yield Problem(path, f"mounts {name!r} at {FILES_PATH}, where the files are", "Mount it elsewhere")
+    elif parsed.spec.mounts_files and mounted.rstrip("/") == keys.FILES_PATH:
+        yield Problem(path, f"mounts {name!r} at {keys.FILES_PATH}, where the files are", "Mount it elsewhere")
     if name not in volumes:
         yield Problem(path, f"mounts {name!r}, and no volume has this name", "Add it to volumes, or correct the name")
 
@@ -151,7 +140,7 @@ def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
     for name, content in files.items():
         path = f"files.{name}"
         if wrong := names.problem_with_config_map_key(name):
-            yield Problem(path, wrong, f"{FILES_PATH} has no subdirectories")
+            yield Problem(path, wrong, f"{keys.FILES_PATH} has no subdirectories")
         if not isinstance(content, (str, bytes)):
             yield Problem(path, f"is {type(content).__name__}, not text or bytes", "Give its content")
         else:
@@ -163,8 +152,8 @@ def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
 
 _SET_BY_THE_PROVIDER: Final = frozenset(
     {
-        *(ENV_RESULT_PATH, ENV_FILES, ENV_ATTEMPT, ENV_SIZE, ENV_INSTALLATION),
-        *(ENV_ROLE, ENV_ROLE_RANK, ENV_ROLE_SIZE, ENV_RANK_OFFSET),
+        *(keys.ENV_RESULT_PATH, keys.ENV_FILES, keys.ENV_ATTEMPT, keys.ENV_SIZE, keys.ENV_INSTALLATION),
+        *(keys.ENV_ROLE, keys.ENV_ROLE_RANK, keys.ENV_ROLE_SIZE, keys.ENV_RANK_OFFSET),
     }
 )
 _FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})

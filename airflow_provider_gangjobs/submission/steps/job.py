@@ -10,7 +10,6 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
 from airflow_provider_gangjobs.gang.queues import NoQueue, given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
@@ -20,6 +19,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_jo
 from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
 from airflow_provider_gangjobs.jobs.role_jobs import start_role
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
 from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
 from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
 

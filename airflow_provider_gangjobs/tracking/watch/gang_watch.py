@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.cluster.informer import (
 from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions, watched_workloads
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
@@ -35,6 +34,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
 
 if TYPE_CHECKING:
