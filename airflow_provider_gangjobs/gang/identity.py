@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -50,32 +50,6 @@ def digest_of(*parts: str | int) -> str:
     return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:DIGEST_LENGTH]
 
 
-class SubmissionKey(Protocol):
-    """The key of a submission, which all its attempts share."""
-
-    @property
-    def digest(self) -> str:
-        """Value of `LABEL_TASK`."""
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """All values of `LABEL_TASK` that Jobs of this key may have. The first one is `digest`."""
-
-    @property
-    def installation(self) -> str:
-        """Value of `LABEL_INSTALLATION`. Empty if the Job has no such label."""
-
-    @property
-    def slug(self) -> str:
-        """Readable start of the Job's name when the user gave none."""
-
-    def to_json(self) -> str:
-        """Value of `ANNOTATION_TASK`. Empty if the Job has no such annotation."""
-
-    def submission_id(self, attempt: int) -> str:
-        """Value of `ANNOTATION_SUBMISSION_ID`. Each attempt of a task has its own, and those of an id have the same."""
-
-
 class TaskKey(Struct, frozen=True, dict=True):
     """One task of one DAG run of one Airflow installation, for all its tries.
 
@@ -93,6 +67,7 @@ class TaskKey(Struct, frozen=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
+        """Value of `LABEL_TASK`."""
         if self.installation:
             return digest_of("installation", self.installation, *self._parts)
         return digest_of(*self._parts)
@@ -112,6 +87,7 @@ class TaskKey(Struct, frozen=True, dict=True):
 
     @property
     def slug(self) -> str:
+        """Readable start of the Job's name when the user gave none."""
         return slug_of(self.dag_id, self.task_id)
 
     def to_json(self) -> str:
@@ -134,7 +110,8 @@ class TaskKey(Struct, frozen=True, dict=True):
         return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None
 
     def submission_id(self, attempt: int) -> str:
-        return default_submission_id(self.digest, attempt)
+        """Value of `ANNOTATION_SUBMISSION_ID`. Each attempt of a task has its own, and those of an id have the same."""
+        return f"{self.digest}-{attempt}"
 
 
 class OperationKey(Struct, frozen=True):
@@ -167,6 +144,10 @@ class OperationKey(Struct, frozen=True):
         return self.id
 
 
+SubmissionKey = TaskKey | OperationKey
+"""The key of a submission, which all its attempts share."""
+
+
 class GangRef(Struct, frozen=True, order=True):
     """Reference to one Job in one cluster. The UID distinguishes the Job from a later Job with the same name."""
 
@@ -193,11 +174,6 @@ def job_name(slug: str, digest: str, attempt: int, characters_max: int = JOB_NAM
     """Return `<slug>-<hash>-<attempt>`, a DNS label. The slug is shortened to keep `characters_max` characters."""
     tail = f"-{digest[:NAME_DIGEST_LENGTH]}-{attempt}"
     return slug[: characters_max - len(tail)].rstrip("-") + tail
-
-
-def default_submission_id(digest: str, attempt: int) -> str:
-    """Return the submission id of an attempt for which the client chose no id."""
-    return f"{digest}-{attempt}"
 
 
 def parse_default_submission_id(submission_id: str) -> tuple[str, int] | None:
@@ -275,47 +251,32 @@ def build_attempt(
     )
 
 
-def owned_by_job(name: str, uid: str) -> dict[str, Any]:
-    """Return a reference to the Job as the controller of an object."""
-    return _reference("batch/v1", "Job", name, uid, controller=True)
+def owned_by(
+    api_version: str, kind: str, name: str, uid: str, *, controls: bool = False, blocks_deletion: bool = False
+) -> dict[str, Any]:
+    """Return a reference to an owner.
 
-
-def owned_by(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
-    """Return a reference to another owner, which does not control the object."""
-    return _reference(api_version, kind, name, uid, controller=False)
-
-
-def owned_by_first_role_job(name: str, uid: str) -> dict[str, Any]:
-    """Return a reference to the Job of the first role as the owner of the Job of another role.
-
-    Its deletion in the foreground waits until the other Job and the pods of this Job are gone.
+    :param controls: The owner is the controller of the object.
+    :param blocks_deletion: The deletion of the owner in the foreground waits until the object is gone.
     """
-    return {**owned_by_job(name, uid), "blockOwnerDeletion": True}
-
-
-def owned_by_main_job(name: str, uid: str) -> dict[str, Any]:
-    """Return a reference to the main Job of a gang as the owner of the JobSet of its roles.
-
-    The main Job is no controller of the JobSet: Kueue would leave a JobSet alone that a Job controls. The deletion of
-    the main Job in the foreground waits until the JobSet, its Jobs and their pods are gone.
-    """
-    return {**owned_by("batch/v1", "Job", name, uid), "blockOwnerDeletion": True}
-
-
-def is_owned_by(metadata: Mapping[str, Any], uid: str) -> bool:
-    """Return whether an object's `metadata` has a reference to the owner with this UID."""
-    return any(owner["uid"] == uid for owner in metadata.get("ownerReferences") or ())
-
-
-def _reference(api_version: str, kind: str, name: str, uid: str, *, controller: bool) -> dict[str, Any]:
     return {
         "apiVersion": api_version,
         "kind": kind,
         "name": name,
         "uid": uid,
-        "controller": controller,
-        "blockOwnerDeletion": False,
+        "controller": controls,
+        "blockOwnerDeletion": blocks_deletion,
     }
+
+
+def owned_by_job(name: str, uid: str, *, blocks_deletion: bool = False) -> dict[str, Any]:
+    """Return a reference to the Job as the controller of an object. See `owned_by`."""
+    return owned_by("batch/v1", "Job", name, uid, controls=True, blocks_deletion=blocks_deletion)
+
+
+def is_owned_by(metadata: Mapping[str, Any], uid: str) -> bool:
+    """Return whether an object's `metadata` has a reference to the owner with this UID."""
+    return any(owner["uid"] == uid for owner in metadata.get("ownerReferences") or ())
 
 
 ALL_GANGS: Final = f"{keys.LABEL_TASK},!{keys.LABEL_DROPPED}"

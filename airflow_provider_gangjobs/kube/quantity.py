@@ -14,14 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "ResourceList",
-    "format_bytes",
-    "format_cpu",
-    "parse",
-    "requests_of",
-]
-
 ResourceList = dict[str, Decimal]
 """Amount by resource name: cpu in cores, memory in bytes, and other resources as counts."""
 

@@ -324,56 +324,39 @@ class PodView(_View, frozen=True):
             too, because many pods change in the same way in the same second.
         """
         known = previous or latest or _NO_POD
-        meta, was = self.metadata, known.metadata
         if previous is not None:
-            _set(meta, "uid", was.uid)
-            _set(meta, "name", was.name)
-            if meta.annotations == was.annotations:
-                _set(meta, "annotations", was.annotations)
-        _set(meta, "namespace", was.namespace if meta.namespace == was.namespace else intern_value(meta.namespace))
-        created = meta.creation_timestamp
-        _set(
-            meta,
-            "creation_timestamp",
-            was.creation_timestamp if created == was.creation_timestamp else intern_value(created),
-        )
-        _set(meta, "labels", was.labels if meta.labels == was.labels else intern_value(meta.labels))
-        _set(meta, "finalizers", was.finalizers if meta.finalizers == was.finalizers else intern_value(meta.finalizers))
-        owners = meta.owner_references
-        _set(meta, "owner_references", was.owner_references if owners == was.owner_references else intern_value(owners))
-        _set(self, "spec", known.spec if self.spec == known.spec else intern_value(self.spec))
-        if self.status == known.status:
-            _set(self, "status", known.status)
-        elif latest is not None and self.status == latest.status:
+            _set(self.metadata, "uid", previous.metadata.uid)
+            _set(self.metadata, "name", previous.metadata.name)
+            if self.metadata.annotations == previous.metadata.annotations:
+                _set(self.metadata, "annotations", previous.metadata.annotations)
+        names = ("namespace", "creation_timestamp", "labels", "finalizers", "owner_references")
+        _share(self.metadata, known.metadata, names, intern_value)
+        _share(self, known, ("spec",), intern_value)
+        if latest is not None and self.status == latest.status != known.status:
             _set(self, "status", latest.status)
-        elif self.status.phase in PHASES_TERMINAL:
-            self._intern_terminated(intern_value, known.status)
+        elif self.status == known.status or self.status.phase not in PHASES_TERMINAL:
+            _share(self, known, ("status",), intern_value)
         else:
-            _set(self, "status", intern_value(self.status))
+            self._intern_terminated(intern_value, known.status)
 
     def _intern_terminated(self, intern_value: Callable[[Any], Any], known: PodStatus) -> None:
-        status = self.status
-        _set(status, "phase", intern_value(status.phase))
-        _set(
-            status,
-            "start_time",
-            known.start_time if status.start_time == known.start_time else intern_value(status.start_time),
-        )
-        for container in status.container_statuses:
-            _set(container, "name", intern_value(container.name))
-            _set(
-                container,
-                "last_state",
-                _NO_STATE if container.last_state == _NO_STATE else intern_value(container.last_state),
-            )
+        _share(self.status, known, ("phase", "start_time"), intern_value)
+        for container in self.status.container_statuses:
+            _share(container, _NO_CONTAINER, ("name", "last_state"), intern_value)
             terminated = container.state.terminated
             if terminated is not None:
-                _set(terminated, "reason", intern_value(terminated.reason))
-                _set(terminated, "started_at", intern_value(terminated.started_at))
-                _set(terminated, "finished_at", intern_value(terminated.finished_at))
+                _share(terminated, _NO_END, ("reason", "started_at", "finished_at"), intern_value)
 
 
-_NO_STATE: Final = ContainerState()
+def _share(own: _View, known: _View, names: tuple[str, ...], intern_value: Callable[[Any], Any]) -> None:
+    """Replace the values of these fields by equal values: those of the known view, or interned ones."""
+    for name in names:
+        value, known_value = getattr(own, name), getattr(known, name)
+        _set(own, name, known_value if value == known_value else intern_value(value))
+
+
+_NO_CONTAINER: Final = ContainerStatus()
+_NO_END: Final = Terminated()
 _NO_POD: Final = PodView()
 PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 POD_CONDITIONS: Final = {"PodScheduled": "False", "DisruptionTarget": "True"}

@@ -293,7 +293,7 @@ class _SubmissionRun(Struct, frozen=True):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
         decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where, queue=queue)
         if isinstance(scheduler, YuniKorn):
-            scheduler = replace(scheduler, nonce=secrets.token_hex(8))
+            scheduler = YuniKorn(nonce=secrets.token_hex(8))
         attempt = build_attempt(
             self.request.key,
             self.request.claim,

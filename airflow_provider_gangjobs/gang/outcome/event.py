@@ -202,18 +202,4 @@ def _rank_end(outcome: Outcome) -> RankEnd:
     if outcome.message_cut and not outcome.error:
         # The kubelet keeps the end of a long message, which may begin in the middle of a secret.
         message = skip_partial_word(message)
-    return RankEnd(
-        pod=outcome.pod,
-        outcome=outcome.outcome,
-        rank=outcome.rank,
-        exit_code=outcome.exit_code,
-        signal=outcome.signal,
-        reason=outcome.reason,
-        message=message,
-        container=outcome.container,
-        node=outcome.node,
-        seconds=outcome.seconds,
-        disruption=outcome.disruption,
-        role=outcome.role,
-        role_rank=outcome.role_rank,
-    )
+    return replace(msgspec.convert(outcome, RankEnd, from_attributes=True), message=message)

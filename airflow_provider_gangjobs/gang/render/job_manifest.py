@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.identity import owned_by_first_role_job, owned_by_job, owned_by_main_job
+from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
@@ -116,7 +116,7 @@ def render_role(
         "name": role_job_name(attempt.name, role.name),
         "namespace": attempt.namespace,
         **_role_metadata(spec, role, attempt, decision),
-        "ownerReferences": [owned_by_first_role_job(attempt.name, main_job_uid)],
+        "ownerReferences": [owned_by_job(attempt.name, main_job_uid, blocks_deletion=True)],
     }
     job = _role_job(spec, role, attempt, decision, scheduler, metadata)
     job["spec"]["template"]["metadata"]["labels"][keys.LABEL_JOB_UID] = main_job_uid
@@ -142,7 +142,8 @@ def render_job_set(
             "namespace": attempt.namespace,
             "labels": {**_without_queue(spec.labels), **queue.labels(), **_labels_of_role_job(attempt)},
             "annotations": dict(spec.annotations),
-            "ownerReferences": [owned_by_main_job(attempt.name, main_job_uid)],
+            # Kueue would leave a JobSet alone that a Job controls.
+            "ownerReferences": [owned_by("batch/v1", "Job", attempt.name, main_job_uid, blocks_deletion=True)],
         },
         "spec": {
             "suspend": True,

@@ -16,8 +16,6 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
-__all__ = ["merge_pod_template"]
-
 DELETE_FROM = "$deleteFromPrimitiveList/"
 ELEMENT_ORDER = "$setElementOrder/"
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
-from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, Dialect, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, GangScheduler, SchedulingGroup
 from airflow_provider_gangjobs.kube.labels import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ def workloads(version: str) -> ApiKind:
 def pod_groups(version: str) -> ApiKind:
     """Return the resource of PodGroups."""
     return ApiKind(API_GROUP, version, "podgroups", "PodGroup")
-
-
-def controller_ref(group: SchedulingGroup) -> Object:
-    """Render the reference to the Job in a Workload. The reference has no uid and no version."""
-    return {"apiGroup": "batch", "kind": "Job", "name": group.name}
 
 
 def metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) -> Object:
@@ -81,21 +76,42 @@ def pod_field(job: Mapping[str, Any], name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class PodGroupDialect:
+class Dialect(GangScheduler):
+    """One version of the Workload API of Kubernetes. The version is also the name, unless a class has another one."""
+
+    required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
+    """Plural names of the resources that the cluster must serve in this version."""
+
+    @property
+    def version(self) -> str:
+        """Version of scheduling.k8s.io whose objects the dialect uses."""
+        return self.name
+
+    def is_served(self, served: Mapping[str, Collection[str]]) -> bool:
+        """Return whether a cluster serves the resources of the dialect.
+
+        :param served: Version of scheduling.k8s.io -> plural names of the resources that the cluster serves.
+        """
+        return self.required_resources <= set(served.get(self.version, ()))
+
+    def workload_with(self, group: SchedulingGroup, job_uid: str, groups: Object) -> Object:
+        """Render the Workload with these groups. The reference to its Job has no uid and no version."""
+        return {
+            "apiVersion": f"{API_GROUP}/{self.version}",
+            "kind": "Workload",
+            "metadata": metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
+            "spec": {"controllerRef": {"apiGroup": "batch", "kind": "Job", "name": group.name}, **groups},
+        }
+
+
+@dataclass(frozen=True)
+class PodGroupDialect(Dialect):
     """The pods refer to the PodGroup by `spec.schedulingGroup`."""
 
-    version: str
-    required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
     link_path: str = "spec.template.spec.schedulingGroup"
 
     @property
-    def name(self) -> str:
-        """The API version, which is also the name of the dialect."""
-        return self.version
-
-    @property
     def objects(self) -> tuple[ApiKind, ...]:
-        """The Workload, to which the PodGroup refers, and the PodGroup."""
         return workloads(self.version), pod_groups(self.version)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
@@ -106,19 +122,12 @@ class PodGroupDialect:
         return with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the reference."""
         stored = pod_field(job, "schedulingGroup") or {}
         return bool(stored.get("podGroupName") == group.name)
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Render the Workload, which has one template."""
         template = {"name": TEMPLATE_NAME, "schedulingPolicy": gang_policy(group), **priority(group)}
-        return {
-            "apiVersion": f"{API_GROUP}/{self.version}",
-            "kind": "Workload",
-            "metadata": metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
-            "spec": {"controllerRef": controller_ref(group), "podGroupTemplates": [template]},
-        }
+        return self.workload_with(group, job_uid, {"podGroupTemplates": [template]})
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """Render the PodGroup, which repeats the policy of its template."""
@@ -130,11 +139,7 @@ class PodGroupDialect:
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "PodGroup",
             "metadata": metadata(group, ObjectPurpose.PODGROUP, *owners),
-            "spec": {
-                **self.template_reference(group),
-                "schedulingPolicy": gang_policy(group),
-                **priority(group),
-            },
+            "spec": {**self.template_reference(group), "schedulingPolicy": gang_policy(group), **priority(group)},
         }
 
     def template_reference(self, group: SchedulingGroup) -> Object:
@@ -143,71 +148,39 @@ class PodGroupDialect:
 
 
 @dataclass(frozen=True)
-class NativeDialect:
-    """The Job itself has the scheduling policy."""
+class V1Alpha2Dialect(PodGroupDialect):
+    """The PodGroup of 1.36 refers to its template by `spec.podGroupTemplateRef.workload`."""
 
-    name: str = "native"
-    version: str = "v1beta1"
-    required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
-    link_path: str = "spec.scheduling"
-    objects: tuple[ApiKind, ...] = ()
+    name: str = "v1alpha2"
 
-    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job with the scheduling policy."""
-        return {**job, "spec": {**job["spec"], "scheduling": {"schedulingPolicy": gang_policy(group)}}}
-
-    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the policy."""
-        policy = job.get("spec", {}).get("scheduling", {}).get("schedulingPolicy", {})
-        return bool(policy.get("gang", {}).get("minCount") == group.min_count)
-
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Return `None`: the Job controller creates the object."""
-        return None
-
-    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Return `None`: the Job controller creates the object."""
-        return None
+    def template_reference(self, group: SchedulingGroup) -> Object:
+        reference = {"workloadName": group.name, "podGroupTemplateName": TEMPLATE_NAME}
+        return {"podGroupTemplateRef": {"workload": reference}}
 
 
 @dataclass(frozen=True)
-class V1Alpha1Dialect:
-    """The pods refer to the Workload and to the group in it by `spec.workloadRef`."""
+class V1Alpha1Dialect(Dialect):
+    """The pods refer to the Workload and to the group in it by `spec.workloadRef`. There is no PodGroup object."""
 
     name: str = "v1alpha1"
-    version: str = "v1alpha1"
-    required_resources: frozenset[str] = frozenset({"workloads"})
     link_path: str = "spec.template.spec.workloadRef"
+    required_resources: frozenset[str] = frozenset({"workloads"})
 
     @property
     def objects(self) -> tuple[ApiKind, ...]:
-        """The Workload, which contains the group."""
         return (workloads(self.version),)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods refer to the group in the Workload."""
         return with_pod_field(job, "workloadRef", _workload_ref(group))
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the reference."""
         stored = pod_field(job, "workloadRef") or {}
         return all(stored.get(name) == value for name, value in _workload_ref(group).items())
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Render the Workload, which has one group."""
-        return {
-            "apiVersion": f"{API_GROUP}/{self.version}",
-            "kind": "Workload",
-            "metadata": metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
-            "spec": {
-                "controllerRef": controller_ref(group),
-                "podGroups": [{"name": TEMPLATE_NAME, "policy": gang_policy(group)}],
-            },
-        }
-
-    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Return `None`: Kubernetes 1.35 has no PodGroup objects."""
-        return None
+        return self.workload_with(
+            group, job_uid, {"podGroups": [{"name": TEMPLATE_NAME, "policy": gang_policy(group)}]}
+        )
 
 
 def _workload_ref(group: SchedulingGroup) -> Object:
@@ -215,16 +188,22 @@ def _workload_ref(group: SchedulingGroup) -> Object:
 
 
 @dataclass(frozen=True)
-class V1Alpha2Dialect(PodGroupDialect):
-    """The PodGroup refers to its template by `spec.podGroupTemplateRef.workload`."""
+class NativeDialect(Dialect):
+    """The Job itself has the scheduling policy, and the Job controller creates the objects."""
 
-    version: str = "v1alpha2"
+    name: str = "native"
+    link_path: str = "spec.scheduling"
 
-    def template_reference(self, group: SchedulingGroup) -> Object:
-        """Return the field by which a PodGroup of 1.36 refers to its template."""
-        return {
-            "podGroupTemplateRef": {"workload": {"workloadName": group.name, "podGroupTemplateName": TEMPLATE_NAME}}
-        }
+    @property
+    def version(self) -> str:
+        return "v1beta1"
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        return {**job, "spec": {**job["spec"], "scheduling": {"schedulingPolicy": gang_policy(group)}}}
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        policy = job.get("spec", {}).get("scheduling", {}).get("schedulingPolicy", {})
+        return bool(policy.get("gang", {}).get("minCount") == group.min_count)
 
 
 DISCOVERED_DIALECTS: Final[tuple[Dialect, ...]] = (
@@ -243,6 +222,13 @@ DIALECT_NAMES: Final = tuple(dialect.name for dialect in (*DISCOVERED_DIALECTS, 
 _VERSION: Final = re.compile(r"v\d+((alpha|beta)\d+)?")
 
 
+def _candidates(name: str | None) -> list[Dialect]:
+    """Return the dialects that can be used, the best first: those of this name, or those that discovery may select."""
+    if name is not None:
+        return [dialect for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if dialect.name == name]
+    return [*DISCOVERED_DIALECTS]
+
+
 def select_dialect(
     served: Mapping[str, Collection[str]], name: str | None = None, *, proven: Collection[str] = ()
 ) -> Dialect | None:
@@ -252,15 +238,8 @@ def select_dialect(
     :param name: Consider only the dialect with this name.
     :param proven: Newer versions for which a dry run has shown that the server keeps the link and the group.
     """
-    newer = tuple(PodGroupDialect(version) for version in proven)
-    candidates = [
-        dialect
-        for dialect in (*DISCOVERED_DIALECTS, *newer, *(OPT_IN_DIALECTS if name else ()))
-        if name in (None, dialect.name)
-    ]
-    return next(
-        (dialect for dialect in candidates if dialect.required_resources <= set(served.get(dialect.version, ()))), None
-    )
+    newer = [PodGroupDialect(version) for version in proven if name in (None, version)]
+    return next((dialect for dialect in (*_candidates(name), *newer) if dialect.is_served(served)), None)
 
 
 def wanted_versions(name: str | None = None) -> dict[str, frozenset[str]]:
@@ -268,8 +247,7 @@ def wanted_versions(name: str | None = None) -> dict[str, frozenset[str]]:
 
     :param name: Consider only the dialect with this name.
     """
-    candidates = (*DISCOVERED_DIALECTS, *(OPT_IN_DIALECTS if name else ()))
-    return {dialect.version: dialect.required_resources for dialect in candidates if name in (None, dialect.name)}
+    return {dialect.version: dialect.required_resources for dialect in _candidates(name)}
 
 
 def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialect]:
@@ -280,7 +258,7 @@ def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialec
     """
     known = {dialect.version for dialect in DISCOVERED_DIALECTS}
     newer = (PodGroupDialect(version) for version in served if version not in known and _VERSION.fullmatch(version))
-    return [dialect for dialect in newer if dialect.required_resources <= set(served[dialect.version])]
+    return [dialect for dialect in newer if dialect.is_served(served)]
 
 
 def find_dialect(name: str) -> Dialect | None:
@@ -288,5 +266,4 @@ def find_dialect(name: str) -> Dialect | None:
 
     The name of a version that is not known is the name of a newer dialect, as an earlier submission chose it.
     """
-    known = (dialect for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if dialect.name == name)
-    return next(known, PodGroupDialect(name) if _VERSION.fullmatch(name) else None)
+    return next(iter(_candidates(name)), PodGroupDialect(name) if _VERSION.fullmatch(name) else None)

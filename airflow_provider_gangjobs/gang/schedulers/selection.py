@@ -25,7 +25,7 @@ NATIVE: Final = "native"
 """Value of `gang_scheduler` for the Workload API of Kubernetes, in the dialect that discovery selects."""
 SEPARATE_SCHEDULERS: Final[tuple[SeparateScheduler, ...]] = (Volcano(), Coscheduling(), YuniKorn())
 """Gang schedulers that run beside the default scheduler."""
-LINK_KEYS: Final = frozenset(key for scheduler in SEPARATE_SCHEDULERS for key in scheduler.link_keys)
+LINK_KEYS: Final = frozenset(scheduler.link[1] for scheduler in SEPARATE_SCHEDULERS)
 """Labels and annotations by which a user links pods to a group of one of these schedulers."""
 SCHEDULER_NAMES: Final = (NATIVE, KUEUE, *(scheduler.name for scheduler in SEPARATE_SCHEDULERS))
 

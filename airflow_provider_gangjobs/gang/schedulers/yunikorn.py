@@ -11,6 +11,7 @@ places the pods one by one if a placeholder pod cannot be created.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import digest_of
@@ -40,7 +41,8 @@ _POD_FIELDS: Final = ("nodeSelector", "tolerations", "affinity", "topologySpread
 """Fields of the pods that decide about their nodes. The placeholders have the same fields."""
 
 
-class YuniKorn(SeparateScheduler, frozen=True):
+@dataclass(frozen=True)
+class YuniKorn(SeparateScheduler):
     """YuniKorn places the pods of a task group.
 
     It has no object for a gang, and no message about a pod refers to other pods. Without YuniKorn, the pods wait and
@@ -51,12 +53,11 @@ class YuniKorn(SeparateScheduler, frozen=True):
     """Random text of one submission. It tells the application of a new Job from that of an earlier Job with the same
     name and claim. The same text gives the same manifest."""
     name: str = "yunikorn"
-    scheduler_names: tuple[str, ...] = ("yunikorn",)
     link_path: str = f"spec.template.metadata.annotations[{ANNOTATION_GROUP}]"
-    link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
+    scheduler_names: tuple[str, ...] = ("yunikorn",)
+    link: tuple[str, str] = ("annotations", ANNOTATION_GROUP)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods are one application of YuniKorn with one task group."""
         task_group = _task_group(job["spec"]["template"]["spec"], group)
         annotations = {
             ANNOTATION_GROUP: TEMPLATE_NAME,
@@ -71,14 +72,12 @@ class YuniKorn(SeparateScheduler, frozen=True):
         )
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether the pods of a stored Job name the task group and the application."""
         application = pod_metadata(job, "labels", LABEL_APPLICATION) or ""
         return pod_metadata(job, "annotations", ANNOTATION_GROUP) == TEMPLATE_NAME and application.startswith(
             group.name
         )
 
     def explain_silence(self, group: PodGroupView | None) -> str:
-        """Return where the cause is shown: not in the pods of the gang."""
         return (
             "Waits until YuniKorn has reserved a place for each pod; "
             "YuniKorn's placeholder pods in the namespace show the cause"

@@ -29,21 +29,6 @@ from airflow_provider_gangjobs.gang.state.halt import FinishStep, next_finish_st
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
-__all__ = [
-    "CONFIRM_AFTER",
-    "GRACE",
-    "SweepAction",
-    "SweepDecision",
-    "SweepFacts",
-    "TaskEnd",
-    "confirm_end",
-    "decide_sweep",
-    "ends_live_gang",
-    "is_settled",
-    "may_release_orphaned_pods",
-]
-
-
 OVER: Final = "the gang is over, and its time to live removes the Job"
 GRACE: Final = timedelta(minutes=15)
 """How long nobody may follow a gang before a sweep acts. A triggerer that restarts, and a worker that waits for a slot

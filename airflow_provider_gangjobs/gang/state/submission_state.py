@@ -67,6 +67,3 @@ def end_of(gang: StoredGang) -> SubmissionState:
     if gang.complete_condition is not None:
         return SubmissionState.SUCCEEDED
     return SubmissionState.FAILED if gang.failed_condition is not None else SubmissionState.IN_PROGRESS
-
-
-__all__ = ["SubmissionState", "end_of", "state_of"]
