@@ -2,9 +2,8 @@
 
 A `GangSpec` holds only the parameters that shape the Job. Two submissions with the same hash therefore ask for the same
 gang. The enumerations in this module control what happens around the Job (reattach, results, logs, clean-up), and are
-passed separately. This module validates nothing: `validation.validate` reports all problems at once.
-
-What a task wants of the logs of its ranks, and the checks of the parameters that say so.
+passed separately. `validation.validate` reports all problems of a spec at once. The checks in this module are those of
+parameters that do not shape the Job, because this module is cheap to import.
 """
 
 from __future__ import annotations
@@ -350,3 +349,22 @@ def _are_ranks(given: Any) -> bool:
 
 def _is_whole_number(given: Any) -> bool:
     return isinstance(given, int) and not isinstance(given, bool)
+
+
+CHOICES: Final[dict[str, type[StrEnum]]] = {
+    "reattach": Reattach,
+    "results": Results,
+    "logs": Logs,
+    "on_finish": OnFinish,
+    "on_kill": OnKill,
+    "wait_until": WaitUntil,
+}
+
+
+def validate_choices(**chosen: Any) -> tuple[Problem, ...]:
+    """Return the problems of the parameters that do not shape the Job (`CHOICES`)."""
+    return tuple(
+        Problem(name, f"is {value!r}", f"Choose one of {', '.join(CHOICES[name])}")
+        for name, value in chosen.items()
+        if value not in list(CHOICES[name])
+    )

@@ -564,3 +564,26 @@ def view(kind: type[View], obj: dict[str, Any]) -> View:
 def find_true_condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     """Return the condition of this type if its status is `True`, and `None` otherwise."""
     return next((item for item in conditions if item.type == kind and item.status == "True"), None)
+
+
+def parse_spans(text: str) -> tuple[range, ...]:
+    """Return the parts of `status.completedIndexes`, such as `0-3,5,7-9`, each a range of indexes.
+
+    Raises:
+        ValueError: The text is not a compact list.
+    """
+    return tuple(_parse_span(part) for part in text.split(",") if part)
+
+
+def parse_indexes(text: str) -> frozenset[int]:
+    """Return the indexes in `status.completedIndexes`.
+
+    Raises:
+        ValueError: The text is not a compact list.
+    """
+    return frozenset[int]().union(*parse_spans(text))
+
+
+def _parse_span(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)

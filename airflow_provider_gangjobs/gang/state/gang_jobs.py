@@ -33,9 +33,17 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
-from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, parse_spans
-from airflow_provider_gangjobs.kube.views import Condition, JobSpec, JobStatus, JobView, find_true_condition, view
+from airflow_provider_gangjobs.gang.state.sidecars import with_end_by_main
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
+from airflow_provider_gangjobs.kube.views import (
+    Condition,
+    JobSpec,
+    JobStatus,
+    JobView,
+    find_true_condition,
+    parse_spans,
+    view,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

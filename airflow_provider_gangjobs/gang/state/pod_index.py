@@ -16,7 +16,7 @@ import msgspec
 
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import gate_names, has_container_error, is_of, keeps_running, refusal
-from airflow_provider_gangjobs.gang.state.stored_gang import parse_spans
+from airflow_provider_gangjobs.kube.views import parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -132,11 +132,9 @@ class PodIndex:
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
         self._states: dict[str, PodState] = {}
-        # Ranks with a pod in this state.
         self._created = RankSet()
-        self._placed = RankSet()
-        self._started = RankSet()
-        self._running = RankSet()
+        self._in_state = {state: RankSet() for state in ("is_placed", "has_started", "is_running")}
+        """Ranks with a pod of which this is true, by the name of the field of `PodState`."""
         self._ended = 0
         self._succeeded = 0
         self._held = 0
@@ -216,16 +214,16 @@ class PodIndex:
 
     def counts(self, gang: StoredGang | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
-        ended = gang.ended_ranks if gang else 0
-        started_ever = max(self._with_completed(self._started, gang), ended + len(self._running))
+        ended, running = gang.ended_ranks if gang else 0, len(self._in_state["is_running"])
+        started_ever = max(self._with_completed(self._in_state["has_started"], gang), ended + running)
         ranks = gang.ranks if gang else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
             ranks=ranks,
             created=max(self._with_completed(self._created, gang), at_least),
-            placed=max(self._with_completed(self._placed, gang), at_least),
+            placed=max(self._with_completed(self._in_state["is_placed"], gang), at_least),
             started=started_ever,
-            running=len(self._running),
+            running=running,
             succeeded=gang.status.succeeded if gang else 0,
             failed=gang.status.failed if gang else 0,
             held=self._held,
@@ -235,11 +233,7 @@ class PodIndex:
     def all_started_at(self, ranks: int) -> datetime | None:
         """Return the time at which the last of `ranks` ranks started, or the last rank whose pods still exist."""
         if self._all_started is None or self._all_started[0] != ranks:
-            if self.has_one_pod_per_rank and len(self._started) <= ranks:
-                at = max((one.started for one in self._states.values() if one.started is not None), default=None)
-            else:
-                at = all_started_at(self._states.values(), ranks)
-            self._all_started = ranks, at
+            self._all_started = ranks, all_started_at(self._states.values(), ranks)
         return self._all_started[1]
 
     def _add(self, one: PodState) -> None:
@@ -252,26 +246,18 @@ class PodIndex:
 
     def _change(self, before: PodState | None, now: PodState | None) -> None:
         """Update the counts after the change of one pod that keeps its rank. Most changes concern one property."""
-        for ranks, is_in_state in (
-            (self._placed, _is_placed),
-            (self._started, _has_started),
-            (self._running, _is_running),
-        ):
-            was, is_now = before is not None and is_in_state(before), now is not None and is_in_state(now)
+        for state, ranks in self._in_state.items():
+            was, is_now = bool(before and getattr(before, state)), bool(now and getattr(now, state))
             if now is not None and is_now and not was:
                 ranks.add(now.rank)
             elif before is not None and was and not is_now:
                 ranks.remove(before.rank)
-        if before is not None:
-            self._add_to_totals(before, -1)
-        if now is not None:
-            self._add_to_totals(now, 1)
-
-    def _add_to_totals(self, one: PodState, number: int) -> None:
-        self._ended += number * one.has_ended
-        self._succeeded += number * one.has_succeeded
-        self._held += number * one.is_held
-        self._terminating += number * one.is_deleted
+        for one, number in ((before, -1), (now, 1)):
+            if one is not None:
+                self._ended += number * one.has_ended
+                self._succeeded += number * one.has_succeeded
+                self._held += number * one.is_held
+                self._terminating += number * one.is_deleted
 
     def _update_wait_evidence(self, uid: str, pod: PodView | None) -> None:
         if pod is not None and has_container_error(pod):
@@ -293,18 +279,6 @@ class PodIndex:
         if done != self._completed[0]:
             self._completed = done, parse_spans(done)
         return ranks.union_size(self._completed[1])
-
-
-def _is_placed(one: PodState) -> bool:
-    return one.is_placed
-
-
-def _has_started(one: PodState) -> bool:
-    return one.has_started
-
-
-def _is_running(one: PodState) -> bool:
-    return one.is_running
 
 
 def _count(counter: Counter[str], text_by_uid: dict[str, str], uid: str, text: str) -> None:

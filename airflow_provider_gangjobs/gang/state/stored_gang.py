@@ -16,8 +16,8 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
-from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
+from airflow_provider_gangjobs.gang.state.sidecars import with_end_by_main
 from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_condition, view
 
 if TYPE_CHECKING:
@@ -70,29 +70,6 @@ def parse_requeues(text: str | None) -> Requeues | None:
         return Requeues(int(count), datetime.fromisoformat(start) if start else None)
     except ValueError:
         return None
-
-
-def parse_spans(text: str) -> tuple[range, ...]:
-    """Return the parts of a compact list, each a range of indexes. An empty text has no parts.
-
-    Raises:
-        ValueError: The text is not a compact list.
-    """
-    return tuple(_parse_span(part) for part in text.split(",") if part)
-
-
-def parse_indexes(text: str) -> frozenset[int]:
-    """Return the indexes in a compact list. An empty text is the empty set.
-
-    Raises:
-        ValueError: The text is not a compact list.
-    """
-    return frozenset[int]().union(*parse_spans(text))
-
-
-def _parse_span(part: str) -> range:
-    first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
 
 
 REASON_HALTED: Final = "Halted"

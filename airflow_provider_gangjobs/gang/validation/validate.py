@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.spec import GangSpec, validate_choices
 from airflow_provider_gangjobs.gang.validation import (
     job_checks,
     metadata_checks,
@@ -21,7 +21,6 @@ from airflow_provider_gangjobs.gang.validation import (
     role_checks,
     structure_checks,
 )
-from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
 CHECKS: Final[tuple[Check, ...]] = (
