@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.halt import DELETION_MARK, end_patch, without_deletion_mark
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX
+from airflow_provider_gangjobs.kube.views import end_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,8 +151,8 @@ class _GangRule:
         gang = self.gang
         if self._cannot_succeed or gang is None:
             return stored
-        live = [one for one in gang.jobs[1:] if not StoredGang(one).has_end_condition]
-        if not live or not (gang.has_job_set or StoredGang(gang.jobs[0]).has_end_condition):
+        live = [one for one in gang.jobs[1:] if not end_condition(one)]
+        if not live or not (gang.has_job_set or end_condition(gang.jobs[0])):
             return stored
         metadata = stored["metadata"]
         mark = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": DELETION_MARK}}

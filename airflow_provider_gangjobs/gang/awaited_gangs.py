@@ -1,7 +1,7 @@
 """Awaited gangs: which gangs somebody waits for, and whether the wait is over. Pure.
 
-A gang is selected by the name of its Job, by its task or submission id, or by a label selector. A task may have several
-attempts; the newest attempt counts. Whoever waits for gangs is responsible for none of them.
+A gang is selected by the name of its Job, by its task or submission id, or by a label selector. The newest attempt of a
+task counts.
 """
 
 from __future__ import annotations
@@ -84,10 +84,8 @@ class GangSelection:
         return gang_selectors(self.names or ())
 
     def matching(self, jobs: Iterable[StoredGang]) -> list[StoredGang]:
-        """Return the Jobs of the selected gangs, with all attempts of a task or submission id.
-
-        :param jobs: The Jobs that the label selectors have selected.
-        """
+        """Return the Jobs of the selected gangs, with all attempts, of the Jobs that the label selectors have
+        selected."""
         if self.names is None:
             return list(jobs)
         return [job for job in jobs if self.names.get(job.ref.name) in ("", job.ref.uid)]
@@ -95,7 +93,7 @@ class GangSelection:
     def find(self, jobs: Iterable[StoredGang]) -> dict[str, SelectedGang]:
         """Return the selected gangs by a key that stays the same while the gangs change.
 
-        :param jobs: The Jobs of the namespace, perhaps with others than the selected ones.
+        :param jobs: The Jobs of the namespace, perhaps with others.
         """
         if self.names:
             by_name = {job.ref.name: job for job in jobs}
@@ -123,16 +121,14 @@ def _first_of(newest: Mapping[str, StoredGang], digests: Sequence[str]) -> Selec
 
 
 class NewestGangs:
-    """The newest gang that was found for each key, over several looks.
-
-    The Job of a gang that has succeeded may be deleted, while the Job of an earlier attempt stays, which has failed.
-    """
+    """The newest gang of each key over several looks. It may be deleted while an earlier attempt stays, which has
+    failed."""
 
     def __init__(self) -> None:
         self._seen: dict[str, SelectedGang] = {}
 
     def update(self, found: Mapping[str, SelectedGang]) -> dict[str, SelectedGang]:
-        """Return the gangs of this look. A gang of an earlier look that is newer takes the place, without its Job."""
+        """Return the gangs of this look. A newer gang of an earlier look takes the place, without its Job."""
         newest = {}
         for key, gang in found.items():
             before = self._seen.get(key)

@@ -1,13 +1,11 @@
 """Queues: who decides when the Job of a gang may run, and the checks of a queue before a gang is submitted. Pure.
 
 Nobody decides, or Kueue for a Job, or Kueue for the JobSet of the roles. The submission creates the Job suspended. Its
-last step, when all else exists, lets the Job run or gives it to its queue: Kueue takes a Job that has the label of a
-queue, and lets it run whatever else exists. The label is never removed from a Job, because Kueue would keep the quota
-of the Job for as long as the Job exists.
+last step lets the Job run or gives it the label of its queue, which is never removed: Kueue would keep the quota of the
+Job.
 
-What could not be read of a queue is unknown, and is no reason to refuse a gang. Whether a queue lists a resource is not
-checked: the configuration of Kueue may leave out or replace resources, and only Kueue knows its configuration. Within a
-second, Kueue reports a missing resource as the reason why the gang waits.
+What could not be read of a queue is no reason to refuse a gang. Whether a queue lists a resource is not checked,
+because only Kueue knows which resources its configuration leaves out or replaces.
 """
 
 from __future__ import annotations
@@ -34,15 +32,12 @@ class Queue(Struct, frozen=True):
         raise NotImplementedError
 
     def labels(self) -> dict[str, str]:
-        """Return the labels that the Job has from its creation."""
         return {}
 
     def annotations(self) -> dict[str, str]:
-        """Return the annotations that the Job has from its creation."""
         return {}
 
     def pod_annotations(self) -> dict[str, str]:
-        """Return the annotations of the pods."""
         return {}
 
     def start_patch(self, gang: StoredGang) -> dict[str, Any]:
@@ -50,7 +45,6 @@ class Queue(Struct, frozen=True):
         return {"spec": {"suspend": False}}
 
     def is_started(self, gang: StoredGang) -> bool:
-        """Return whether the last step is done."""
         return gang.is_given_to_queue
 
 
@@ -62,12 +56,11 @@ class NoQueue(Queue, frozen=True):
         return "unsuspend the Job"
 
     def is_started(self, gang: StoredGang) -> bool:
-        """Return whether the Job is not suspended."""
         return not gang.is_suspended
 
 
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
-"""The controller that runs Jobs in other clusters: `spec.managedBy` of such a Job, and `spec.controllerName` of an
+"""The controller that runs Jobs in other clusters: `spec.managedBy` of a Job, `spec.controllerName` of an
 AdmissionCheck."""
 
 
@@ -89,11 +82,10 @@ class Kueue(Queue, frozen=True):
         return "give the Job to its queue"
 
     def labels(self) -> dict[str, str]:
-        """Return the label of the priority. The label of the queue follows when the Job is complete."""
+        """Return the label of the priority. That of the queue follows when the Job is complete."""
         return {keys.LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
 
     def annotations(self) -> dict[str, str]:
-        """Return the annotation that names the queue for whoever completes the Job."""
         return {keys.ANNOTATION_QUEUE: self.name}
 
     def pod_annotations(self) -> dict[str, str]:
@@ -104,7 +96,7 @@ class Kueue(Queue, frozen=True):
     def start_patch(self, gang: StoredGang) -> dict[str, Any]:
         """Return the patch that adds the label of the queue.
 
-        Kueue does not accept another queue for a Job that it has let run, so such a Job stays in its queue.
+        Kueue accepts no other queue for a Job that it has let run, so such a Job stays in its queue.
         """
         metadata: dict[str, Any] = {"annotations": {keys.ANNOTATION_QUEUED: "true"}}
         if gang.queue is None or gang.is_suspended:
@@ -113,7 +105,7 @@ class Kueue(Queue, frozen=True):
 
 
 def parse_topology(value: str) -> tuple[str, str] | None:
-    """Return the mode and the node label of `required:LABEL` or `preferred:LABEL`; `None` for any other text."""
+    """Return the mode and the node label of `required:LABEL` or `preferred:LABEL`."""
     mode, colon, label = value.partition(":")
     return (mode, label) if mode in {"required", "preferred"} and colon and label else None
 
@@ -132,7 +124,6 @@ class QueueOfJobSet(Queue, frozen=True):
         return "start the main Job of the gang"
 
     def annotations(self) -> dict[str, str]:
-        """Return the annotation that names the queue for whoever completes the gang."""
         return {keys.ANNOTATION_QUEUE: self.name}
 
     def start_patch(self, gang: StoredGang) -> dict[str, Any]:
@@ -146,10 +137,8 @@ def requested_queue(name: str | None, priority: str | None = None, topology: str
 
 
 def queue_of_job(gang: StoredGang) -> Queue:
-    """Return the queue of a stored Job.
-
-    A LocalQueue of the name `default` takes every Job that names no queue: the API server adds the label to the Job.
-    """
+    """Return the queue of a stored Job. The API server adds the label of the LocalQueue `default` to Jobs without a
+    queue."""
     if gang.has_job_set:
         return QueueOfJobSet(str(gang.requested_queue))
     return requested_queue(gang.requested_queue or gang.queue)
@@ -166,8 +155,6 @@ class QueueFacts(Struct, frozen=True):
     """What the API server shows. `None` means that this is unknown.
 
     Attributes:
-        local_queues: the LocalQueues of the namespace, by name.
-        has_priority: whether the WorkloadPriorityClass exists.
         multikueue_check: the AdmissionCheck of the queue with which Kueue runs Jobs in other clusters.
         topology_levels: the levels of the Topologies of the queue, if the gang names a level.
     """
@@ -221,12 +208,12 @@ def queue_problems(
 
 
 def name_parameter(parameter: str, connection_defaults: Collection[str]) -> str:
-    """Return the name of a parameter for messages, which says if the value comes from the connection."""
+    """Return the name of a parameter for messages, which say if the value comes from the connection."""
     return f"extra {parameter} of the connection" if parameter in connection_defaults else parameter
 
 
 def admission_checks(cluster_queue: Mapping[str, Any]) -> list[str]:
-    """Return the names of the AdmissionChecks of a ClusterQueue, in each known version of the API."""
+    """Return the names of the AdmissionChecks of a ClusterQueue, in each version of the API."""
     spec = cluster_queue.get("spec", {})
     strategy = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     return [*(spec.get("admissionChecks") or ()), *(str(one["name"]) for one in strategy)]
@@ -244,12 +231,10 @@ def held_reason(name: str, facts: QueueFacts) -> str | None:
 
 
 def job_without_queue_error(stored: StoredGang) -> InvalidGangSpec | None:
-    """Return why a Job that names no queue would never run, or `None` if the Job may run.
+    """Return why a Job that names no queue would never run. A Job that gets the LocalQueue `default` runs when it is
+    admitted.
 
-    A Job that gets the label of the LocalQueue `default` is a Job of this queue, and runs when the queue admits it.
-
-    :param stored: The Job as the server would store it, if it is created without the label of a queue, and not
-        suspended.
+    :param stored: The Job as the server would store it without the label of a queue, and not suspended.
     """
     if stored.queue is not None or not stored.is_suspended:
         return None
@@ -259,12 +244,8 @@ def job_without_queue_error(stored: StoredGang) -> InvalidGangSpec | None:
 def unnamed_roles_error(stored: StoredGang, *, has_job_set: bool) -> GangUnsupported | None:
     """Return why a gang with roles cannot run where the cluster itself manages Jobs that name no queue.
 
-    The error is `None` if the gang can run.
-
-    :param stored: The main Job as the server stores it, or would store it, if it is created without the label of a
-        queue, and not suspended.
-    :param has_job_set: Whether the roles are one JobSet, which names its queue. Then nothing depends on `spec.suspend`
-        of the main Job, because it has no pods.
+    :param stored: The main Job as the server stores it without the label of a queue, and not suspended.
+    :param has_job_set: The roles are one JobSet, which names its queue. The main Job then has no pods to suspend.
     """
     if (error := given_queue_error(stored)) is not None:
         return error
@@ -277,10 +258,7 @@ def unnamed_roles_error(stored: StoredGang, *, has_job_set: bool) -> GangUnsuppo
 
 
 def given_queue_error(stored: StoredGang) -> GangUnsupported | None:
-    """Return why a gang with roles cannot run if the cluster has given its main Job the label of a queue, or `None`.
-
-    :param stored: The main Job as the server stores it, or would store it, if it is created without such a label.
-    """
+    """Return why a gang with roles cannot run if the cluster has given its main Job the label of a queue."""
     if stored.queue is None:
         return None
     return GangUnsupported(

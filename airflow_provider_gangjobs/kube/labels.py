@@ -1,7 +1,7 @@
 """Names that leave the process: labels, annotations, finalizer, paths and environment variables.
 
-Objects with these names exist in clusters, so names are added and never renamed. `airflow kubernetes cleanup-pods`
-deletes pods that have Airflow's usual labels (dag_id, task_id, ...), so the provider uses only its own prefix.
+Objects with these names exist in clusters, so names are never renamed. `airflow kubernetes cleanup-pods` deletes pods
+that have Airflow's usual labels (dag_id, task_id, ...), so the provider uses only its own prefix.
 """
 
 from __future__ import annotations
@@ -14,26 +14,21 @@ PREFIX: Final = "gangjobs.airflow"
 LABEL_GANG: Final = f"{PREFIX}/gang"
 """Name of the Job. On the Job, its pods, Service, ConfigMaps, Workload and PodGroup."""
 LABEL_TASK: Final = f"{PREFIX}/task"
-"""Digest of the task key, or of a submission id that a client chose. On the Job and its pods. A list by this label
-returns every attempt."""
+"""Digest of the task key, or of a submission id that a client chose. On the Jobs and pods of all attempts."""
 LABEL_ATTEMPT: Final = f"{PREFIX}/attempt"
 """Number of the attempt, from 0. On the Job and its pods."""
 LABEL_INSTALLATION: Final = f"{PREFIX}/installation"
-"""Id of the Airflow installation that made the gang. On the Job and its pods. Absent if the installation has no id, and
-on gangs that were made before this label."""
+"""Id of the Airflow installation that made the gang. On the Job and its pods, if the installation has an id."""
 LABEL_PURPOSE: Final = f"{PREFIX}/role"
 """Purpose of an object, one of `ObjectPurpose`. Not on the Job and its pods."""
 LABEL_DROPPED: Final = f"{PREFIX}/dropped"
-"""`true` if the submission was deleted and its Job was kept. No task is responsible for the Job any more. On the
-Job."""
+"""`true` if the submission was deleted and its Job was kept, for which no task is responsible. On the Job."""
 
 LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
-"""UID of the Job of the gang. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan.
-Also on the pods of a role other than the first one, whose owner is the Job of their role, and on the Jobs and pods of a
-JobSet."""
+"""UID of the Job of the gang. On ledger ConfigMaps, on the pods of a role other than the first one, and on the Jobs and
+pods of a JobSet."""
 LABEL_GANG_ROLE: Final = f"{PREFIX}/gang-role"
-"""Name of a role of the gang. On the Jobs and pods of a gang with roles. A Job with this label and without `LABEL_TASK`
-belongs to a gang whose main Job is another Job."""
+"""Name of a role of the gang. On its Jobs and pods. Such a Job without `LABEL_TASK` is not the main Job."""
 
 ANNOTATION_SUBMISSION_ID: Final = f"{PREFIX}/trigger-id"
 """The submission's id, chosen by the client. On the Job."""
@@ -44,36 +39,29 @@ ANNOTATION_SPEC_FIELDS: Final = f"{PREFIX}/spec-fields"
 ANNOTATION_CLAIM: Final = f"{PREFIX}/claim"
 """Id of the task instance that is responsible for the gang now. On the Job."""
 ANNOTATION_MAX_TRIES: Final = f"{PREFIX}/max-tries"
-"""`max_tries` of the task instance that is responsible for the gang. Airflow changes it only when a user clears the
-task. On the Job of an operator's task."""
+"""`max_tries` of the task instance that is responsible for the gang, which a clear of the task changes. On the Job."""
 ANNOTATION_DELIVERED: Final = f"{PREFIX}/delivered"
 """Time at which the outcome was handed to Airflow. On the Job."""
 ANNOTATION_DISRUPTIONS: Final = f"{PREFIX}/disruptions"
-"""Number of consecutive attempts before this one that ended by a disruption. On the Job, from its creation. Absent if
-the number is 0."""
+"""Number of consecutive attempts before this one that ended by a disruption. On the Job, from its creation, if not
+0."""
 ANNOTATION_DELETED_BY: Final = f"{PREFIX}/deleted-by"
-"""Who is about to delete the gang on purpose, such as a task of a `GangJobDeleteOperator`. On the Job, written before
-the deletion, so that whoever follows the gang can tell the deletion from one that nobody intended."""
+"""Who is about to delete the gang on purpose, such as a task of a `GangJobDeleteOperator`. On the Job."""
 ANNOTATION_HALTED: Final = f"{PREFIX}/halted"
 """Why the gang was halted. On the Job."""
 ANNOTATION_MAIN_CONTAINERS: Final = f"{PREFIX}/main-containers"
-"""How the ranks of the Job have ended by their main containers, one of
-`gang.state.main_containers.MainContainersEnd`. On a Job that the provider has ended because other containers kept its
-pods running."""
+"""How the ranks have ended by their main containers, one of `gang.state.sidecars.MainContainersEnd`. On a Job that the
+provider has ended because other containers kept its pods running."""
 ANNOTATION_TIME_LIMIT: Final = f"{PREFIX}/time-limit"
-"""The parameters of the task from which activeDeadlineSeconds was computed. On the Job. Absent if the user set
-activeDeadlineSeconds, or if the task has no time limits."""
+"""The parameters of the task from which activeDeadlineSeconds was computed. On the Job, if it was computed."""
 ANNOTATION_TASK: Final = f"{PREFIX}/task"
 """The task key as JSON (dag_id, run_id, task_id, map_index), for people. On the Job."""
 ANNOTATION_ON_KILL: Final = f"{PREFIX}/on-kill"
-"""What happens to the live gang of a task that has ended, one of `gang.spec.OnKill`. On the Job of an operator's
-task."""
+"""What happens to the live gang of a task that has ended, one of `gang.spec.OnKill`. On the Job."""
 ANNOTATION_ON_FINISH: Final = f"{PREFIX}/on-finish"
-"""What happens to the Job after its outcome was delivered, one of `gang.spec.OnFinish`. On the Job of an operator's
-task."""
+"""What happens to the Job after its outcome was delivered, one of `gang.spec.OnFinish`. On the Job."""
 ANNOTATION_WAIT_UNTIL: Final = f"{PREFIX}/wait-until"
-"""The state of the gang at which its task ends, `submitted` or `running`: the gang runs on after its task has
-succeeded. On the Job of an operator's task. Absent if the task waits for the end of the gang."""
+"""`submitted` or `running`: the gang runs on after its task has succeeded. On the Job."""
 ANNOTATION_STREAMED: Final = f"{PREFIX}/streamed"
 """How far logs were streamed into the log of a task, as JSON (`tracking.logs.limits`). On the Job."""
 ANNOTATION_GANG: Final = f"{PREFIX}/gang"
@@ -82,22 +70,20 @@ ANNOTATION_GANG: Final = f"{PREFIX}/gang"
 ANNOTATION_QUEUE: Final = f"{PREFIX}/queue"
 """Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation. Absent without a queue."""
 ANNOTATION_QUEUED: Final = f"{PREFIX}/queued"
-"""`true` if the submission is complete and the Job belongs to a queue. On the Job. Absent without a queue."""
+"""`true` if the submission is complete and the Job belongs to a queue. On the Job."""
 
 ANNOTATION_REQUEUES: Final = f"{PREFIX}/requeues"
-"""How often the gang was returned to its queue because not all ranks ran in time, in the format of
-`gang.state.stored_gang.Requeues`. On the Job of a gang with `gang="preferred"`."""
+"""How often the gang was returned to its queue, as `gang.state.stored_gang.Requeues`. On the Job of a gang with
+`gang="preferred"`."""
 ANNOTATION_ASSEMBLY_BASELINE: Final = f"{PREFIX}/assembly-baseline"
-"""From which of Kueue's counts on `assemble_timeout` adds up the runs that Kueue has stopped, in the format of
-`gang.state.stored_gang.AssemblyBaseline`. On the Job of a gang that Kueue has stopped for another reason before."""
+"""`gang.state.stored_gang.AssemblyBaseline`. On the Job of a gang that Kueue has stopped for another reason before."""
 ANNOTATION_ROLES: Final = f"{PREFIX}/roles"
-"""The roles of the gang and their numbers of ranks, in the format of `gang.roles.format_roles`. On the main Job of the
-gang. Absent if the gang has one Job only."""
+"""The roles of the gang and their numbers of ranks (`gang.roles.format_roles`). On the main Job."""
 ANNOTATION_ROLE_JOBS: Final = f"{PREFIX}/role-jobs"
-"""The UIDs of the Jobs of a JobSet by role, in the format of `gang.roles.format_role_jobs`. On the main Job of a gang
-whose roles are a JobSet, when the submission is complete."""
+"""The UIDs of the Jobs of a JobSet by role (`gang.roles.format_role_jobs`). On the main Job, when the submission is
+complete."""
 ANNOTATION_TTL: Final = f"{PREFIX}/ttl-after-finished"
-"""`ttlSecondsAfterFinished` that the main Job of a gang with roles gets when the gang has ended. On this Job."""
+"""`ttlSecondsAfterFinished` that the main Job of a gang with roles gets at the end. On this Job."""
 ANNOTATION_RANK_OFFSET: Final = f"{PREFIX}/rank-offset"
 """Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 
@@ -109,8 +95,8 @@ ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 ANNOTATION_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 """The rank. Set by the Job controller on every pod of an Indexed Job."""
 LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
-"""Name of a Kueue LocalQueue. On the Job, or on the JobSet of a gang with roles. Kueue owns `spec.suspend` of an object
-that has this label, so it is the last step of a submission."""
+"""Name of a Kueue LocalQueue. On the Job or the JobSet, as the last step of a submission: Kueue owns `spec.suspend`
+then."""
 LABEL_KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 """Name of a Kueue WorkloadPriorityClass. On the Job."""
 LABEL_KUEUE_JOB_UID: Final = "kueue.x-k8s.io/job-uid"

@@ -72,7 +72,6 @@ def problem_with_dns_subdomain(text: Any) -> str | None:
 
 
 def problem_with_label_value(text: Any) -> str | None:
-    """Value of a label. It may be empty."""
     if text == "":
         return None
     return _problem(
@@ -191,17 +190,14 @@ class _SelectorSyntax:
 
 
 def is_dns_label(text: Any) -> bool:
-    """Return whether `text` is an RFC 1123 label."""
     return problem_with_dns_label(text) is None
 
 
 def is_dns_subdomain(text: Any) -> bool:
-    """Return whether `text` is an RFC 1123 subdomain."""
     return problem_with_dns_subdomain(text) is None
 
 
 def annotation_pointer(name: str) -> str:
-    """Return the pointer of an annotation."""
     return f"/metadata/annotations/{_escape(name)}"
 
 

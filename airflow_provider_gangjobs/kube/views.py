@@ -1,9 +1,8 @@
 """Views: the fields of Kubernetes objects that tracking reads, decoded directly from JSON.
 
-Decoding a pod into a view takes a few microseconds and less than a kilobyte. A dict takes ten times as much of both.
-Other fields, labels, and annotations are skipped, so fields of newer servers and long annotations of add-ons do no
-harm. Views are read-only and contain no cycles, hence `gc=False`: thousands of views do not lengthen a full garbage
-collection. Objects that are written to the API stay dicts, of the type `Object`.
+A view takes a tenth of the time and memory of a dict. All other fields, labels and annotations are skipped. Views are
+read-only and contain no cycles, hence `gc=False`: they do not lengthen a garbage collection. Objects that are written
+to the API stay dicts, of the type `Object`.
 
 An interner stores equal values once: 100,000 pods of one gang differ in name, uid, version, and little else.
 """
@@ -34,19 +33,16 @@ VALUES_MAX: Final = 8192
 
 
 def make_interner(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
-    """Return a function that maps each hashable value to the first equal value that the function received.
+    """Return a function that maps each hashable value to the first equal value that it received.
 
-    The function remembers at most `values_max` values and forgets the least recently used one. Objects keep a forgotten
-    value, and an equal value that arrives later is stored a second time.
+    It forgets the least recently used of more than `values_max` values.
     """
     return lru_cache(maxsize=values_max)(_identity)
 
 
 def interner_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
-    """Return a function that interns the values of a view, given the view and the previous view of the same object.
-
-    Return `None` if views of this kind have no method `intern(intern_value, previous, latest)`.
-    """
+    """Return a function that interns the values of a view, given the previous view of the same object, if views of this
+    kind have a method `intern`."""
     intern = getattr(kind, "intern", None)
     if intern is None:
         return None
@@ -121,7 +117,6 @@ class Meta(_View, frozen=True):
     owner_references: tuple[OwnerReference, ...] = ()
 
     def is_owned_by(self, uid: str) -> bool:
-        """Return whether an owner reference of the object has this uid."""
         return any(owner.uid == uid for owner in self.owner_references)
 
 
@@ -289,8 +284,7 @@ class PodStatus(_View, frozen=True):
     message: str = ""
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
-    """The conditions in `POD_CONDITIONS`, and in `FAILED_POD_CONDITIONS` if the pod has failed. The other conditions,
-    four or more per pod, are dropped."""
+    """Those in `POD_CONDITIONS`, or in `FAILED_POD_CONDITIONS` if the pod has failed."""
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
@@ -311,17 +305,16 @@ class PodView(_View, frozen=True):
     def intern(
         self, intern_value: Callable[[Any], Any], previous: PodView | None = None, latest: PodView | None = None
     ) -> None:
-        """Replace values of this view by equal values of other views, so that each is stored once.
+        """Replace values of this view by equal values of other views, so that each is stored once, before the view is
+        shared.
 
-        The code that decodes the view calls this method before it shares the view. A running pod has the same status
-        as all pods that reached the same state in the same second. A terminated pod has a status of its own.
+        A running pod has the same status as all pods that reached the same state in the same second.
 
         :param intern_value: Returns the stored value that equals its argument.
-        :param previous: An earlier view of the same pod. Unchanged values are taken from it: a comparison costs less
-            than `intern_value`. The uid is taken from it too, because dictionaries keep the first uid as their key, and
-            the new one would be stored in addition.
-        :param latest: The view that was interned last. It replaces a missing `previous`, and its status is compared
-            too, because many pods change in the same way in the same second.
+        :param previous: An earlier view of the same pod. Comparing with it costs less than `intern_value`. Dictionaries
+            keep its uid as their key, so it replaces the new one.
+        :param latest: The view that was interned last, which replaces a missing `previous`. Many pods change in the
+            same way in the same second.
         """
         known = previous or latest or _NO_POD
         if previous is not None:
@@ -546,7 +539,6 @@ class EventView(_View, frozen=True):
 
     @property
     def seen(self) -> datetime | None:
-        """When the event happened last."""
         repeated = self.series.last_observed_time if self.series else None
         first = self.event_time or self.first_timestamp or self.metadata.creation_timestamp
         return repeated or self.last_timestamp or first
@@ -564,6 +556,12 @@ def view(kind: type[View], obj: dict[str, Any]) -> View:
 def find_true_condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     """Return the condition of this type if its status is `True`, and `None` otherwise."""
     return next((item for item in conditions if item.type == kind and item.status == "True"), None)
+
+
+def end_condition(job: JobView) -> Condition | None:
+    """Return the condition with which a Job has ended; `None` if it has not."""
+    found = (find_true_condition(job.status.conditions, kind) for kind in ("Complete", "Failed"))
+    return next((one for one in found if one is not None), None)
 
 
 def parse_spans(text: str) -> tuple[range, ...]:

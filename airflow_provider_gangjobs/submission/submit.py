@@ -324,11 +324,10 @@ class _SubmissionRun(Struct, frozen=True):
         attempt = Attempt(
             namespace=self.requests.namespace,
             name=adopted.ref.name,
-            digest=self.request.key.digest,
             number=adopted.attempt_number,
+            key=self.request.key,
             submission_id=adopted.submission_id or "",
-            claim=self.request.claim.id,
-            task=self.request.key.to_json(),
+            claim=self.request.claim,
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(

@@ -1,7 +1,6 @@
-"""Render the Job of a spec, and the objects that the Job owns.
+"""Render the Job of a spec, and the objects that the Job owns. Pure: the same spec and attempt give the same objects.
 
-The functions are pure: the same spec and attempt give the same objects on every machine. The Job is always rendered
-suspended. The submission resumes the Job when all other objects exist.
+The Job is always rendered suspended. The submission resumes it when all other objects exist.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
-"""A week: time to look at a failed gang, and for a task to read a result that it could not read at first."""
+"""A week: time to look at a failed gang, and to read a result later."""
 
 
 def render_job(
@@ -48,11 +47,9 @@ def render_job(
     scheduler: GangScheduler | None = None,
     shape: Shape | None = None,
 ) -> Object:
-    """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
+    """Render the Job of a valid spec, suspended, or the main Job of a gang with roles.
 
-    The spec must have passed `validation.validate`. Of a gang with roles, this is the main Job.
-
-    :param shape: The shape of the gang, if it has defaults of the connection. The default is the shape of the spec.
+    :param shape: The shape of the gang, if it has defaults of the connection.
     """
     manifest = manifest_of(spec)
     shape = shape or shape_of(spec, manifest)
@@ -76,7 +73,7 @@ def render_job(
 def render_first_role(
     spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None, shape: Shape
 ) -> Object:
-    """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods. See `render_job`."""
+    """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods."""
     roles = roles_of(spec)
     annotations = {keys.ANNOTATION_ROLES: format_roles(roles), keys.ANNOTATION_TTL: str(_ttl_s(spec, {}))}
     queue = requested_queue(None) if shape.kueue_queue is None else QueueOfJobSet(shape.kueue_queue)
@@ -91,8 +88,7 @@ def render_first_role(
 def _without_pods(job: Object) -> Object:
     """Return the main Job of a gang whose roles are a JobSet, from the Job of its first role.
 
-    The main Job has the pod template of the first role, and runs no pod by it. It has no time limit: it runs from its
-    submission on, and the limit counts from the start of the pods.
+    It runs no pod by its template, and has no time limit, because it runs from its submission on.
     """
     job_spec = {name: value for name, value in job["spec"].items() if name != "activeDeadlineSeconds"}
     return {**job, "spec": {**job_spec, "parallelism": 0}}
@@ -106,11 +102,9 @@ def render_role(
     scheduler: GangScheduler | None,
     main_job_uid: str,
 ) -> Object:
-    """Render the Job of a role that is not the first one, suspended. The Job of the first role owns it.
+    """Render the Job of a role that is not the first one, suspended. The main Job owns it.
 
     The Job has no label of its task, so whoever lists the gangs of a task finds the main Job only.
-
-    :param main_job_uid: The uid of the Job of the first role.
     """
     metadata: Object = {
         "name": role_job_name(attempt.name, role.name),
@@ -128,10 +122,8 @@ def render_job_set(
 ) -> Object:
     """Render the JobSet of a gang with roles in a queue, suspended. The main Job owns the JobSet.
 
-    The JobSet has one Job for each role, and no label of its queue. Without a failure policy, the JobSet fails when one
-    of its Jobs has failed. The Service of the gang gives the host names, so the JobSet makes none.
-
-    :param main_job_uid: The uid of the main Job.
+    The JobSet has one Job for each role, and no label of its queue. Without a failure policy, it fails when one of its
+    Jobs has failed. The Service of the gang gives the host names.
     """
     queue = requested_queue(shape.kueue_queue, shape.kueue_priority)
     return {
@@ -204,7 +196,7 @@ def _role_job(
 
 
 def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
-    """Return the scheduling group of the pods of a rendered Job. All Jobs of a gang with roles have the same group."""
+    """Return the scheduling group of the pods of a rendered Job, which all Jobs of a gang share."""
     metadata, template = job["metadata"], job["spec"]["template"]
     gang = metadata["labels"][keys.LABEL_GANG]
     return SchedulingGroup(
@@ -219,7 +211,7 @@ def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
 
 
 def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
-    """Render the headless Service; `None` if rendezvous is off or the manifest has its own subdomain."""
+    """Render the headless Service, unless rendezvous is off or the manifest has its own subdomain."""
     shape = shape_of(spec, manifest_of(spec))
     settings = rendezvous_of(spec, shape)
     if settings is None or shape.subdomain:
@@ -257,19 +249,19 @@ def _metadata(
         keys.ANNOTATION_SUBMISSION_ID: attempt.submission_id,
         keys.ANNOTATION_SPEC_HASH: spec.hash,
         keys.ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
-        keys.ANNOTATION_CLAIM: attempt.claim,
+        keys.ANNOTATION_CLAIM: attempt.claim.id,
         keys.ANNOTATION_GANG: str(decision),
     }
-    if attempt.task:
-        annotations[keys.ANNOTATION_TASK] = attempt.task
+    if task := attempt.key.to_json():
+        annotations[keys.ANNOTATION_TASK] = task
     if (limit := time_limit(spec, manifest)) is not None:
         annotations[keys.ANNOTATION_TIME_LIMIT] = limit.source
     if attempt.disruptions:
         annotations[keys.ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
-    if attempt.policies:
-        annotations |= policy_annotations(attempt.policies)
-    if attempt.max_tries is not None:
-        annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.max_tries)
+    if attempt.claim.policies:
+        annotations |= policy_annotations(attempt.claim.policies)
+    if attempt.claim.max_tries is not None:
+        annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.claim.max_tries)
     if _may_return_to_queue(spec, shape):
         annotations[keys.ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()

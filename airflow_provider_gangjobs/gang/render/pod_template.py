@@ -3,10 +3,9 @@
 They are applied in this order. Named parameters apply to the first container, whose exit code and result are those of
 the rank. All functions expect a spec that passed validation.
 
-The ranks find each other by a headless Service that has the name of the Job, and gives each rank the name
-`<job>-<rank>.<service>`. The Service publishes addresses of pods that are not ready, because ranks connect to each
-other before they are ready. The variables are those of torch.distributed (MASTER_ADDR, ...) and torchrun (PET_...), and
-NNODES and NODE_RANK.
+The ranks find each other by a headless Service, which gives each rank the name `<job>-<rank>.<service>`, also before
+its pod is ready. The variables are those of torch.distributed (MASTER_ADDR, ...) and torchrun (PET_...), and NNODES and
+NODE_RANK.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ RANK_VARIABLES: Final = ("RANK", "NODE_RANK", "PET_NODE_RANK")
 
 
 def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list[dict[str, Any]]:
-    """Render the variables of every container. The kubelet reads the rank from the pod when the container starts."""
+    """Render the variables of every container. The kubelet reads the rank from the pod."""
     rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
     master, port = f"{job}-0.{service}", str(rendezvous.port)
     values = {
@@ -68,7 +67,6 @@ def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list
 
 
 def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[str, Any]) -> dict[str, Any]:
-    """Render the headless Service, which the Job owns."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -156,8 +154,8 @@ def gang_template(
         keys.ENV_SIZE: str(shape.size),
     }
     env = [{"name": name, "value": value} for name, value in known.items()]
-    if RESULT_HELPER_FILE in spec.files and attempt.installation:
-        env.append({"name": keys.ENV_INSTALLATION, "value": attempt.installation})
+    if RESULT_HELPER_FILE in spec.files and attempt.key.installation:
+        env.append({"name": keys.ENV_INSTALLATION, "value": attempt.key.installation})
     if spec.mounts_files:
         env += FILES_ENV
         pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]
@@ -174,12 +172,10 @@ def gang_template(
 
 
 def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_job: str | None = None) -> Object:
-    """Render the pod template of a role of a gang. Its size and its rendezvous are those of the whole gang.
+    """Render the pod template of a role. Its size and its rendezvous are those of the whole gang.
 
     Kubernetes knows the rank in the role only, and cannot add numbers. So the variables with the rank in the gang exist
     only in the first role, where both ranks are equal.
-
-    :param first_job: The name of the Job of the first role, if it is not that of the gang.
     """
     template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt, first_job=first_job)
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
@@ -204,13 +200,16 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_jo
 
 
 def labels_of(attempt: Attempt) -> dict[str, str]:
-    """Return the provider's labels of the Job and of its pods."""
-    labels = {keys.LABEL_GANG: attempt.name, keys.LABEL_TASK: attempt.digest, keys.LABEL_ATTEMPT: str(attempt.number)}
-    return labels | ({keys.LABEL_INSTALLATION: attempt.installation} if attempt.installation else {})
+    labels = {
+        keys.LABEL_GANG: attempt.name,
+        keys.LABEL_TASK: attempt.key.digest,
+        keys.LABEL_ATTEMPT: str(attempt.number),
+    }
+    return labels | ({keys.LABEL_INSTALLATION: attempt.key.installation} if attempt.key.installation else {})
 
 
 def env_list(env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[Object]:
-    """Return environment variables as a list, as in a Pod, from such a list or from a mapping."""
+    """Return environment variables as a list, as in a Pod."""
     if isinstance(env, Mapping):
         return [
             {"name": name, **copy_without_nulls(value)}
@@ -255,14 +254,12 @@ def _container(spec: GangSpec, in_manifest: Object) -> Object:
 
 
 def _merge_by_key(key: str, items: Sequence[Object], given: Sequence[Object]) -> list[Object]:
-    """Return `items` and `given`. An item of `given` replaces all items that have the same key."""
     named = {item.get(key) for item in given}
     return [item for item in items if item.get(key) not in named] + list(given)
 
 
 def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) -> Object:
-    """Return the container with the gang's variables first, so that the user's variables can refer to them as
-    $(RANK)."""
+    """Return the container with the gang's variables first, so that others can refer to them as $(RANK)."""
     path = container.get("terminationMessagePath", keys.RESULT_PATH)
     gang_env = [{**item, "value": path} if item["name"] == keys.ENV_RESULT_PATH else item for item in env]
     result = {

@@ -1,9 +1,8 @@
-"""Gang scheduler: the base class of one way in which a cluster places all pods of a gang, or none of them.
+"""Gang scheduler: the base class of one way in which a cluster places all pods of a gang, or none of them. Pure.
 
-The methods of a gang scheduler are pure. They link the pods of a Job to a scheduling group, render the objects that
-describe the group, and read from these objects why the pods wait. They also check whether a stored Job still has the
-link, because an API server whose feature gate is off drops a field of the Workload API silently. The functions at the
-end are shared by the schedulers beside the default scheduler.
+A gang scheduler links the pods of a Job to a group, renders the objects of the group, and reads from them why the pods
+wait. It also checks whether a stored Job still has the link: an API server whose feature gate is off drops the field
+silently.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 TEMPLATE_NAME: Final = "gang"
-"""Name of the only group template in a Workload, and of the only task group of YuniKorn. It is a DNS label."""
+"""Name of the only group template in a Workload, and of the only task group of YuniKorn."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 """The `schedulerName` that the API server sets on pods that have none."""
 
@@ -38,7 +37,6 @@ class ApiKind(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """`apiVersion` of an object."""
         return f"{self.group}/{self.version}"
 
 
@@ -87,7 +85,7 @@ class GangScheduler:
 
     @property
     def objects(self) -> tuple[ApiKind, ...]:
-        """The resources of the objects that the provider creates beside the Job, in the order of their creation."""
+        """The resources of the objects that the provider creates beside the Job, in this order."""
         return ()
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
@@ -99,11 +97,11 @@ class GangScheduler:
         raise NotImplementedError
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Render the Workload, owned by the Job; `None` if the provider does not create one."""
+        """Render the Workload, owned by the Job, if the provider creates one."""
         return None
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Render the PodGroup, owned by the Job and the Workload; `None` if the provider does not create one."""
+        """Render the PodGroup, owned by the Job and the Workload, if the provider creates one."""
         return None
 
 
@@ -143,24 +141,23 @@ class SeparateScheduler(GangScheduler):
         return pod_metadata(job, *self.link) == group.name
 
     def guarantee(self, served: ServedGroup) -> Guarantee:
-        """Return whether a gang is placed as a whole in a cluster that serves these versions: if it serves the objects
-        that the provider makes."""
+        """Return whether a gang is placed as a whole in a cluster that serves these versions."""
         return Guarantee(True) if self.pod_groups is None else _guarantee_of_resource(self.pod_groups, served)
 
     def explain_silence(self, group: PodGroupView | None) -> str:
-        """Return what a gang waits for while its pods have no condition; empty if this is not known."""
+        """Return what a gang waits for while its pods have no condition, if this is known."""
         return ""
 
     def names_cause(self, message: str) -> bool:
-        """Return whether a message about one pod names the cause for which the gang waits, and not other pods."""
+        """Return whether a message about one pod names the cause for which the gang waits."""
         return not any(text in message for text in (*self.refusals, *self.no_causes))
 
     def says_refused(self, message: str) -> bool:
-        """Return whether a message about one pod says that the scheduler could not place the gang, but not why."""
+        """Return whether a message about one pod says that the gang could not be placed, but not why."""
         return any(text in message for text in self.refusals)
 
     def group_reason(self, group: PodGroupView) -> str:
-        """Return why the group waits; empty if the object of the group does not say this."""
+        """Return why the group waits, if its object says this."""
         return ""
 
 
@@ -171,10 +168,8 @@ def with_pod_metadata(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Object:
-    """Return a copy of the Job with further labels and annotations of its pods.
-
-    :param scheduler_name: `schedulerName` of pods that have none.
-    """
+    """Return a copy of the Job with further labels and annotations of its pods, and a `schedulerName` if they have
+    none."""
     template = job["spec"]["template"]
     metadata = dict(template.get("metadata", {}))
     for kind, values in (("labels", labels), ("annotations", annotations)):
@@ -185,17 +180,14 @@ def with_pod_metadata(
 
 
 def pod_metadata(job: Mapping[str, Any], field: str, key: str) -> str | None:
-    """Return a label or an annotation of the pods of a Job, or `None`.
-
-    :param field: `labels` or `annotations`.
-    """
+    """Return a label or an annotation of the pods of a Job. The field is `labels` or `annotations`."""
     metadata = job.get("spec", {}).get("template", {}).get("metadata", {})
     value: str | None = (metadata.get(field) or {}).get(key)
     return value
 
 
 def pod_group_object(kind: ApiKind, group: SchedulingGroup, job_uid: str, spec: Mapping[str, Any]) -> Object:
-    """Render a PodGroup with this spec. The Job owns the PodGroup, so the deletion of the Job deletes both."""
+    """Render a PodGroup with this spec, which the Job owns."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,

@@ -1,8 +1,7 @@
 """Coscheduling: the plugin of scheduler-plugins 0.34, and a PodGroup of scheduling.x-k8s.io.
 
-The plugin finds the PodGroup by a label of the pods. The PodGroup has no conditions, so only the pods say why they
-wait: the pod whose placement failed has the cause, and most pods have a message that refers to this failure. The
-plugin may overwrite the cause with such a message.
+The PodGroup has no conditions, so only the pods say why they wait: the pod whose placement failed has the cause, and
+most pods have a message that refers to it. The plugin may overwrite the cause with such a message.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 class Coscheduling(SeparateScheduler):
     """A scheduler with the plugin Coscheduling places the pods of a PodGroup.
 
-    The plugin rejects all pods of a group when one of them finds no node. A pod that is tried again before the plugin
-    has rejected all of them is rejected, too, so that no pod of the group has a message that names the cause
-    (`Unreserve` and `PostFilter` in pkg/coscheduling/coscheduling.go of scheduler-plugins 0.34).
+    When one pod of a group finds no node, the plugin rejects all of them. A pod that is tried again before that is
+    rejected, too, so that no pod names the cause (`Unreserve` and `PostFilter` in pkg/coscheduling/coscheduling.go).
     """
 
     name: str = "coscheduling"

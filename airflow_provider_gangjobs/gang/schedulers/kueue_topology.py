@@ -1,8 +1,7 @@
 """Kueue's topology aware scheduling as a gang scheduler.
 
-A flavor with a Topology makes Kueue choose the node of every pod, and admit a Job only if all of its pods fit. The
-default scheduler then binds the pods to these nodes. A quota alone does not keep a gang together, because it counts the
-sum of the resources and not the nodes. `topology_guarantee` says whether a queue has such flavors only.
+A flavor with a Topology makes Kueue choose the node of every pod, and admit a Job only if all of its pods fit. A quota
+alone does not keep a gang together, because it counts the sum of the resources and not the nodes.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ class QueueTopologies(Struct, frozen=True):
 
 
 def topology_guarantee(queue: str, topologies: QueueTopologies) -> Guarantee:
-    """Return whether all pods of a gang are placed or none, if Kueue admits the gang in this queue.
-
-    :param queue: The name of the LocalQueue.
-    """
+    """Return whether all pods of a gang are placed or none, if Kueue admits the gang in this LocalQueue."""
     if topologies.missing:
         return Guarantee(False, f"{topologies.missing[0]} of Kueue queue {queue} does not exist", _ADVICE_MISSING)
     if not topologies.flavors:

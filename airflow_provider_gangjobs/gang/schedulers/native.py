@@ -1,17 +1,13 @@
 """Native gang scheduling: the dialects, which are the versions of the Workload API by which a cluster receives a gang.
 
-The API changed in every release of Kubernetes:
-
 * 1.35 (`v1alpha1`): the Workload contains the groups, and no PodGroup object exists. A gang that does not fit keeps the
-  nodes that it got for five minutes, and other gangs wait.
-* 1.36 (`v1alpha2`) and later: a Workload holds templates, and a PodGroup object represents the group. The releases
-  differ in the API version and in the field by which a PodGroup refers to its template.
-* 1.37, opt-in (`native`): `Job.spec.scheduling`, from which the Job controller creates the objects. A Job must not have
-  this field together with a `schedulingGroup`. If the feature gate is off in the Job controller, the API server keeps
-  the field and no controller acts on it. The API does not show this, so discovery never selects this dialect.
+  nodes that it got for five minutes.
+* 1.36 (`v1alpha2`) and later: a Workload holds templates, to which the PodGroup object of the group refers.
+* 1.37, opt-in (`native`): `Job.spec.scheduling`, from which the Job controller creates the objects, and which excludes
+  a `schedulingGroup`. If the feature gate is off in the Job controller, no controller acts on the field. The API does
+  not show this, so discovery never selects this dialect.
 
-`select_dialect` selects the dialect by what discovery reads. To add a dialect, add a class and an entry in
-`DISCOVERED_DIALECTS` or `OPT_IN_DIALECTS`.
+To add a dialect, add a class and an entry in `DISCOVERED_DIALECTS` or `OPT_IN_DIALECTS`.
 """
 
 from __future__ import annotations
@@ -34,17 +30,14 @@ API_GROUP = "scheduling.k8s.io"
 
 
 def workloads(version: str) -> ApiKind:
-    """Return the resource of Workloads."""
     return ApiKind(API_GROUP, version, "workloads", "Workload")
 
 
 def pod_groups(version: str) -> ApiKind:
-    """Return the resource of PodGroups."""
     return ApiKind(API_GROUP, version, "podgroups", "PodGroup")
 
 
 def metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) -> Object:
-    """Render the metadata of a Workload or PodGroup."""
     return {
         "name": group.name,
         "namespace": group.namespace,
@@ -54,24 +47,20 @@ def metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) ->
 
 
 def gang_policy(group: SchedulingGroup) -> Object:
-    """Render the policy that places `min_count` pods at once or none."""
     return {"gang": {"minCount": group.min_count}}
 
 
 def priority(group: SchedulingGroup) -> Object:
-    """Render the priority class; empty if the pods have none."""
     return {"priorityClassName": group.priority_class} if group.priority_class else {}
 
 
 def with_pod_field(job: Mapping[str, Any], name: str, value: Any) -> Object:
-    """Return a copy of the Job with a field set in its pod spec."""
     template = job["spec"]["template"]
     pod = {**template["spec"], name: value}
     return {**job, "spec": {**job["spec"], "template": {**template, "spec": pod}}}
 
 
 def pod_field(job: Mapping[str, Any], name: str) -> Any:
-    """Return a field of the pod spec of a Job, or `None`."""
     return job.get("spec", {}).get("template", {}).get("spec", {}).get(name)
 
 
@@ -88,14 +77,11 @@ class Dialect(GangScheduler):
         return self.name
 
     def is_served(self, served: Mapping[str, Collection[str]]) -> bool:
-        """Return whether a cluster serves the resources of the dialect.
-
-        :param served: Version of scheduling.k8s.io -> plural names of the resources that the cluster serves.
-        """
+        """Return whether a cluster serves the resources of the dialect, by the plural names of each version."""
         return self.required_resources <= set(served.get(self.version, ()))
 
     def workload_with(self, group: SchedulingGroup, job_uid: str, groups: Object) -> Object:
-        """Render the Workload with these groups. The reference to its Job has no uid and no version."""
+        """Render the Workload with these groups."""
         return {
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "Workload",
@@ -115,10 +101,7 @@ class PodGroupDialect(Dialect):
         return workloads(self.version), pod_groups(self.version)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods refer to the PodGroup.
-
-        The reference also prevents the Job controller from creating its own PodGroup.
-        """
+        """Link the pods to the PodGroup. The link also keeps the Job controller from creating a PodGroup of its own."""
         return with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
@@ -223,7 +206,6 @@ _VERSION: Final = re.compile(r"v\d+((alpha|beta)\d+)?")
 
 
 def _candidates(name: str | None) -> list[Dialect]:
-    """Return the dialects that can be used, the best first: those of this name, or those that discovery may select."""
     if name is not None:
         return [dialect for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if dialect.name == name]
     return [*DISCOVERED_DIALECTS]
@@ -232,10 +214,9 @@ def _candidates(name: str | None) -> list[Dialect]:
 def select_dialect(
     served: Mapping[str, Collection[str]], name: str | None = None, *, proven: Collection[str] = ()
 ) -> Dialect | None:
-    """Return the best dialect that a cluster serves, or `None`.
+    """Return the best dialect that a cluster serves.
 
     :param served: Version of scheduling.k8s.io -> plural names of the resources that the cluster serves.
-    :param name: Consider only the dialect with this name.
     :param proven: Newer versions for which a dry run has shown that the server keeps the link and the group.
     """
     newer = [PodGroupDialect(version) for version in proven if name in (None, version)]
@@ -243,18 +224,14 @@ def select_dialect(
 
 
 def wanted_versions(name: str | None = None) -> dict[str, frozenset[str]]:
-    """Return the versions of scheduling.k8s.io that can be used, the best first, each with its required resources.
-
-    :param name: Consider only the dialect with this name.
-    """
+    """Return the versions of scheduling.k8s.io that can be used, the best first, each with its required resources."""
     return {dialect.version: dialect.required_resources for dialect in _candidates(name)}
 
 
 def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialect]:
     """Return the dialects of served versions that this release of the provider does not know.
 
-    A newer version is expected to have the fields of the newest known one. A dry run must show this before a gang is
-    submitted in such a dialect.
+    They are expected to have the fields of the newest known version, which a dry run must show.
     """
     known = {dialect.version for dialect in DISCOVERED_DIALECTS}
     newer = (PodGroupDialect(version) for version in served if version not in known and _VERSION.fullmatch(version))
@@ -262,8 +239,5 @@ def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialec
 
 
 def find_dialect(name: str) -> Dialect | None:
-    """Return the dialect with this name, or `None`. The function does not consider what a cluster serves.
-
-    The name of a version that is not known is the name of a newer dialect, as an earlier submission chose it.
-    """
+    """Return the dialect with this name, whatever a cluster serves. An unknown version names a newer dialect."""
     return next(iter(_candidates(name)), PodGroupDialect(name) if _VERSION.fullmatch(name) else None)

@@ -1,8 +1,7 @@
 """Selection: which gang schedulers there are, and which of them places a gang.
 
-The scheduler that the user names is used, else the scheduler that owns the `schedulerName` of the pods, else the
-scheduler that the connection names, else the Workload API of Kubernetes. The annotation `gangjobs.airflow/gang` of the
-Job says which scheduler was selected.
+The scheduler that the user names is used, else the scheduler that owns the `schedulerName` of the pods, else the one
+that the connection names, else the Workload API of Kubernetes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def select_scheduler(
 
 
 def find_separate(name: str | None) -> SeparateScheduler | None:
-    """Return the scheduler of this name beside the default scheduler, or `None`."""
     return next((scheduler for scheduler in SEPARATE_SCHEDULERS if scheduler.name == name), None)
 
 
@@ -63,10 +61,7 @@ def find_scheduler(detail: str) -> GangScheduler | None:
 
 
 def separate_scheduler_of(decision: str | None) -> SeparateScheduler | None:
-    """Return the scheduler beside the default scheduler that places the gang of a Job, or `None`.
-
-    :param decision: The annotation of the Job, such as `gang:volcano`.
-    """
+    """Return the scheduler beside the default scheduler that an annotation such as `gang:volcano` names."""
     placement, _, detail = (decision or "").partition(":")
     return find_separate(detail) if placement == "gang" else None
 

@@ -1,7 +1,6 @@
 """Volcano 1.10 to 1.14: a scheduler with queues, and a PodGroup of scheduling.volcano.sh.
 
-Volcano finds the PodGroup by an annotation of the pods. Its conditions have the opposite polarity to those of the
-Workload API: `Unschedulable` is True while the group waits, and `Scheduled` is True after the group was placed.
+Its conditions have the opposite polarity to those of the Workload API: `Unschedulable` is True while the group waits.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Volcano(SeparateScheduler):
     def explain_silence(self, group: PodGroupView | None) -> str:
         """Return that Volcano has not processed the PodGroup, which has no status then.
 
-        Volcano ignores a PodGroup whose queue does not exist. It sets the phase of any other one within a second.
+        Volcano ignores a PodGroup whose queue does not exist, and sets the phase of any other one within a second.
         """
         if group is None or group.status.phase or group.status.conditions:
             return ""

@@ -1,11 +1,9 @@
 """YuniKorn 1.8: gang scheduling by task groups, which annotations of the pods describe.
 
-YuniKorn has no object for a group. It reserves the places by placeholder pods of its own, which are not ranks, and
-replaces them by the pods of the gang. Until all places are reserved, the pods of the gang have no condition, and the
-placeholder pods hold the capacity of the places that are reserved. The first pod of the gang owns the placeholder pods,
-so they are deleted with the gang. With the style `Soft`, the default of YuniKorn, a gang whose placeholders time out
-runs without gang scheduling; so the provider sets the style `Hard`, in which the pods fail. In both styles YuniKorn
-places the pods one by one if a placeholder pod cannot be created.
+YuniKorn has no object for a group. It reserves the places by placeholder pods of its own, which hold the capacity and
+belong to the first pod of the gang. Until all places are reserved, the pods of the gang have no condition. With the
+style `Soft`, the default, a gang whose placeholders time out runs without gang scheduling, so the provider sets `Hard`,
+in which the pods fail. In both styles YuniKorn places the pods one by one if a placeholder pod cannot be created.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ _POD_FIELDS: Final = ("nodeSelector", "tolerations", "affinity", "topologySpread
 class YuniKorn(SeparateScheduler):
     """YuniKorn places the pods of a task group.
 
-    It has no object for a gang, and no message about a pod refers to other pods. Without YuniKorn, the pods wait and
-    none is placed. No request shows whether the cluster lets YuniKorn create its placeholder pods.
+    No message about a pod refers to other pods. Without YuniKorn, the pods wait and none is placed. No request shows
+    whether the cluster lets YuniKorn create its placeholder pods.
     """
 
     nonce: str = ""
-    """Random text of one submission. It tells the application of a new Job from that of an earlier Job with the same
-    name and claim. The same text gives the same manifest."""
+    """Random text of one submission, which tells its application from that of an earlier Job with the same name and
+    claim."""
     name: str = "yunikorn"
     link_path: str = f"spec.template.metadata.annotations[{ANNOTATION_GROUP}]"
     scheduler_names: tuple[str, ...] = ("yunikorn",)
@@ -87,16 +85,15 @@ class YuniKorn(SeparateScheduler):
 def _application_id(job: Mapping[str, Any], group: SchedulingGroup, nonce: str) -> str:
     """Return the id of the application, as a label value of at most 63 characters.
 
-    YuniKorn places a task group as a whole only when it sees its application for the first time. Ids are unique in the
-    whole cluster, and YuniKorn remembers an id for half a minute after the pods are gone. So a Job of the same name
-    needs another id if it is in another namespace, belongs to another try of the task, or is created again.
+    YuniKorn places a task group as a whole only when it first sees the application. Ids are unique in the whole
+    cluster, and known for half a minute after the pods are gone. So each namespace, try and creation of a Job has
+    another id.
     """
     claim = job.get("metadata", {}).get("annotations", {}).get(ANNOTATION_CLAIM, "")
     return f"{group.name}-{digest_of(group.namespace, claim, nonce)[:APPLICATION_DIGEST_LENGTH]}"
 
 
 def _task_group(pod: Mapping[str, Any], group: SchedulingGroup) -> Object:
-    """Return the task group: how many pods of which size are placed together, and on which nodes."""
     from airflow_provider_gangjobs.kube import quantity
 
     placed_by = {name: pod[name] for name in _POD_FIELDS if pod.get(name)}

@@ -1,7 +1,7 @@
 """The state of a gang with roles: its Jobs as one Job, so that every rule about a Job holds for the whole gang. Pure.
 
-The combined Job has the metadata and `spec.suspend` of the main Job, the sums of the sizes and of the counters, and
-these conditions. The first row that applies decides:
+The combined Job has the metadata and `spec.suspend` of the main Job, the sums of the sizes and counters, and the
+condition of the first row that applies:
 
     Jobs of the gang                                             condition of the combined Job
     -----------------------------------------------------------  ------------------------------
@@ -14,14 +14,9 @@ these conditions. The first row that applies decides:
 The reason is that of the Job that failed first. A Job that ended by a deadline comes after the others, because the
 follower ends the other Jobs of a gang by a deadline of zero.
 
-The Jobs of a JobSet have some rules of their own. The main Job has no pods, so its own end says nothing, unless the
-gang was halted. When a Job has failed, the JobSet controller deletes the others, so a Job is missing for this reason. A
-Job with another uid than the submission has noted is not the Job of the gang: the controller has created it again,
-after somebody had deleted the Job of the gang.
-
-`read_gang` is the function that combines the Jobs of a gang, so that its callers see one Job. A kind of object that
-contains the Jobs of a gang itself needs another function that returns a `StoredGang`, such as
-`gang.foreign_job_set.read_job_set`.
+The main Job of a JobSet has no pods, so its own end says nothing, unless the gang was halted. When a Job has failed,
+the JobSet controller deletes the others. A Job with another uid than the submission has noted was created again by the
+controller, and is not the Job of the gang.
 """
 
 from __future__ import annotations
@@ -33,16 +28,15 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
-from airflow_provider_gangjobs.gang.state.sidecars import with_end_by_main
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import (
     Condition,
     JobSpec,
     JobStatus,
     JobView,
+    end_condition,
     find_true_condition,
     parse_spans,
-    view,
 )
 
 if TYPE_CHECKING:
@@ -60,11 +54,11 @@ def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | 
 
     :param others: All Jobs with the gang's label at one moment, with the main Job or without it.
     """
-    seen = _view(main_job)
+    seen = read_job(main_job).view
     if seen.metadata.annotations.roles is None:
         return StoredGang(seen)
     uid = seen.metadata.uid
-    jobs = filter(is_role_job, map(_view, others))
+    jobs = filter(is_role_job, (read_job(job).view for job in others))
     if StoredGang(seen).has_job_set:
         return _combine_job_set(seen, [job for job in jobs if job.metadata.labels.gang_uid == uid])
     return combine(seen, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
@@ -75,7 +69,7 @@ def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[StoredGang
 
     Jobs of roles whose main Job is missing are left out.
     """
-    views = [_view(job) for job in stored]
+    views = [read_job(job).view for job in stored]
     of_roles: dict[tuple[str, str | None], list[JobView]] = {}
     for job in filter(is_role_job, views):
         of_roles.setdefault(_gang_of(job), []).append(job)
@@ -100,12 +94,8 @@ def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> StoredG
     found = [(roles[0], main_job), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles[1:] if role.name not in by_role]
-    spec = JobSpec(
-        suspend=main_job.spec.suspend,
-        parallelism=sum(role.size for role in roles),
-        completions=sum(role.size for role in roles),
-        active_deadline_seconds=main_job.spec.active_deadline_seconds,
-    )
+    size = sum(role.size for role in roles)
+    spec = replace(main_job.spec, parallelism=size, completions=size)
     metadata = replace(main_job.metadata, generation=max(job.metadata.generation for job in jobs))
     conditions = tuple(_conditions(found, missing if _is_started(main_job) else (), is_whole=not missing))
     status = _status(found, missing, conditions)
@@ -124,10 +114,11 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles if role.name not in by_role]
     limits_s = [job.spec.active_deadline_seconds for job in jobs]
+    size = sum(role.size for role in roles)
     spec = JobSpec(
         suspend=not _is_submitted(main_job) or any(map(_waits_suspended, jobs)),
-        parallelism=sum(role.size for role in roles),
-        completions=sum(role.size for role in roles),
+        parallelism=size,
+        completions=size,
         active_deadline_seconds=max(filter(None, limits_s), default=None),
     )
     queue = main_job.metadata.annotations.queue if StoredGang(main_job).is_given_to_queue else None
@@ -164,7 +155,7 @@ def jobs_to_end(gang: StoredGang) -> list[JobView]:
     return [
         one
         for one in (gang.jobs[:1] if gang.has_job_set and _lacks_roles(gang) else gang.jobs)
-        if not StoredGang(one).has_end_condition and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
+        if not end_condition(one) and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
     ]
 
 
@@ -178,13 +169,9 @@ def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
     if ttl_s is None or not ttl_s.isdecimal():
         return None
     spec = {"ttlSecondsAfterFinished": int(ttl_s)}
-    if gang.has_job_set and not StoredGang(gang.jobs[0]).has_end_condition:
+    if gang.has_job_set and not end_condition(gang.jobs[0]):
         spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
     return {"spec": spec}
-
-
-def _view(job: JobView | Mapping[str, Any]) -> JobView:
-    return with_end_by_main(job if isinstance(job, JobView) else view(JobView, dict(job)))
 
 
 def _gang_of(job: JobView) -> tuple[str, str | None]:
@@ -200,7 +187,7 @@ def _lacks_roles(gang: StoredGang) -> bool:
 
 
 def _waits_suspended(job: JobView) -> bool:
-    return job.spec.suspend and not StoredGang(job).has_end_condition
+    return job.spec.suspend and not end_condition(job)
 
 
 def _is_started(main_job: JobView) -> bool:
@@ -246,31 +233,31 @@ def _conditions(
     suspended = find_true_condition(found[0][1].status.conditions, "Suspended")
     if suspended is not None:
         yield suspended
-    jobs = [StoredGang(job) for _, job in found]
+    jobs = [job for _, job in found]
     failure = _failure(found, lost)
     if failure is not None:
-        yield replace(failure, type="Failed" if all(job.has_end_condition for job in jobs) else "FailureTarget")
+        yield replace(failure, type="Failed" if all(map(end_condition, jobs)) else "FailureTarget")
     elif is_whole and all(find_true_condition(job.status.conditions, "Complete") for job in jobs):
         yield max((_complete(job) for job in jobs), key=_when)
-    elif is_whole and all(_announces_success(job) for job in jobs):
-        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_announced_at, jobs)))
+    elif is_whole:
+        yield from _success_criteria_met(jobs)
 
 
 def _conditions_of_job_set(
     main_job: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
 ) -> Iterable[Condition]:
-    jobs = [StoredGang(job) for _, job in found]
+    jobs = [job for _, job in found]
     suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
     yield from next(([one] for one in suspended if one is not None), ())
     # The follower completes the main Job when all Jobs are complete.
     if (complete := _condition(main_job, "Complete")) is not None:
         yield complete
         return
-    if not missing and all(_condition(job.view, "Complete") for job in jobs):
+    if not missing and all(_condition(job, "Complete") for job in jobs):
         yield max((_complete(job) for job in jobs), key=_when)
         return
     failure = _failure(found, ())
-    has_ended = all(job.has_end_condition for job in jobs)
+    has_ended = all(map(end_condition, jobs))
     if failure is None:
         # Nothing but the deletion of the JobSet ends the gang.
         has_ended = is_gone
@@ -279,12 +266,11 @@ def _conditions_of_job_set(
             failure = _failure((), missing) if _is_started(main_job) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")
-    elif not missing and all(map(_announces_success, jobs)):
-        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_announced_at, jobs)))
+    elif not missing:
+        yield from _success_criteria_met(jobs)
 
 
 def _failure(found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str]) -> Condition | None:
-    """Return the condition of the Job that failed first."""
     failures = [
         replace(failed, message=f"Job {job.metadata.name} of role {role.name}: {failed.message}")
         for role, job in found
@@ -300,19 +286,21 @@ def _condition(job: JobView, kind: str) -> Condition | None:
     return find_true_condition(job.status.conditions, kind)
 
 
-def _complete(gang: StoredGang) -> Condition:
-    found = _condition(gang.view, "Complete")
+def _complete(job: JobView) -> Condition:
+    found = _condition(job, "Complete")
     assert found is not None, "the caller has checked the condition"
     return found
 
 
-def _announces_success(gang: StoredGang) -> bool:
-    return any(_condition(gang.view, kind) for kind in ("Complete", "SuccessCriteriaMet"))
+def _announced_success(job: JobView) -> Condition | None:
+    return _condition(job, "SuccessCriteriaMet") or _condition(job, "Complete")
 
 
-def _announced_at(gang: StoredGang) -> datetime:
-    found = (_condition(gang.view, kind) for kind in ("SuccessCriteriaMet", "Complete"))
-    return next((_when(item) for item in found if item is not None), _NEVER)
+def _success_criteria_met(jobs: Iterable[JobView]) -> Iterable[Condition]:
+    announced = [_announced_success(job) for job in jobs]
+    known = [found for found in announced if found is not None]
+    if len(known) == len(announced):
+        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_when, known)))
 
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)

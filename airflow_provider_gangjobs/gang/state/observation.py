@@ -1,8 +1,7 @@
-"""Observation: the state of a gang at one moment, computed from its Job, pods, PodGroup and events.
+"""Observation: the state of a gang at one moment, computed from its Job, pods, PodGroup and events. Pure.
 
-The functions are pure and have no memory. All times are the server's, so a restarted triggerer computes the same
-observation. Phases only move forward, with one exception: a queue that suspends a running gang moves the gang back to
-`queued`. `gang.state.phase` defines the phases.
+All times are the server's, so a restarted triggerer computes the same observation. Phases only move forward, unless a
+queue suspends a running gang, which is then `queued` again.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class Observation:
 
     @property
     def since(self) -> datetime | None:
-        """Time at which the present phase began."""
         return self.began.get(self.phase)
 
     @property
@@ -110,11 +108,10 @@ def observe_indexed(
 def observe_counters(
     gang: StoredGang, sample: PodIndex, podgroup: PodGroupView | None, counts: Counts, evidence: Evidence = NO_EVIDENCE
 ) -> Observation:
-    """Observe a gang of which only some pods are known, by the counters of its Job. See `observe`.
+    """Observe a gang of which only some pods are known, which explain why it waits, by the counters of its Job.
 
     The time at which all ranks had started is not known.
 
-    :param sample: Some pods of the gang, which only explain why the gang waits.
     :param counts: The numbers of ranks that the Job shows.
     """
     inputs = WaitInputs(gang, sample, podgroup, counts, evidence)

@@ -1,7 +1,6 @@
 """Phase: the progress of a gang. `phase_of` is the only function that computes it.
 
-The log of the trigger, events, the record of a submission and the page in Airflow's UI all use it. The first row of
-this table that applies decides:
+The first row of this table that applies decides:
 
     state of the Job                                                 phase
     ---------------------------------------------------------------  -----------------------------------------
@@ -20,20 +19,13 @@ this table that applies decides:
     all ranks have started                                           running
     some rank has not started                                        assembling
 
-If a row gives succeeded, failed or deleted, and known pods still wait for their harvest, the phase is finishing. Only
-callers that pass the pods get this phase.
+If a row gives succeeded, failed or deleted, and known pods still wait for their harvest, the phase is finishing.
 
-Explanations:
-
-* A Complete Job that is being deleted has succeeded. A deletion, for example by the TTL controller, does not change the
-  outcome of the gang. `SubmissionRecord.state` shows that the Job is being deleted.
-* A halted gang fails by the deadline that the halt has set, or its Job stays suspended, like the Job of a queued gang,
-  and no controller resumes it. If the Job controller had decided the end of the Job before, the gang does not count as
-  halted.
-* A suspended Job that never ran is submitted until the Job controller has processed it, and then it is queued. If Kueue
-  or the user starts the Job, the Job is queued at once, because its submission is complete.
-* If Kueue suspends a Job and lets it run again at once, the Job has no startTime and was not processed in between. It
-  is queued, and not submitted again.
+* A halted gang fails by the deadline of the halt, or its Job stays suspended, and no controller resumes it. If the Job
+  controller had decided the end before, the gang does not count as halted.
+* A suspended Job that never ran is submitted until the Job controller has processed it. If Kueue or the user starts it,
+  it is queued at once, because its submission is complete.
+* A Job that Kueue suspends and lets run again at once has no startTime, and is queued, not submitted again.
 * The number of started ranks comes from the pods if they are known, and from the counters of the Job otherwise.
 """
 
@@ -81,8 +73,8 @@ PHASE_OF_VERDICT: Final = {
 def phase_of(gang: StoredGang | None, pods: Counts | None = None) -> Phase:
     """Return the phase of a gang.
 
-    :param gang: The Job of the gang; `None` if the API server has no Job with its UID.
-    :param pods: Counts of the gang's pods; `None` if the pods are not known. The counters of the Job then replace them.
+    :param gang: The Job; `None` if the API server has no Job with its UID.
+    :param pods: Counts of the gang's pods; `None` if the counters of the Job replace them.
     """
     held = pods.held if pods else 0
     if gang is None:

@@ -1,9 +1,8 @@
 """Pod index: the pods of one gang and their counts. An update costs only as much as the pods that have changed.
 
-The index depends only on the latest view of each pod, not on the order of changes. A rank is a completion index. If a
-rank has several pods, the pod that has progressed most decides. Each pod of a Job without indexes is a rank. The
-counters of a Job are not a count of pods, because the Job controller does not count pods that were deleted and pods
-that are duplicates. `succeeded` and `failed` come from the Job, and all other numbers come from the pods.
+A rank is a completion index; each pod of a Job without indexes is a rank. If a rank has several pods, the pod that has
+progressed most decides. `succeeded` and `failed` come from the Job, and all other numbers come from the pods, because
+the Job controller does not count pods that were deleted and pods that are duplicates.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
 
 
 def pod_state(pod: PodView) -> PodState:
-    """Return the state of one pod."""
     rank = podutil.rank_of(pod)
     started = podutil.started_at(pod)
     has_succeeded = pod.status.phase == "Succeeded"
@@ -83,11 +81,7 @@ def pod_state(pod: PodView) -> PodState:
 
 
 def all_started_at(states: Iterable[PodState], ranks: int) -> datetime | None:
-    """Return the time at which the last of `ranks` ranks started for the first time.
-
-    If pods of some ranks are gone, the function considers the ranks whose pods exist. It returns `None` if there are
-    none.
-    """
+    """Return the time at which the last of `ranks` ranks started for the first time, of those whose pods exist."""
     first: dict[Hashable, datetime] = {}
     for state in states:
         if state.started is not None and (state.rank not in first or state.started < first[state.rank]):
@@ -108,7 +102,6 @@ class RankSet:
         return len(self._pods)
 
     def add(self, rank: Hashable) -> None:
-        """Add one pod of this rank."""
         self._pods[rank] += 1
 
     def remove(self, rank: Hashable) -> None:
@@ -118,11 +111,11 @@ class RankSet:
             self._pods[rank] = number
 
     def is_exactly(self, indexes: int) -> bool:
-        """Return whether the set consists of the indexes from 0 to `indexes` - 1, and has no other ranks."""
+        """Return whether the set consists of the indexes from 0 to `indexes` - 1."""
         return len(self) == indexes and all(index in self._pods for index in range(indexes))
 
     def union_size(self, spans: Iterable[range]) -> int:
-        """Return the number of ranks in the union of this set and some disjoint ranges of indexes."""
+        """Return the number of ranks in the union of this set and some disjoint ranges."""
         return len(self) + sum(index not in self._pods for span in spans for index in span)
 
 
@@ -157,7 +150,6 @@ class PodIndex:
         return len(self._states)
 
     def update(self, pods: Iterable[PodView]) -> None:
-        """Add or replace pods by their latest views."""
         for pod in pods:
             if not is_of(self._ref, pod):
                 self.remove([pod])
@@ -190,26 +182,21 @@ class PodIndex:
 
     @property
     def uids(self) -> AbstractSet[str]:
-        """UIDs of all pods."""
         return self._states.keys()
 
     @property
     def succeeded(self) -> int:
-        """Number of pods that have succeeded."""
         return self._succeeded
 
     @property
     def ended_otherwise(self) -> int:
-        """Number of pods that have ended and have not succeeded."""
         return self._ended - self._succeeded
 
     @property
     def has_one_pod_per_rank(self) -> bool:
-        """Each rank has exactly one pod."""
         return len(self._states) == len(self._created)
 
     def has_exactly_ranks(self, ranks: int) -> bool:
-        """Return whether the ranks of the pods are exactly the ranks from 0 to `ranks` - 1."""
         return self._created.is_exactly(ranks)
 
     def counts(self, gang: StoredGang | None) -> Counts:
@@ -231,7 +218,7 @@ class PodIndex:
         )
 
     def all_started_at(self, ranks: int) -> datetime | None:
-        """Return the time at which the last of `ranks` ranks started, or the last rank whose pods still exist."""
+        """Return the time at which the last of `ranks` ranks started."""
         if self._all_started is None or self._all_started[0] != ranks:
             self._all_started = ranks, all_started_at(self._states.values(), ranks)
         return self._all_started[1]
@@ -245,7 +232,6 @@ class PodIndex:
         self._change(one, None)
 
     def _change(self, before: PodState | None, now: PodState | None) -> None:
-        """Update the counts after the change of one pod that keeps its rank. Most changes concern one property."""
         for state, ranks in self._in_state.items():
             was, is_now = bool(before and getattr(before, state)), bool(now and getattr(now, state))
             if now is not None and is_now and not was:
@@ -272,7 +258,7 @@ class PodIndex:
         _count(self.gates, self._gates_by_uid, uid, gate_names(pod) if pod is not None else "")
 
     def _with_completed(self, ranks: RankSet, gang: StoredGang | None) -> int:
-        """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
+        """Return the number of these ranks and of those that the Job has completed, whose pods may be gone."""
         done = gang.status.completed_indexes if gang else ""
         if gang is None or not done or len(ranks) >= (gang.completions or 0):
             return len(ranks)  # a list of 50,000 parts is parsed only if it can change the result
@@ -282,7 +268,6 @@ class PodIndex:
 
 
 def _count(counter: Counter[str], text_by_uid: dict[str, str], uid: str, text: str) -> None:
-    """Count the text of a pod instead of its text before; an empty text is not counted."""
     before = text_by_uid.pop(uid, "")
     if before:
         counter[before] -= 1

@@ -1,19 +1,21 @@
 """Sidecars: the end of a gang whose main containers have ended while other containers keep its pods running.
 
-A webhook may inject a container into the pods of a gang, such as the proxy of a service mesh. If the container does not
-end, the pod never ends, and the Job controller never counts the rank. The main container is the rank, so its end
-decides:
+A webhook may inject a container, such as the proxy of a service mesh. If it does not end, the Job controller never
+counts the rank. The main container is the rank, so its end decides:
 
 1. If all main containers have succeeded, or one has failed, the follower waits for `SIDECAR_GRACE`.
-2. The follower records the outcomes of these ranks in the ledger. The exit code of a container that the kubelet does
-   not restart is final, so every follower records the same.
+
+2. The follower records the outcomes of these ranks in the ledger. The exit codes are final, so every follower records
+the same.
+
 3. The follower marks each Job that has not ended, and sets its activeDeadlineSeconds to 0, by one patch of the version
-   of the Job that was judged. In this version nobody had decided the end of the Job.
-4. The Job controller deletes the pods, and the Job fails. The mark says how the gang has ended, so a crash after any
-   step changes nothing. Every reader of a Job reads it by `with_end_by_main`, so every reader sees the same end.
+that was judged.
+
+4. The Job controller deletes the pods, and the Job fails. Every reader of a Job reads it by `with_end_by_main`, and so
+sees the end that the mark names.
 
 Containers of the pod template are part of the task, so the gang waits for them. A failure ends a gang only if the Job
-controller would fail the Job, too: without retries and without policies.
+controller would fail the Job, too.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.state.pods import keeps_running, main_end, rank_of
 from airflow_provider_gangjobs.kube.labels import ANNOTATION_MAIN_CONTAINERS
-from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_condition, parse_spans
+from airflow_provider_gangjobs.kube.views import Condition, JobView, end_condition, find_true_condition, parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +53,6 @@ class MainContainersEnd(StrEnum):
 
 
 def end_by_main_patch(end: MainContainersEnd) -> dict[str, Any]:
-    """Return the merge patch that marks a Job and ends its pods."""
     return {
         "metadata": {"annotations": {ANNOTATION_MAIN_CONTAINERS: str(end)}},
         "spec": {"activeDeadlineSeconds": 0},
@@ -59,7 +60,7 @@ def end_by_main_patch(end: MainContainersEnd) -> dict[str, Any]:
 
 
 def with_end_by_main(job: JobView) -> JobView:
-    """Return a Job with the conditions and counters of the end that its mark names. Other Jobs are returned unchanged.
+    """Return a Job with the conditions and counters of the end that its mark names, if it has a mark.
 
     Until the Job has ended, the end is announced (`SuccessCriteriaMet`, `FailureTarget`).
     """
@@ -92,12 +93,6 @@ _MESSAGES: Final = {
     REASON_SUCCEEDED: "The main container of each rank had succeeded, and another container kept a pod running",
     REASON_FAILED: "The main container of a rank had failed, and another container kept its pod running",
 }
-
-
-def end_condition(job: JobView) -> Condition | None:
-    """Return the condition with which a Job has ended; `None` if it has not."""
-    found = (find_true_condition(job.status.conditions, kind) for kind in ("Complete", "Failed"))
-    return next((one for one in found if one is not None), None)
 
 
 SIDECAR_GRACE: Final = timedelta(seconds=30)
@@ -142,13 +137,13 @@ def read_rules(stored: Iterable[Mapping[str, Any]]) -> JobRules:
 
 
 def may_end_by_main(gang: StoredGang) -> bool:
-    """Return whether the Job runs, and neither the Job controller nor the provider has decided its end."""
+    """Return whether the Job runs, and nobody has decided its end."""
     is_decided = gang.is_over or gang.interim_condition is not None or gang.lacks_jobs
     return not is_decided and not gang.is_suspended and gang.started_at is not None
 
 
 def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | None:
-    """Return when the gang is to end by its main containers, as far as the known pods show; `None` if it is not."""
+    """Return when the gang is to end by its main containers, as far as the known pods show."""
     lingering = _lingering(pods.lingering.values(), rules)
     if failed := [end for end in lingering.values() if end.exit_code]:
         return min(map(_finished_at, failed)) + SIDECAR_GRACE if rules.fails_at_once else None
@@ -159,11 +154,8 @@ def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | Non
 
 
 def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
-    """Return how a gang ends by its main containers; `None` if other containers do not keep it running.
-
-    :param gang: The Job, for which `may_end_by_main` holds.
-    :param pods: All pods of the gang.
-    """
+    """Return how a gang ends by its main containers, if `may_end_by_main` holds and other containers keep it
+    running."""
     known = list(pods)
     running_on = [pod for pod in known if keeps_running(pod)]
     ends = _lingering(running_on, rules)
@@ -185,7 +177,6 @@ def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> En
 
 
 def _lingering(pods: Iterable[PodView], rules: JobRules) -> dict[str, Terminated]:
-    """Return the ends of the main containers of pods that only injected containers keep running, by uid."""
     return {
         pod.metadata.uid: end
         for pod in pods

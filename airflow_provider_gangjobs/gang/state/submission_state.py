@@ -60,10 +60,7 @@ def state_of(gang: StoredGang) -> SubmissionState:
 
 
 def end_of(gang: StoredGang) -> SubmissionState:
-    """Return whether the gang succeeded, failed, or is in progress, whoever knows about it.
-
-    Only the final conditions count: a Job with a target condition is in progress.
-    """
+    """Return whether the gang succeeded, failed, or is in progress, by the final conditions only."""
     if gang.complete_condition is not None:
         return SubmissionState.SUCCEEDED
     return SubmissionState.FAILED if gang.failed_condition is not None else SubmissionState.IN_PROGRESS

@@ -1,15 +1,10 @@
 """Verdict: how a Job ended. The verdict on a Job never changes.
 
-Only the conditions `Complete` and `Failed` of the Job with the expected UID decide. `SuccessCriteriaMet` and
-`FailureTarget` are interim conditions: counters may still change and pods may still run (KEP-2307). A Job that is gone
-and a Job that has another UID are verdicts too.
+Only the conditions `Complete` and `Failed` of the Job with the expected UID decide. After `SuccessCriteriaMet` and
+`FailureTarget` counters may still change (KEP-2307). A Job that is gone or has another UID is a verdict, too.
 
-Completeness: whether the pods in the watch's cache are all pods that a Job ever had.
-
-If they are, the final list of the gang's pods is not needed. The rule is strict: every doubt makes the caller list the
-pods. The rule depends on three facts, which docs/decisions/tracking.md explains: a watch shows changes of pods in
-order, a Job whose spec did not change creates a pod for a rank only while no pod of that rank has succeeded or may
-still succeed, and a rank that has succeeded gets no other pod.
+Completeness: whether the pods in the watch's cache are all pods that a Job ever had, so that the final list of pods is
+not needed. Every doubt makes the caller list the pods. docs/decisions/tracking.md explains the facts behind the rule.
 """
 
 from __future__ import annotations
@@ -65,11 +60,10 @@ class Verdict(Struct, frozen=True):
 
 
 def judge(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
-    """Return the verdict on a Job, or `None` if the Job has not ended.
+    """Return the verdict on a Job, if it has ended.
 
-    :param gang: The Job; `None` only if the API server has no Job with this name. After a failed read the verdict is
-        unknown, and the function must not be called.
-    :param last_seen: The Job as it was last seen, if anybody has seen it. It may say who has deleted the Job.
+    :param gang: The Job; `None` only if the API server has no Job with this name, and not after a failed read.
+    :param last_seen: The Job as it was last seen, which may say who has deleted it.
     """
     if gang is None:
         if last_seen is not None and last_seen.ref == ref and last_seen.deleted_by:
@@ -115,8 +109,7 @@ def _deleted_by(gang: StoredGang) -> str:
 
 
 GENERATION_AS_SUBMITTED: Final = 2
-"""The creation of the Job is generation 1, and the patch that unsuspends the Job is generation 2. A further suspension
-or a change of the Job's size increases the generation."""
+"""The creation of the Job is generation 1, and its start 2. Each further change of the spec adds 1."""
 
 
 class Completeness(Enum):
@@ -133,11 +126,7 @@ class Completeness(Enum):
 def check_completeness(
     gang: StoredGang | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef
 ) -> Completeness:
-    """Compare a Job with the pods that are known.
-
-    :param pods: All pods that the API server had at one moment, which may be long ago.
-    :param recorded: UIDs of the pods whose outcomes are recorded.
-    """
+    """Compare a Job with the pods that are known, which may be old, and with the UIDs of recorded outcomes."""
     if gang is None or not _succeeded_as_submitted(gang, ref) or pods.ended_otherwise:
         return Completeness.UNKNOWN
     ranks = gang.status.succeeded

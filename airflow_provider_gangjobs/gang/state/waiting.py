@@ -1,7 +1,7 @@
-"""Why a gang does not run yet, with the evidence from the cluster.
+"""Why a gang does not run yet, with the evidence from the cluster. The most severe cause comes first.
 
-A table of rules finds the cause. The most severe cause comes first. Pods that the scheduler keeps out of its queue
-until the whole gang exists have no condition and no event (PreEnqueue), so the absence of both is evidence too.
+Pods that the scheduler keeps out of its queue until the whole gang exists have no condition and no event (PreEnqueue),
+so the absence of both is evidence too.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class Evidence(Struct, frozen=True):
     earlier_refusal: str = ""
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
     ran_after_start: datetime | None = None
-    """The start of the Job after which all ranks had started at an earlier observation. Pods that were deleted since
-    then count as started, because the Job may not show their end yet."""
+    """The start of the Job after which all ranks had started. Their pods may be deleted by now."""
 
 
 NO_EVIDENCE: Final = Evidence()
@@ -99,12 +98,10 @@ class Wait(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The sentence without the position."""
         return self.text.removesuffix(_format_position(self.queue_position))
 
     @property
     def names_no_cause(self) -> bool:
-        """Whether the scheduler cannot place the gang, and no pod names the cause."""
         return self.text == NO_CAUSE_NAMED
 
 
@@ -298,7 +295,6 @@ def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
 
 
 def _placed_at_once(group: PodGroupView) -> int | None:
-    """Return how many pods the scheduler places at once; `None` if the group does not say."""
     gang = group.spec.scheduling_policy.gang
     return gang.min_count if gang else group.spec.min_member
 

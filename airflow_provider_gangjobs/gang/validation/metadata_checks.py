@@ -1,7 +1,6 @@
 """Names, labels, annotations and finalizers, and the names of the queue and its priority.
 
-The API server accepts a Job whose pod template has invalid finalizers or labels, and refuses every pod of the Job. Such
-a Job hangs with FailedCreate events, so this module checks the pod template.
+The API server accepts a Job whose pod template has invalid finalizers or labels, and refuses every pod of it.
 """
 
 from __future__ import annotations
@@ -124,7 +123,6 @@ def _named(rule: Callable[[Any], str | None], values: Iterator[tuple[str, Any]])
 
 
 def check_labels(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check labels, annotations and finalizers in the parameters, the manifest and the overrides."""
     yield from _labels(parsed, "labels", parsed.spec.labels, of_pods=True)
     yield from _annotations(parsed, "annotations", parsed.spec.annotations)
     written = [("manifest", parsed.manifest, False), *((p, t, True) for p, t in parsed.user_templates())]

@@ -1,7 +1,4 @@
-"""Checks of the pods of a gang: resources, volumes and files, and environment variables.
-
-Kubernetes accepts text only. YAML 1.1 reads some unquoted texts as booleans, octal numbers or sexagesimal numbers.
-"""
+"""Checks of the pods of a gang: resources, volumes and files, and environment variables."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ Amounts = dict[str, Decimal]
 
 
 def check_resources(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check the requests and limits of every container."""
     for path, container in parsed.containers():
         resources = container.get("resources", {})
         named = path.endswith(".containers[0]") and parsed.spec.resources is not None
@@ -82,7 +78,7 @@ def _between(path: str, requests: Amounts, limits: Amounts) -> Iterator[Problem]
 
 
 def is_extended(name: str) -> bool:
-    """Return whether a resource is an extended resource, such as a device, which is never divided or overcommitted."""
+    """Return whether a resource is extended, such as a device, which is never divided or overcommitted."""
     return "/" in name and not name.startswith(_NATIVE_DOMAIN)
 
 
@@ -120,7 +116,6 @@ def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[A
 
 
 def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that files fit into a ConfigMap, and that uploads are unique content ids."""
     yield from problems_with_files(parsed.spec.files)
     for index, content_id in enumerate(parsed.spec.uploads):
         if not is_content_id(content_id):
@@ -134,8 +129,7 @@ def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of files: names that are not keys of a ConfigMap, contents of a wrong type, and too much
-    data."""
+    """Yield the problems of files: their names, the types of their contents, and their size."""
     size = 0
     for name, content in files.items():
         path = f"files.{name}"
@@ -160,7 +154,6 @@ _FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})
 
 
 def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check the `env` parameter, and env, command and args of every container that the user wrote."""
     env = parsed.spec.env
     if isinstance(env, Mapping):
         for name, value in env.items():
