@@ -119,7 +119,7 @@ class TaskTry:
 
     def run(self) -> Any:
         """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
-        from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+        from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 
         require_importable(self.task.callbacks)
         self.storages.check()

@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.ending.delete_gang import may_get_pods, release_d
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 
 if TYPE_CHECKING:

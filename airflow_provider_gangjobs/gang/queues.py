@@ -26,67 +26,29 @@ if TYPE_CHECKING:
 class Queue(Struct, frozen=True):
     """Who decides when a Job may run. The submission creates the Job suspended and completes it first."""
 
+    name: str | None = None
+    """Name of a LocalQueue of Kueue in the namespace of the gang. Without a queue, a complete Job may run at once."""
+    priority: str | None = None
+    """Name of a WorkloadPriorityClass; `None` for the priority of the pods."""
+    topology: str | None = None
+    """`required:LABEL` or `preferred:LABEL`; `None` for any nodes."""
+    has_job_set: bool = False
+    """The queue has the JobSet of the main Job."""
+
     @property
     def last_step_name(self) -> str:
         """The last step of a submission, for messages."""
-        raise NotImplementedError
-
-    def labels(self) -> dict[str, str]:
-        return {}
-
-    def annotations(self) -> dict[str, str]:
-        return {}
-
-    def pod_annotations(self) -> dict[str, str]:
-        return {}
-
-    def start_patch(self, gang: StoredGang) -> dict[str, Any]:
-        """Return the merge patch of the last step, with which the Job may run."""
-        return {"spec": {"suspend": False}}
-
-    def is_started(self, gang: StoredGang) -> bool:
-        return gang.is_given_to_queue
-
-
-class NoQueue(Queue, frozen=True):
-    """The Job may run as soon as it is complete."""
-
-    @property
-    def last_step_name(self) -> str:
-        return "unsuspend the Job"
-
-    def is_started(self, gang: StoredGang) -> bool:
-        return not gang.is_suspended
-
-
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
-"""The controller that runs Jobs in other clusters: `spec.managedBy` of a Job, `spec.controllerName` of an
-AdmissionCheck."""
-
-
-class Kueue(Queue, frozen=True):
-    """A LocalQueue of Kueue in the namespace of the gang.
-
-    Attributes:
-        name: the name of the LocalQueue.
-        priority: the name of a WorkloadPriorityClass; `None` for the priority of the pods.
-        topology: `required:LABEL` or `preferred:LABEL`; `None` for any nodes.
-    """
-
-    name: str
-    priority: str | None = None
-    topology: str | None = None
-
-    @property
-    def last_step_name(self) -> str:
-        return "give the Job to its queue"
+        if self.name is None:
+            return "unsuspend the Job"
+        return "start the main Job of the gang" if self.has_job_set else "give the Job to its queue"
 
     def labels(self) -> dict[str, str]:
         """Return the label of the priority. That of the queue follows when the Job is complete."""
         return {keys.LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
 
     def annotations(self) -> dict[str, str]:
-        return {keys.ANNOTATION_QUEUE: self.name}
+        """Return the annotation that names the queue for whoever completes the gang."""
+        return {keys.ANNOTATION_QUEUE: self.name} if self.name is not None else {}
 
     def pod_annotations(self) -> dict[str, str]:
         """Return the annotation of the pods that asks Kueue for nodes of one topology domain."""
@@ -94,14 +56,28 @@ class Kueue(Queue, frozen=True):
         return {f"kueue.x-k8s.io/podset-{found[0]}-topology": found[1]} if found else {}
 
     def start_patch(self, gang: StoredGang) -> dict[str, Any]:
-        """Return the patch that adds the label of the queue.
+        """Return the merge patch of the last step, with which the Job may run.
 
-        Kueue accepts no other queue for a Job that it has let run, so such a Job stays in its queue.
+        Kueue accepts no other queue for a Job that it has let run, so such a Job stays in its queue. The main Job of a
+        JobSet has no pods that could start.
         """
+        if self.name is None:
+            return {"spec": {"suspend": False}}
         metadata: dict[str, Any] = {"annotations": {keys.ANNOTATION_QUEUED: "true"}}
+        if self.has_job_set:
+            return {"metadata": metadata, "spec": {"suspend": False}}
         if gang.queue is None or gang.is_suspended:
             metadata["labels"] = {keys.LABEL_KUEUE_QUEUE: self.name}
         return {"metadata": metadata}
+
+    def is_started(self, gang: StoredGang) -> bool:
+        """Return whether the last step is done."""
+        return not gang.is_suspended if self.name is None else gang.is_given_to_queue
+
+
+MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+"""The controller that runs Jobs in other clusters: `spec.managedBy` of a Job, `spec.controllerName` of an
+AdmissionCheck."""
 
 
 def parse_topology(value: str) -> tuple[str, str] | None:
@@ -110,38 +86,12 @@ def parse_topology(value: str) -> tuple[str, str] | None:
     return (mode, label) if mode in {"required", "preferred"} and colon and label else None
 
 
-class QueueOfJobSet(Queue, frozen=True):
-    """A LocalQueue of Kueue that has the JobSet of the main Job.
-
-    Attributes:
-        name: the name of the LocalQueue.
-    """
-
-    name: str
-
-    @property
-    def last_step_name(self) -> str:
-        return "start the main Job of the gang"
-
-    def annotations(self) -> dict[str, str]:
-        return {keys.ANNOTATION_QUEUE: self.name}
-
-    def start_patch(self, gang: StoredGang) -> dict[str, Any]:
-        """Return the patch that says that the gang is complete. The main Job has no pods that could start."""
-        return {"metadata": {"annotations": {keys.ANNOTATION_QUEUED: "true"}}, "spec": {"suspend": False}}
-
-
-def requested_queue(name: str | None, priority: str | None = None, topology: str | None = None) -> Queue:
-    """Return the queue that the user asks for; see `Kueue` for the parameters."""
-    return NoQueue() if name is None else Kueue(name, priority, topology)
-
-
 def queue_of_job(gang: StoredGang) -> Queue:
     """Return the queue of a stored Job. The API server adds the label of the LocalQueue `default` to Jobs without a
     queue."""
     if gang.has_job_set:
-        return QueueOfJobSet(str(gang.requested_queue))
-    return requested_queue(gang.requested_queue or gang.queue)
+        return Queue(gang.requested_queue, has_job_set=True)
+    return Queue(gang.requested_queue or gang.queue)
 
 
 QUEUES_SHOWN_MAX: Final = 10

@@ -14,8 +14,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
-from airflow_provider_gangjobs.gang.state.sidecars import MainContainersEnd, end_by_main_patch
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+from airflow_provider_gangjobs.gang.state.stored_gang import MainContainersEnd, StoredGang, end_by_main_patch
 from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted
 from airflow_provider_gangjobs.jobs.read import get_job
 

@@ -50,7 +50,7 @@ ANNOTATION_DELETED_BY: Final = f"{PREFIX}/deleted-by"
 ANNOTATION_HALTED: Final = f"{PREFIX}/halted"
 """Why the gang was halted. On the Job."""
 ANNOTATION_MAIN_CONTAINERS: Final = f"{PREFIX}/main-containers"
-"""How the ranks have ended by their main containers, one of `gang.state.sidecars.MainContainersEnd`. On a Job that the
+"""How the ranks have ended by their main containers (`gang.state.stored_gang.MainContainersEnd`). On a Job that the
 provider has ended because other containers kept its pods running."""
 ANNOTATION_TIME_LIMIT: Final = f"{PREFIX}/time-limit"
 """The parameters of the task from which activeDeadlineSeconds was computed. On the Job, if it was computed."""
@@ -68,7 +68,7 @@ ANNOTATION_GANG: Final = f"{PREFIX}/gang"
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 
 ANNOTATION_QUEUE: Final = f"{PREFIX}/queue"
-"""Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation. Absent without a queue."""
+"""Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation."""
 ANNOTATION_QUEUED: Final = f"{PREFIX}/queued"
 """`true` if the submission is complete and the Job belongs to a queue. On the Job."""
 

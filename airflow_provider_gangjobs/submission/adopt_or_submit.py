@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import task_selector
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ import msgspec
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
 from airflow_provider_gangjobs.kube.labels import LABEL_GANG_ROLE
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, end_of, state_of
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests

@@ -25,13 +25,12 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
 from airflow_provider_gangjobs.gang.state.sidecars import (
     EndByMain,
     JobRules,
-    MainContainersEnd,
     decide_end,
     end_due,
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.gang.state.stored_gang import Requeues
+from airflow_provider_gangjobs.gang.state.stored_gang import MainContainersEnd, Requeues
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.kube.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.kube.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,

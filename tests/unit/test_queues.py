@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.queues import (
-    Kueue,
-    NoQueue,
+    Queue,
     QueueFacts,
     admission_checks,
     held_reason,
     job_without_queue_error,
     queue_of_job,
     queue_problems,
-    requested_queue,
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
@@ -43,13 +41,13 @@ def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -
 
 
 JOBS = {
-    "no queue": (job(), NoQueue(), False, False),
-    "started": (job(suspend=False), NoQueue(), True, True),
-    "complete, not yet given to its queue": (job(queue="team"), Kueue("team"), False, False),
-    "given to its queue": (job(label="team", queue="team", queued="true"), Kueue("team"), True, True),
-    "put into a queue by the cluster": (job(label="default"), Kueue("default"), False, False),
-    "started by the queue of the cluster": (job(suspend=False, label="default"), Kueue("default"), False, False),
-    "in a queue by an earlier release": (job(label="team"), Kueue("team"), False, False),
+    "no queue": (job(), Queue(), False, False),
+    "started": (job(suspend=False), Queue(), True, True),
+    "complete, not yet given to its queue": (job(queue="team"), Queue("team"), False, False),
+    "given to its queue": (job(label="team", queue="team", queued="true"), Queue("team"), True, True),
+    "put into a queue by the cluster": (job(label="default"), Queue("default"), False, False),
+    "started by the queue of the cluster": (job(suspend=False, label="default"), Queue("default"), False, False),
+    "in a queue by an earlier release": (job(label="team"), Queue("team"), False, False),
 }
 
 
@@ -93,14 +91,14 @@ def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(
 
 
 def test_job_gets_the_label_of_its_queue_last() -> None:
-    queue = requested_queue("team", "high")
+    queue = Queue("team", "high")
     assert (queue.labels(), queue.annotations()) == ({LABEL_KUEUE_PRIORITY: "high"}, {ANNOTATION_QUEUE: "team"})
     metadata = {"labels": {LABEL_KUEUE_QUEUE: "team"}, "annotations": {ANNOTATION_QUEUED: "true"}}
     assert queue.start_patch(job(queue="team")) == {"metadata": metadata}
 
 
 def test_job_that_runs_in_another_queue_stays_in_it() -> None:
-    patch = requested_queue("team").start_patch(job(suspend=False, label="default", queue="team"))
+    patch = Queue("team").start_patch(job(suspend=False, label="default", queue="team"))
     assert patch == {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}}
 
 

@@ -32,6 +32,7 @@ STATUS_CHARACTERS_MAX: Final = 256
 HEADLINE_CHARACTERS_MAX: Final = 256
 SIGNAL_EXIT_CODE_BASE: Final = 128
 """Shells and container runtimes report an end by signal n as exit code 128 + n."""
+SIGNAL_MAX: Final = 64
 SIGKILL: Final = 9
 SIGTERM: Final = 15
 
@@ -354,12 +355,8 @@ def _failed_at(pod: PodView, kind: OutcomeKind, message: str) -> datetime | None
 def _signal(terminated: Terminated | None) -> int | None:
     if terminated is None:
         return None
-    by_code = (
-        terminated.exit_code - SIGNAL_EXIT_CODE_BASE
-        if SIGNAL_EXIT_CODE_BASE < terminated.exit_code <= SIGNAL_EXIT_CODE_BASE + 64
-        else None
-    )
-    return terminated.signal or by_code
+    by_code = terminated.exit_code - SIGNAL_EXIT_CODE_BASE
+    return terminated.signal or (by_code if 0 < by_code <= SIGNAL_MAX else None)
 
 
 def _reason(pod: PodView, terminated: Terminated | None) -> str:

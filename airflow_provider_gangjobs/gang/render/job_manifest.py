@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
-from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
+from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.policy import (
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
-    from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
@@ -55,7 +54,7 @@ def render_job(
     shape = shape or shape_of(spec, manifest)
     if spec.roles is not None:
         return render_first_role(spec, attempt, decision, scheduler, shape)
-    queue = requested_queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
+    queue = Queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
     job: Object = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -76,7 +75,7 @@ def render_first_role(
     """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods."""
     roles = roles_of(spec)
     annotations = {keys.ANNOTATION_ROLES: format_roles(roles), keys.ANNOTATION_TTL: str(_ttl_s(spec, {}))}
-    queue = requested_queue(None) if shape.kueue_queue is None else QueueOfJobSet(shape.kueue_queue)
+    queue = Queue(shape.kueue_queue, has_job_set=True)
     metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
     metadata["annotations"] |= annotations
     if shape.kueue_queue is not None:
@@ -125,7 +124,7 @@ def render_job_set(
     The JobSet has one Job for each role, and no label of its queue. Without a failure policy, it fails when one of its
     Jobs has failed. The Service of the gang gives the host names.
     """
-    queue = requested_queue(shape.kueue_queue, shape.kueue_priority)
+    queue = Queue(shape.kueue_queue, shape.kueue_priority)
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

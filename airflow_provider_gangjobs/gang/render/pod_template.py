@@ -29,41 +29,27 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 
-RENDEZVOUS_ENV: Final = frozenset(
-    {
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "WORLD_SIZE",
-        "RANK",
-        "NNODES",
-        "NODE_RANK",
-        "PET_NNODES",
-        "PET_NODE_RANK",
-        "PET_MASTER_ADDR",
-        "PET_MASTER_PORT",
-    }
-)
-"""Variables that a user must not set while rendezvous is on."""
-
 RANK_VARIABLES: Final = ("RANK", "NODE_RANK", "PET_NODE_RANK")
 """Variables whose value is the rank."""
+_VALUES: Final = {
+    "MASTER_ADDR": "address",
+    "MASTER_PORT": "port",
+    "WORLD_SIZE": "size",
+    "NNODES": "size",
+    "PET_NNODES": "size",
+    "PET_MASTER_ADDR": "address",
+    "PET_MASTER_PORT": "port",
+}
+RENDEZVOUS_ENV: Final = frozenset({*_VALUES, *RANK_VARIABLES})
+"""Variables that a user must not set while rendezvous is on."""
 
 
 def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list[dict[str, Any]]:
     """Render the variables of every container. The kubelet reads the rank from the pod."""
     rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
-    master, port = f"{job}-0.{service}", str(rendezvous.port)
-    values = {
-        "MASTER_ADDR": master,
-        "MASTER_PORT": port,
-        "WORLD_SIZE": str(size),
-        "NNODES": str(size),
-        "PET_NNODES": str(size),
-        "PET_MASTER_ADDR": master,
-        "PET_MASTER_PORT": port,
-    }
+    values = {"address": f"{job}-0.{service}", "port": str(rendezvous.port), "size": str(size)}
     ranks = [{"name": name, "valueFrom": rank} for name in RANK_VARIABLES]
-    return [{"name": name, "value": value} for name, value in values.items()] + ranks
+    return [{"name": name, "value": values[value]} for name, value in _VALUES.items()] + ranks
 
 
 def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Phase: the progress of a gang. `phase_of` is the only function that computes it.
+"""Phase: the progress of a gang, and the state of its submission. Only `phase_of` computes a phase.
 
 The first row of this table that applies decides:
 
@@ -27,6 +27,23 @@ If a row gives succeeded, failed or deleted, and known pods still wait for their
   it is queued at once, because its submission is complete.
 * A Job that Kueue suspends and lets run again at once has no startTime, and is queued, not submitted again.
 * The number of started ranks comes from the pods if they are known, and from the counters of the Job otherwise.
+
+Several enums say how far something is. Each answers one question:
+
+    question                                                    answer             from
+    ----------------------------------------------------------  -----------------  ------------------------------------
+    What does the next submission, an end, or a user find?      SubmissionState    the Job
+    What is the gang doing, in logs, events and the UI?         Phase              the Job, and pods if they are known
+    How did the Job end, once and for all?                      VerdictKind        the Job, or that it is gone
+    Why does the event of a trigger end the wait of its task?   Status             the verdict, a deadline or an error
+    How did one rank end?                                       OutcomeKind        the pod of the rank
+    What happened to the gang when its task was killed?         KillResult         the deletion of the Job
+    Has a gang reached what a sensor waits for?                 Answer             the Job of the newest attempt
+    Why does a queued gang wait in its queue?                   QueueState         the Workload of Kueue
+    What is known about the end of the gang's task?             TaskEnd            Airflow's API server
+
+Two readers of one Job may see two states. An end that was delivered is `delivered` for the next submission, which
+starts anew, and is still `succeeded` or `failed` for a user who asks.
 """
 
 from __future__ import annotations
@@ -98,3 +115,42 @@ def _is_queued(gang: StoredGang) -> bool:
     if gang.suspended_condition is not None or (gang.is_queued_by_kueue and gang.started_at is None):
         return True
     return gang.is_suspended and (gang.has_run or gang.is_started_by_others)
+
+
+class SubmissionState(StrEnum):
+    """The state of a submission. The values are part of the records that users read and are never renamed."""
+
+    IN_PROGRESS = "in progress"
+    """The Job was submitted, perhaps not completely, and has not ended: the gang is live."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """In a record also: the gang was halted, or could never be submitted completely."""
+    HALTED = "halted"
+    """The provider has halted the gang, and the Job has not failed yet."""
+    DELIVERED = "delivered"
+    """The Job ended, and its outcome was delivered."""
+    DELETING = "deleting"
+    """The Job is being deleted, however it ended: it can neither be adopted nor delivered."""
+    DROPPED = "dropped"
+    """The submission was deleted and the Job was kept. The Job belongs to nobody."""
+
+
+def state_of(gang: StoredGang) -> SubmissionState:
+    """Return the state as the next submission of the same task or id finds it."""
+    if gang.is_being_deleted:
+        return SubmissionState.DELETING
+    if gang.is_dropped:
+        return SubmissionState.DROPPED
+    # A gang that outlives its task is delivered while it runs. Until the gang ends, another try may adopt it.
+    if gang.is_delivered and (gang.is_over or not gang.outlives_task):
+        return SubmissionState.DELIVERED
+    ended = end_of(gang)
+    is_halted = ended is SubmissionState.IN_PROGRESS and gang.is_halted
+    return SubmissionState.HALTED if is_halted else ended
+
+
+def end_of(gang: StoredGang) -> SubmissionState:
+    """Return whether the gang succeeded, failed, or is in progress, by the final conditions only."""
+    if gang.complete_condition is not None:
+        return SubmissionState.SUCCEEDED
+    return SubmissionState.FAILED if gang.failed_condition is not None else SubmissionState.IN_PROGRESS

@@ -129,10 +129,7 @@ def main_container(pod: PodView) -> ContainerStatus | None:
     """Return the status of the main container: the annotated one, or else the first one in the spec."""
     statuses = pod.status.container_statuses
     name = _main_name(pod)
-    for status in statuses:
-        if status.name == name:
-            return status
-    return statuses[0] if statuses else None
+    return next((status for status in statuses if status.name == name), statuses[0] if statuses else None)
 
 
 def main_end(pod: PodView) -> Terminated | None:

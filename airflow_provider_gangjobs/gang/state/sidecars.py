@@ -3,16 +3,12 @@
 A webhook may inject a container, such as the proxy of a service mesh. If it does not end, the Job controller never
 counts the rank. The main container is the rank, so its end decides:
 
-1. If all main containers have succeeded, or one has failed, the follower waits for `SIDECAR_GRACE`.
-
-2. The follower records the outcomes of these ranks in the ledger. The exit codes are final, so every follower records
-the same.
-
-3. The follower marks each Job that has not ended, and sets its activeDeadlineSeconds to 0, by one patch of the version
-that was judged.
-
-4. The Job controller deletes the pods, and the Job fails. Every reader of a Job reads it by `with_end_by_main`, and so
-sees the end that the mark names.
+* If all main containers have succeeded, or one has failed, the follower waits for `SIDECAR_GRACE`.
+* The follower records the outcomes of these ranks in the ledger. The exit codes are final, so every follower records
+  the same.
+* The follower marks each Job that has not ended, and sets its activeDeadlineSeconds to 0, by one patch of the version
+  that was judged.
+* The Job controller deletes the pods, and the Job fails. Every reader of a Job sees the end that the mark names.
 
 Containers of the pod template are part of the task, so the gang waits for them. A failure ends a gang only if the Job
 controller would fail the Job, too.
@@ -21,15 +17,13 @@ controller would fail the Job, too.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.state.pods import keeps_running, main_end, rank_of
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_MAIN_CONTAINERS
-from airflow_provider_gangjobs.kube.views import Condition, JobView, end_condition, find_true_condition, parse_spans
+from airflow_provider_gangjobs.gang.state.stored_gang import MainContainersEnd
+from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,62 +31,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView, Terminated
-
-
-REASON_SUCCEEDED: Final = "MainContainersSucceeded"
-REASON_FAILED: Final = "MainContainerFailed"
-
-
-class MainContainersEnd(StrEnum):
-    """How the ranks of a Job have ended by their main containers. The values are stored in Jobs."""
-
-    SUCCEEDED = "succeeded"
-    """The main container of each rank has succeeded."""
-    FAILED = "failed"
-    """The main container of a rank has failed."""
-
-
-def end_by_main_patch(end: MainContainersEnd) -> dict[str, Any]:
-    return {
-        "metadata": {"annotations": {ANNOTATION_MAIN_CONTAINERS: str(end)}},
-        "spec": {"activeDeadlineSeconds": 0},
-    }
-
-
-def with_end_by_main(job: JobView) -> JobView:
-    """Return a Job with the conditions and counters of the end that its mark names, if it has a mark.
-
-    Until the Job has ended, the end is announced (`SuccessCriteriaMet`, `FailureTarget`).
-    """
-    mark = job.metadata.annotations.main_containers
-    if mark not in set(MainContainersEnd) or find_true_condition(job.status.conditions, "Complete"):
-        return job
-    ended = end_condition(job)
-    announced = ended or find_true_condition(job.status.conditions, "FailureTarget")
-    at = announced.last_transition_time if announced else None
-    has_succeeded = mark == MainContainersEnd.SUCCEEDED
-    kind = _KINDS[has_succeeded, ended is not None]
-    others = tuple(one for one in job.status.conditions if one.type not in {"Failed", "FailureTarget"})
-    reason = REASON_SUCCEEDED if has_succeeded else REASON_FAILED
-    status = replace(job.status, conditions=(*others, Condition(kind, "True", reason, _MESSAGES[reason], at)))
-    if has_succeeded:
-        ranks = job.spec.completions or 0
-        indexes = "0" if ranks == 1 else f"0-{ranks - 1}"
-        completed_at = at if ended else None
-        status = replace(status, succeeded=ranks, failed=0, completed_indexes=indexes, completion_time=completed_at)
-    return replace(job, status=status)
-
-
-_KINDS: Final = {
-    (True, True): "Complete",
-    (True, False): "SuccessCriteriaMet",
-    (False, True): "Failed",
-    (False, False): "FailureTarget",
-}
-_MESSAGES: Final = {
-    REASON_SUCCEEDED: "The main container of each rank had succeeded, and another container kept a pod running",
-    REASON_FAILED: "The main container of a rank had failed, and another container kept its pod running",
-}
 
 
 SIDECAR_GRACE: Final = timedelta(seconds=30)

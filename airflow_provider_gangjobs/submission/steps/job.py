@@ -10,13 +10,13 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.queues import NoQueue, given_queue_error, queue_of_job
+from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
 from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
 from airflow_provider_gangjobs.jobs.role_jobs import start_role
 from airflow_provider_gangjobs.kube.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
@@ -151,9 +151,7 @@ class StartJob(Struct, frozen=True):
 
     def is_needed(self, progress: Progress) -> bool:
         queue = self._queue(progress)
-        return not (progress.spec.keep_suspended and isinstance(queue, NoQueue)) and not queue.is_started(
-            progress.stored
-        )
+        return not (progress.spec.keep_suspended and queue.name is None) and not queue.is_started(progress.stored)
 
     async def apply(self, progress: Progress) -> Object:
         metadata = progress.job["metadata"]
@@ -195,7 +193,7 @@ class StartJob(Struct, frozen=True):
 
         The connection may name another queue by now than when the Job was created.
         """
-        is_known = progress.stored.requested_queue is not None or isinstance(self.queue, NoQueue)
+        is_known = progress.stored.requested_queue is not None or self.queue.name is None
         return queue_of_job(progress.stored) if is_known else self.queue
 
 
