@@ -36,8 +36,8 @@ from airflow_provider_gangjobs.attempt.deferral import (
 from airflow_provider_gangjobs.attempt.messages import submission_messages
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import Claim
-from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, Results, WaitUntil
+from airflow_provider_gangjobs.kube.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
@@ -119,7 +119,7 @@ class TaskTry:
 
     def run(self) -> Any:
         """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
-        from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+        from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 
         require_importable(self.task.callbacks)
         self.storages.check()

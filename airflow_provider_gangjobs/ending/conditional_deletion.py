@@ -18,8 +18,9 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.halt import DELETION_MARK, end_patch, without_deletion_mark
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX
+from airflow_provider_gangjobs.kube.views import end_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ class Deletion(Struct, frozen=True):
     """The object as it was last judged, if it was kept. None if the object is deleted or was gone."""
     version: Object | None = None
     """The version that was deleted. None if the object was kept or was gone."""
-    job: Job | None = None
+    job: StoredGang | None = None
     """The gang whose Job was kept or deleted, with the state of all its Jobs. None if the object is no Job."""
 
 
@@ -60,7 +61,7 @@ async def delete_if(
 async def delete_job_if(
     requests: RetryingRequests,
     ref: GangRef,
-    judge: Callable[[Job], bool],
+    judge: Callable[[StoredGang], bool],
     *,
     seen: Object | None = None,
     foreground: bool = False,
@@ -82,7 +83,7 @@ async def delete_job_if(
     return replace(deletion, job=rule.gang) if is_known else deletion
 
 
-def propagation_of(job: Job) -> PropagationPolicy:
+def propagation_of(job: StoredGang) -> PropagationPolicy:
     """Return how a Job is deleted: in the foreground if its pods may still exist.
 
     In the foreground, the API server keeps the Job until its pods are gone, and pods that the harvest finalizer holds
@@ -131,8 +132,8 @@ class _GangRule:
     JobSet is made to fail instead, because the JobSet controller creates a deleted Job again.
     """
 
-    def __init__(self, requests: RetryingRequests, judge: Callable[[Job], bool], *, foreground: bool) -> None:
-        self.gang: Job | None = None
+    def __init__(self, requests: RetryingRequests, judge: Callable[[StoredGang], bool], *, foreground: bool) -> None:
+        self.gang: StoredGang | None = None
         """The gang as it was last judged."""
         self._requests = requests
         self._judge = judge
@@ -149,8 +150,8 @@ class _GangRule:
         gang = self.gang
         if self._cannot_succeed or gang is None:
             return stored
-        live = [one for one in gang.jobs[1:] if not Job(one).has_end_condition]
-        if not live or not (gang.has_job_set or Job(gang.jobs[0]).has_end_condition):
+        live = [one for one in gang.jobs[1:] if not end_condition(one)]
+        if not live or not (gang.has_job_set or end_condition(gang.jobs[0])):
             return stored
         metadata = stored["metadata"]
         mark = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": DELETION_MARK}}

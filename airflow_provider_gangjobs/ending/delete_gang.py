@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.ending.conditional_deletion import Deletion, delete_job_if
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.jobs.claim import is_gone, mark_delivered_by
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELETED_BY
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 async def delete(client: Client, ref: GangRef, *, deleted_by: str = "") -> bool:
@@ -83,7 +83,7 @@ async def release_deleted(client: Client, ref: GangRef, deletion: Deletion, *, r
         await drain_pods(client, ref, may_get_pods=may_get_pods(job), roles=job.role_names)
 
 
-def may_get_pods(job: Job) -> bool:
+def may_get_pods(job: StoredGang) -> bool:
     """Return whether the Job controller may be about to create pods of a Job that was deleted in this version. Pure.
 
     The Jobs of the other roles of a gang are started before the main Job.

@@ -25,22 +25,22 @@ from airflow_provider_gangjobs.gang.identity import (
     parse_default_submission_id,
     submission_selector,
 )
-from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles
+from airflow_provider_gangjobs.kube.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.jobs.retrying_requests import Objects
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -87,7 +87,7 @@ async def delete_submission(
     return tuple(gang.ref for gang in gangs)
 
 
-async def _halt_and_release(client: Client, requests: RetryingRequests, gang: Job, timeout_s: float) -> None:
+async def _halt_and_release(client: Client, requests: RetryingRequests, gang: StoredGang, timeout_s: float) -> None:
     """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
     ref, state = gang.ref, state_of(gang)
     is_unfinished = state in {SubmissionState.IN_PROGRESS, SubmissionState.HALTED}
@@ -121,7 +121,7 @@ async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice=advice, operation=DELETION)
 
 
-async def _delete_owned_objects(requests: RetryingRequests, gang: Job) -> None:
+async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) -> None:
     """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
 
     async def delete_owned(resource: Resource, stored: Object) -> None:
@@ -136,7 +136,7 @@ async def _delete_owned_objects(requests: RetryingRequests, gang: Job) -> None:
     await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
-def groups_of(gang: Job) -> tuple[Resource, ...]:
+def groups_of(gang: StoredGang) -> tuple[Resource, ...]:
     """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
     decision = PlacementDecision.parse(gang.decision or "off")
     scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None

@@ -27,8 +27,8 @@ from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch, is_halted_by_cleanup
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles, start_role
 
@@ -63,7 +63,7 @@ class CleanupReport:
     """The gangs that could not be cleaned up, and why. The next cleanup tries again."""
 
 
-def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool:
+def is_half_submitted(job: StoredGang, *, now: datetime, older_than: timedelta) -> bool:
     """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
     if job.is_started_by_others or not job.is_unstarted:
         return False
@@ -73,7 +73,7 @@ def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool
     return state_of(job) is SubmissionState.IN_PROGRESS and now - job.created_at >= older_than
 
 
-def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
+def decide_cleanup(job: StoredGang, *, missing: bool) -> CleanupAction:
     """Return what to do with a half-submitted gang.
 
     :param missing: Whether an object that the Job needs does not exist.
@@ -83,7 +83,7 @@ def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
     return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
 
 
-def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
+def required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
     """Return the objects that must exist before a Job may run, as resource and name.
 
     :param pod: The spec of the Job's pods.
@@ -141,7 +141,7 @@ async def clean_up_half_submitted(
     return report
 
 
-async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -> bool:
+async def _is_incomplete(requests: RetryingRequests, job: StoredGang, stored: Object) -> bool:
     if job.has_job_set:  # the UIDs of the Jobs of the JobSet are noted by the last step
         return True
     for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.claim import patch_claimed
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
@@ -46,7 +46,7 @@ async def halt(
 
 async def halt_job(
     requests: RetryingRequests,
-    job: Job,
+    job: StoredGang,
     reason: str,
     *,
     claim_id: str | None = None,

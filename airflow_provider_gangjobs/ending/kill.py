@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.ending.delete_gang import may_get_pods, release_d
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class KillResult(StrEnum):
     """The Job is gone, or another task instance is responsible for the gang."""
 
 
-def kill_result(job: Job, claim_id: str) -> KillResult:
+def kill_result(job: StoredGang, claim_id: str) -> KillResult:
     """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
     if not job.holds_claim(claim_id):
         return KillResult.LEFT_ALONE
@@ -84,7 +84,7 @@ async def begin_kill(
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
 
-    def is_killed(job: Job) -> bool:
+    def is_killed(job: StoredGang) -> bool:
         return kill_result(job, claim_id) is KillResult.DELETED
 
     deletion = await delete_job_if(requests, ref, is_killed, seen=seen)
@@ -132,7 +132,7 @@ async def end_live_gangs(
     :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
     """
     requests = RetryingRequests(client, namespace)
-    ended: list[Job] = []
+    ended: list[StoredGang] = []
     for stored, gang in await _live_gangs(requests, key, claim_id):
         if delete:
             has_ended = (await begin_kill(client, gang.ref, claim_id, seen=stored)).result is KillResult.DELETED
@@ -174,7 +174,7 @@ async def live_attempts(client: Client, key: TaskKey, claim_id: str, *, namespac
     return [LiveGang(gang.ref, gang.attempt_number, gang.disruptions) for _, gang in gangs]
 
 
-async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, Job]]:
+async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, StoredGang]]:
     found = await requests.list(JOBS, task_selector(*key.digests))
     gangs = [(stored, await requests.read_gang(stored)) for stored in found]
     return [

@@ -27,10 +27,10 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Inv
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked, owner_uid
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import PodView
 
 if TYPE_CHECKING:

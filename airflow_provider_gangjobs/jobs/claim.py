@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
-from airflow_provider_gangjobs.gang.labels import (
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.jobs.read import get_main_job
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.kube.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
     ANNOTATION_MAX_TRIES,
     ANNOTATION_WAIT_UNTIL,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.jobs.read import get_main_job
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 
 if TYPE_CHECKING:

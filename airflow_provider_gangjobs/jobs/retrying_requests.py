@@ -26,8 +26,12 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd, end_by_main_patch
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    MainContainersEnd,
+    StoredGang,
+    end_by_main_patch,
+    read_job,
+)
 from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted
 from airflow_provider_gangjobs.jobs.read import get_job
 from airflow_provider_gangjobs.kube.views import Object
@@ -185,7 +189,7 @@ class RetryingRequests:
             propagation_policy=propagation_policy,
         )
 
-    async def read_gang(self, stored: Object) -> Job:
+    async def read_gang(self, stored: Object) -> StoredGang:
         """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed."""
         job = read_job(stored)
         if not job.has_roles:
@@ -245,7 +249,7 @@ class JobRequests:
         self.retry = retry
         self._clock = clock
 
-    async def read(self) -> Job | None:
+    async def read(self) -> StoredGang | None:
         """Return the gang of the Job that has the name now; `None` if there is no Job of this name."""
         return await self.retry(lambda: get_job(self.client, self.ref))
 
@@ -253,7 +257,7 @@ class JobRequests:
         """Merge-patch the Job. Return false if the Job is gone, or if another Job has its name."""
         return await self.retry(partial(self._patch, self.ref, body))
 
-    async def patch_unchanged(self, job: Job, body: Mapping[str, Any]) -> bool:
+    async def patch_unchanged(self, job: StoredGang, body: Mapping[str, Any]) -> bool:
         """Merge-patch the Job in exactly the version that was read. Return false if the Job has changed."""
         version = {**version_of(job.view.metadata), "uid": self.ref.uid}
         return await self.retry(lambda: patch_unchanged(self.client, JOBS, version, body))
@@ -263,15 +267,15 @@ class JobRequests:
         body = end_by_main_patch(end)
         return await self.retry(lambda: patch_unchanged(self.client, JOBS, version_of(job.metadata), body))
 
-    async def halt(self, job: Job, reason: str) -> bool:
+    async def halt(self, job: StoredGang, reason: str) -> bool:
         """Halt the gang of a Job that was just read. Return false if the Job is gone.
 
         Of a gang with roles, this is the main Job: that of the first role, or the Job without pods that owns the
         JobSet. `end_jobs` ends the others. A Job that is suspended stays suspended until `finish_halted` makes it fail.
         """
-        return await self.patch(halt_patch(reason, Job(job.jobs[0]) if job.jobs else job))
+        return await self.patch(halt_patch(reason, StoredGang(job.jobs[0]) if job.jobs else job))
 
-    async def finish_halted(self, job: Job | None) -> None:
+    async def finish_halted(self, job: StoredGang | None) -> None:
         """Make the Job of a halted gang fail if it is suspended. Raises no `ClusterError`.
 
         :param job: The Job as it was just read; `None` if it is gone.
@@ -279,7 +283,7 @@ class JobRequests:
         if job is not None and next_finish_step(job) is FinishStep.END:
             await finish_halted(self.client, self.ref, clock=self._clock)
 
-    async def end_jobs(self, gang: Job) -> None:
+    async def end_jobs(self, gang: StoredGang) -> None:
         """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted.
 
         Safe to repeat. The main Job of a halted gang is left out: its halt ends it.
@@ -288,11 +292,11 @@ class JobRequests:
         """
         for one in jobs_to_end(gang):
             if one.metadata.uid != self.ref.uid or not gang.is_halted:
-                await self.retry(partial(self._patch, Job(one).ref, end_patch()))
+                await self.retry(partial(self._patch, StoredGang(one).ref, end_patch()))
         if must_delete_job_set(gang):
             await self.retry(lambda: delete_job_set(self.client, self.ref))
 
-    async def finish_main_job(self, gang: Job) -> None:
+    async def finish_main_job(self, gang: StoredGang) -> None:
         """Make the suspended main Job of a JobSet fail, after `end_jobs` has set its activeDeadlineSeconds to 0.
 
         Raises no `ClusterError`.
@@ -302,7 +306,7 @@ class JobRequests:
         if gang.has_job_set:
             await finish_halted(self.client, self.ref, clock=self._clock)
 
-    async def set_ttl(self, job: Job | None) -> None:
+    async def set_ttl(self, job: StoredGang | None) -> None:
         """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now.
 
         Raises no `ClusterError`: without a time to live the Jobs stay.

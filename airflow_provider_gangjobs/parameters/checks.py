@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil
-from airflow_provider_gangjobs.gang.validation.choices import validate_choices
+from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil, validate_choices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.roles import RoleRanks
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
@@ -291,7 +291,9 @@ def build_view(locator: GangLocator, snapshot: GangSnapshot, now: datetime) -> G
 # -- the Job exists --------------------------------------------------------------------------------------------------
 
 
-def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, requests: str, now: datetime) -> GangView:
+def _view_of_job(
+    locator: GangLocator, snapshot: GangSnapshot, job: StoredGang, requests: str, now: datetime
+) -> GangView:
     record = record_of(job)
     observation = _observation(snapshot, job)
     phase = observation.phase
@@ -321,7 +323,7 @@ def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, request
     )
 
 
-def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
+def _observation(snapshot: GangSnapshot, job: StoredGang) -> Observation:
     """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
     evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
     if snapshot.is_whole:
@@ -330,7 +332,7 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
     return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), evidence)
 
 
-def _counts_of_job(job: Job) -> Counts:
+def _counts_of_job(job: StoredGang) -> Counts:
     """Return counts from the Job's counters, which do not distinguish the pods that have not started."""
     started, ranks = job.started_ranks, job.ranks
     return Counts(
@@ -344,7 +346,7 @@ def _counts_of_job(job: Job) -> Counts:
     )
 
 
-def _state_counts_of_job(job: Job) -> tuple[tuple[str, int], ...]:
+def _state_counts_of_job(job: StoredGang) -> tuple[tuple[str, int], ...]:
     status = job.status
     with_pods = status.active + status.succeeded + status.failed + status.terminating
     counts = {

@@ -297,7 +297,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid.
         """
-        from airflow_provider_gangjobs.gang.validation.choices import validate_choices
+        from airflow_provider_gangjobs.gang.spec import validate_choices
 
         kinds = ("gangs", "submission_ids", "external_task_id", "selector")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})

@@ -38,8 +38,8 @@ from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, end_of, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests
@@ -152,7 +152,7 @@ def _step(where: str, name: str) -> Iterator[None]:
         raise SubmissionFailed(where, name, str(error), error.transient, permission_advice(error)) from error
 
 
-def _taken_over(job: Job) -> SubmissionFailed:
+def _taken_over(job: StoredGang) -> SubmissionFailed:
     return SubmissionFailed(str(job.ref), CHOOSE_ATTEMPT, TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
 
 
@@ -214,7 +214,9 @@ class _SubmissionRun(Struct, frozen=True):
                 await self._complete(progress)
         return self._submission(progress, job)
 
-    async def _begin_attempt(self, action: SubmitNew, jobs: list[Job], stored: Mapping[str, Object]) -> Submission:
+    async def _begin_attempt(
+        self, action: SubmitNew, jobs: list[StoredGang], stored: Mapping[str, Object]
+    ) -> Submission:
         """Delete what the new attempt supersedes, wait for its pods, and submit the attempt."""
         with _step(self.where, "read the Topology of the queue"):
             progress = await self._progress_of_new_attempt(action.number)
@@ -227,7 +229,7 @@ class _SubmissionRun(Struct, frozen=True):
             await self._complete(progress)
         return self._submission(progress, None)
 
-    async def _require_current_try(self, later: Job) -> None:
+    async def _require_current_try(self, later: StoredGang) -> None:
         """Ask Airflow which try runs, because the id of the try that is responsible for this Job is later.
 
         Raises:
@@ -248,7 +250,7 @@ class _SubmissionRun(Struct, frozen=True):
             later.ref,
         )
 
-    async def _confirm_change_of(self, job: Job) -> None:
+    async def _confirm_change_of(self, job: StoredGang) -> None:
         """Confirm the try before it adopts or deletes a gang that another try may be responsible for.
 
         Raises:
@@ -257,13 +259,13 @@ class _SubmissionRun(Struct, frozen=True):
         if self.request.confirm is not None and not job.holds_claim(self.request.claim.id):
             await self.request.confirm()
 
-    def _warn_of_other_parameters(self, job: Job, text: str) -> None:
+    def _warn_of_other_parameters(self, job: StoredGang, text: str) -> None:
         """Log which parameters of a gang differ from those of the spec, if any, and what happens to the gang."""
         if job.spec_hash != self.spec.hash:
             names = ", ".join(differing_fields(self.spec, job)) or "their names are not known"
             log.warning(text, job.ref, names)
 
-    async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
+    async def _wait_for_previous(self, jobs: list[StoredGang], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
         await finish_halts(self.requests, jobs)
         if self.request.previous is None:
@@ -272,11 +274,11 @@ class _SubmissionRun(Struct, frozen=True):
         if await earlier.wait(self.request.previous):
             raise RestartSubmission("The pods of the previous attempt have ended", min_attempt=action.number)
 
-    async def _remove_superseded(self, old: Job, seen: Object) -> None:
+    async def _remove_superseded(self, old: StoredGang, seen: Object) -> None:
         """Delete a superseded gang. Restart if the gang was claimed, was started, or has ended in the meantime."""
         await self._confirm_change_of(old)
 
-        def is_superseded(job: Job) -> bool:
+        def is_superseded(job: StoredGang) -> bool:
             was_started = old.never_ran and not job.never_ran
             return state_of(job) is SubmissionState.IN_PROGRESS and job.claim == old.claim and not was_started
 
@@ -291,7 +293,7 @@ class _SubmissionRun(Struct, frozen=True):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
         decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where, queue=queue)
         if isinstance(scheduler, YuniKorn):
-            scheduler = replace(scheduler, nonce=secrets.token_hex(8))
+            scheduler = YuniKorn(nonce=secrets.token_hex(8))
         attempt = build_attempt(
             self.request.key,
             self.request.claim,
@@ -322,11 +324,10 @@ class _SubmissionRun(Struct, frozen=True):
         attempt = Attempt(
             namespace=self.requests.namespace,
             name=adopted.ref.name,
-            digest=self.request.key.digest,
             number=adopted.attempt_number,
+            key=self.request.key,
             submission_id=adopted.submission_id or "",
-            claim=self.request.claim.id,
-            task=self.request.key.to_json(),
+            claim=self.request.claim,
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(
@@ -372,12 +373,12 @@ class _SubmissionRun(Struct, frozen=True):
     async def _delete_incomplete_job(self, progress: Progress) -> None:
         """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
 
-        def is_ours(job: Job) -> bool:
+        def is_ours(job: StoredGang) -> bool:
             return job.is_suspended and job.holds_claim(self.request.claim.id)
 
         await delete_job_if(self.requests, progress.ref, is_ours)
 
-    def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
+    def _submission(self, progress: Progress, adopted: StoredGang | None) -> Submission:
         job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored
         state = end_of(job)
         return Submission(

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, LogReader
     from airflow_provider_gangjobs.tracking.watch.gang_watch import ObservedPods
 
@@ -247,11 +247,11 @@ class _Follower:
         ends_in_s = await self.sidecars.advance(job, pods.index)
         return await self._next_sleep(observation, _soonest(report_in_s, requeue_s, ends_in_s))
 
-    def _adds_up_runs(self, job: Job) -> bool:
+    def _adds_up_runs(self, job: StoredGang) -> bool:
         """Return whether Kueue's Workload shows earlier runs that count for `assemble_timeout`."""
         return self.deadlines.assemble_s is not None and job.is_queued_by_kueue
 
-    async def _requeue(self, job: Job | None) -> float | None:
+    async def _requeue(self, job: StoredGang | None) -> float | None:
         """Do the next step of the return to the queue (`Requeue.advance`). A follower without assemble_timeout does
         nothing."""
         if self.deadlines.assemble_s is None:
@@ -294,7 +294,7 @@ class _Follower:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _verdict_before_deletion(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
+    def _verdict_before_deletion(self, job: StoredGang | None, verdict: Verdict) -> tuple[StoredGang | None, Verdict]:
         """Prefer the verdict of a Job that ended and was then deleted: a time to live may delete it at once."""
         deleted = self.watch.gone_job
         earlier = judge(deleted, self.ref) if deleted is not None else None
@@ -302,7 +302,7 @@ class _Follower:
             return deleted, earlier
         return job, verdict
 
-    async def _confirm(self, pods: ObservedPods, observed: Job | None, probable: Verdict) -> GangEvent | _Sleep:
+    async def _confirm(self, pods: ObservedPods, observed: StoredGang | None, probable: Verdict) -> GangEvent | _Sleep:
         """Ask the server whether the verdict that the watch shows is true, and harvest meanwhile.
 
         A Job that ended and does not exist any more ended with that verdict: its pods may be all that kept it, and they
@@ -320,7 +320,7 @@ class _Follower:
                 verdict, job = probable, observed
         return await self._end(verdict, job, final)
 
-    async def _end(self, verdict: Verdict, job: Job | None, final: FinalHarvest) -> GangEvent:
+    async def _end(self, verdict: Verdict, job: StoredGang | None, final: FinalHarvest) -> GangEvent:
         phase = PHASE_OF_VERDICT[verdict.kind] if verdict.job_is_there else self.reporter.last_alive
         pods = await self.observer.refresh()
         seen = await self.observer.observe(pods.index, job, None)
@@ -376,7 +376,7 @@ class _Follower:
         await self.jobs.end_jobs(job)
         return await self._halted(halted, observation)
 
-    def _failed_assembly(self, job: Job, observation: Observation) -> DeadlineHalt:
+    def _failed_assembly(self, job: StoredGang, observation: Observation) -> DeadlineHalt:
         """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
         cause, line = observation.wait.cause, observation.line
         if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_cause is not None:
@@ -447,7 +447,7 @@ class _Follower:
 _RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)
 
 
-def _notes_on_sidecars(job: Job | None) -> tuple[str, ...]:
+def _notes_on_sidecars(job: StoredGang | None) -> tuple[str, ...]:
     return (ENDED_BY_MAIN,) if job is not None and job.is_ended_by_main else ()
 
 

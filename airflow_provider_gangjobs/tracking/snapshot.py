@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView
 
 V = TypeVar("V", bound=msgspec.Struct)
@@ -120,7 +120,7 @@ class _Reader:
         self.limits = limits
         self.jobs = jobs
         self.stored = job
-        self.job: Job = read_gang(job, role_jobs)
+        self.job: StoredGang = read_gang(job, role_jobs)
         self.ref = self.job.ref
         self.role_jobs = role_jobs
         self.unread: list[str] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.tracking.harvest import ledger as ledgers
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger

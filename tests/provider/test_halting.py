@@ -12,12 +12,13 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, For
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.ending.kill import halt_live
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.views import end_condition
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.follower import Follower
@@ -101,7 +102,7 @@ async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(c
     api = ClusterWithKueue(cluster, faster)
     assert await finish_halted(api, ref, clock=cluster.time.clock())
     assert api.patches == [START] * (faster + 1)
-    assert read_job(cluster.jobs()[0]).has_end_condition
+    assert end_condition(read_job(cluster.jobs()[0]).view)
     assert cluster.bench.pods() == []
 
 

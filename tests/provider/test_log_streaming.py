@@ -16,9 +16,9 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import HOLD_S
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_STREAMED
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, ANNOTATION_STREAMED
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs

@@ -11,8 +11,7 @@ from airflow_provider_gangjobs.ending.delete_submission import delete_submission
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
 from airflow_provider_gangjobs.submission.record import FailureCause, SubmissionRecord, find_record, list_records
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang

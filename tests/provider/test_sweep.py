@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.ending.kill import begin_kill
 from airflow_provider_gangjobs.ending.sweep.namespace_view import ListedView
 from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S, Sweep
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.examples import examples

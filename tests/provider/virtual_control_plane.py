@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory, informers
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import (
+from airflow_provider_gangjobs.kube.labels import (
     FINALIZER_HARVEST,
     LABEL_ATTEMPT,
     LABEL_GANG,

@@ -16,10 +16,10 @@ from kubernetes.client import models as k8s
 from msgspec import Struct
 
 from airflow_provider_gangjobs import exceptions
-from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.kube import labels
 from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.checks import OWN_NAMES

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
@@ -18,6 +17,7 @@ from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
 from airflow_provider_gangjobs.jobs.halted import finish_halted
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class SweepActions:
         self._clock = clock
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def act(self, job: Job, facts: SweepFacts, decision: SweepDecision) -> SweptGang | None:
+    async def act(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> SweptGang | None:
         """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
         return await self._attempt(job.ref, decision, job.installation, lambda: self._do(job, facts, decision))
 
@@ -89,8 +89,8 @@ class SweepActions:
             return SweptGang(ref, decision, installation, str(error) or type(error).__name__)
         return SweptGang(ref, decision, installation) if is_done else None
 
-    async def _do(self, job: Job, facts: SweepFacts, decision: SweepDecision) -> bool:
-        def is_still_so(stored: Job) -> bool:
+    async def _do(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> bool:
+        def is_still_so(stored: StoredGang) -> bool:
             return stored.claim == job.claim and decide_sweep(stored, facts).action is decision.action
 
         if decision.action is SweepAction.RELEASE:
@@ -107,7 +107,7 @@ class SweepActions:
         await drain_pods(self._client, job.ref, roles=job.role_names)
         return True
 
-    async def _mark_delivered(self, job: Job) -> bool:
+    async def _mark_delivered(self, job: StoredGang) -> bool:
         """Mark the gang as delivered if its claim has not changed, and keep its Job.
 
         A user may have marked the task as successful, so it is not certain that anybody has the results.

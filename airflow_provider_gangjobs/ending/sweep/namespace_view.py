@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.pods import gang_ref_of, is_held
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 if TYPE_CHECKING:

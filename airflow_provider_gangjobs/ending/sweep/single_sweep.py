@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
 
 
@@ -32,7 +32,7 @@ class _Planned:
     ref: GangRef
     decision: SweepDecision
     installation: str
-    job: Job | None = None
+    job: StoredGang | None = None
     facts: SweepFacts | None = None
     pods: Sequence[PodView] = ()
     """The held pods of a Job that is gone."""

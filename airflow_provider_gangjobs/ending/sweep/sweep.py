@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
 
 log = logging.getLogger(__name__)
@@ -113,10 +113,10 @@ class Sweep:
 
     async def _find_unowned(
         self, view: NamespaceView
-    ) -> tuple[list[tuple[Job, SweepFacts]], dict[GangRef, list[PodView]]]:
+    ) -> tuple[list[tuple[StoredGang, SweepFacts]], dict[GangRef, list[PodView]]]:
         """Return the Jobs of gangs that nobody follows, and the vanished Jobs with their pods that may be released."""
         time_slice = TimeSlice()
-        unowned: list[tuple[Job, SweepFacts]] = []
+        unowned: list[tuple[StoredGang, SweepFacts]] = []
         vanished: dict[GangRef, list[PodView]] = {}
         seen: set[GangRef] = set()
         for gang in view.gangs():
@@ -140,7 +140,7 @@ class Sweep:
         self._has_more = len(seen) > len(unowned) or any(starmap(self._may_act, unowned))
         return unowned, vanished
 
-    def _forget_settled(self, view: NamespaceView, unowned: Iterable[tuple[Job, SweepFacts]]) -> None:
+    def _forget_settled(self, view: NamespaceView, unowned: Iterable[tuple[StoredGang, SweepFacts]]) -> None:
         if self.forget is None:
             return
         settled = {job.ref for job, facts in unowned if is_settled(job, facts)}
@@ -149,7 +149,7 @@ class Sweep:
                 self.forget(ref.name)
                 del self._memory[ref]
 
-    def _may_act(self, job: Job, facts: SweepFacts) -> bool:
+    def _may_act(self, job: StoredGang, facts: SweepFacts) -> bool:
         return job.installation == self.installation != "" and (facts.held_pods > 0 or not job.is_over)
 
     def _remember(self, ref: GangRef, claim: str | None) -> _Memory:
@@ -194,7 +194,7 @@ class Sweep:
 
     # -- questions to Airflow --------------------------------------------------------------------------------
 
-    async def _ask(self, questions: Iterable[tuple[Job, SweepFacts]]) -> list[tuple[Job, SweepFacts]]:
+    async def _ask(self, questions: Iterable[tuple[StoredGang, SweepFacts]]) -> list[tuple[StoredGang, SweepFacts]]:
         """Ask Airflow about some of these gangs.
 
         The gangs whose task had ended by the last answer come first, then the other live gangs, and then the gangs that
@@ -215,7 +215,7 @@ class Sweep:
                 break  # Airflow cannot be asked now
         return answers
 
-    async def _task_end(self, job: Job) -> TaskEnd:
+    async def _task_end(self, job: StoredGang) -> TaskEnd:
         key, memory = job.task_key, self._memory[job.ref]
         assert key is not None, "only the gangs of tasks are asked about"
         answer = await self.ask(key)

@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.sweep.leases import Leases
 from airflow_provider_gangjobs.ending.sweep.namespace_view import InformerView
 from airflow_provider_gangjobs.ending.sweep.sweep import Sweep, log_swept
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 if TYPE_CHECKING:

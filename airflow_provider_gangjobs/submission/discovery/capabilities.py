@@ -21,8 +21,8 @@ from airflow_provider_gangjobs.cluster.discovery import (
 )
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.schedulers.base import Dialect, SchedulingGroup
-from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, NativeDialect
+from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, Dialect, NativeDialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,7 +122,7 @@ async def read_capabilities(client: Client, *, namespace: str) -> Capabilities:
 
 async def _read_capabilities(client: Client, namespace: str) -> Capabilities:
     known = await discover(client)
-    offered = tuple(d for d in DISCOVERED_DIALECTS if d.required_resources <= set(known.resources.get(d.version, ())))
+    offered = tuple(dialect for dialect in DISCOVERED_DIALECTS if dialect.is_served(known.resources))
     kept, evidence = {}, {}
     for dialect in (*offered[:1], NativeDialect()):
         kept[dialect.link_path], evidence[dialect.link_path] = await _keeps_link(client, namespace, dialect)

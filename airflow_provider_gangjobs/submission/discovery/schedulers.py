@@ -27,7 +27,8 @@ from airflow_provider_gangjobs.submission.discovery.capabilities import PROBE, P
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Dialect
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind
+    from airflow_provider_gangjobs.gang.schedulers.native import Dialect
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 __all__ = ["discover_for", "why_unusable"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.queues import requested_queue
+from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_role, render_service
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.submission.steps.job import CreateJob, CreateOwned, StartJob, StartRole, create_role
@@ -109,7 +109,7 @@ def steps_of(progress: Progress) -> Sequence[Step]:
     """Return all steps in order. A step that has nothing to do is skipped."""
     service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
     files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid))
-    start = StartJob(requested_queue(progress.shape.kueue_queue))
+    start = StartJob(Queue(progress.shape.kueue_queue))
     if progress.has_job_set:
         return (
             check_queue_step(),

@@ -223,7 +223,7 @@ async def wait_for_workload(progress: Progress) -> None:
     requests = progress.requests
     deadline = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
     while requests.clock.monotonic() < deadline:
-        for workload in await requests.list(workloads(NativeDialect.version)):
+        for workload in await requests.list(workloads(NativeDialect().version)):
             if is_owned_by(workload["metadata"], progress.ref.uid):
                 return
         await requests.clock.sleep(CONTROLLER_PAUSE_S)

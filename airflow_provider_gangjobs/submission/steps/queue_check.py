@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
     flavor_names,
     topology_guarantee,
 )
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Progress:
     """Whether the server validates the Job in a dry run before anything is created."""
     notes: list[str] = field(default_factory=list)
     """Guarantees that the submission has lost, for the log and for an event on the Job."""
-    _read: tuple[Object, Job] | None = field(default=None, repr=False)
+    _read: tuple[Object, StoredGang] | None = field(default=None, repr=False)
     """The last value of `job` that was parsed, and the parsed Job."""
 
     @property
@@ -80,7 +80,7 @@ class Progress:
         return self.stored.ref
 
     @property
-    def stored(self) -> Job:
+    def stored(self) -> StoredGang:
         """The parsed Job, as it was last read. The Job must exist."""
         if self._read is None or self._read[0] is not self.job:
             self._read = (self.job, read_job(self.job))

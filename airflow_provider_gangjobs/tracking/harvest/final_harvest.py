@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
     from airflow_provider_gangjobs.tracking.watch.gang_watch import GangObserver, ObservedPods
@@ -194,7 +194,7 @@ class FinalHarvest:
         self._listed: list[PodView] | None = None
         self._wait_for_watch_until: float | None = None
 
-    async def prepare(self, job: Job | None, pods: ObservedPods) -> None:
+    async def prepare(self, job: StoredGang | None, pods: ObservedPods) -> None:
         """Begin while the API server is asked whether the Job has ended: read the ledger, harvest the pods that ended,
         and list the pods, unless they are complete, or too many to be listed before the watch had time to catch up.
 
@@ -218,7 +218,7 @@ class FinalHarvest:
         except ClusterError as exc:
             log.warning("gang %s: the recorded outcomes could not be read: %s", self.ref, exc)
 
-    async def run(self, job: Job | None = None, pods: ObservedPods | None = None) -> FinalHarvestResult:
+    async def run(self, job: StoredGang | None = None, pods: ObservedPods | None = None) -> FinalHarvestResult:
         """Harvest until nothing is left or nothing can be done.
 
         :param job: The Job as the API server has it, if it has ended.
@@ -243,7 +243,7 @@ class FinalHarvest:
             if self.watch.pod_count > self.limits.listed_at_once_max:
                 await self.clock.sleep(min(self.watch.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
-    async def _run_pass(self, job: Job | None, pods: ObservedPods, *, must_list: bool = False) -> _Pass:
+    async def _run_pass(self, job: StoredGang | None, pods: ObservedPods, *, must_list: bool = False) -> _Pass:
         """Harvest the pods that the watch shows. When none of them is left and there may be others, list the pods from
         the API server and harvest them.
 

@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.cluster.informer import (
 from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions, watched_workloads
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
@@ -35,6 +34,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 V = TypeVar("V", JobView, PodView, PodGroupView)
@@ -97,7 +97,7 @@ class GangWatch:
         if resource is not None:
             self._watch_groups(client, resource)
 
-    def subscribe_to_podgroup_of(self, client: Client, job: Job | None) -> None:
+    def subscribe_to_podgroup_of(self, client: Client, job: StoredGang | None) -> None:
         """Watch the PodGroup of another gang scheduler, if such a scheduler places the gang of this Job."""
         resource = group_resource(job)
         if resource is not None:
@@ -152,7 +152,7 @@ class GangWatch:
         return self._informers[:2]
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> StoredGang | None:
         """The gang's Job; another Job of the same name if the gang's Job does not exist; or `None`."""
         seen = self._jobs.peek()
         others = (job for job in seen.values() if job.metadata.name == self._ref.name)
@@ -160,7 +160,7 @@ class GangWatch:
         return read_gang(found, seen.values()) if found else None
 
     @property
-    def gone_job(self) -> Job | None:
+    def gone_job(self) -> StoredGang | None:
         """The last view of the gang's Job, if the Job does not exist any more.
 
         The other Jobs of a gang with roles are deleted with it, so their last views count, too.
@@ -246,7 +246,7 @@ def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -
     return informers().acquire(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
 
 
-def group_resource(job: Job | None) -> Resource | None:
+def group_resource(job: StoredGang | None) -> Resource | None:
     """Return the resource of the group of another gang scheduler that places the gang of this Job, or `None`."""
     scheduler = separate_scheduler_of(job.decision) if job is not None else None
     kind = scheduler.watched_group if scheduler is not None else None
@@ -305,7 +305,7 @@ class ObservedPods:
     is_complete_snapshot: bool
     """At some moment the gang had these pods and no others."""
 
-    def completeness(self, job: Job | None, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
+    def completeness(self, job: StoredGang | None, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
         """Say whether these are all pods that the Job ever had; see `check_completeness`."""
         if not self.is_complete_snapshot:
             return Completeness.UNKNOWN
@@ -385,7 +385,7 @@ class GangObserver:
             self._not_indexed |= {pod.metadata.uid: pod for pod in pods}
 
     async def observe(
-        self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
+        self, pods: PodIndex, job: StoredGang | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
     ) -> Observation:
         """Return the observation of indexed pods; see `observe_indexed`."""
         has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= self.limits.reindexed_max
@@ -395,7 +395,7 @@ class GangObserver:
 
 
 async def observe_listed(
-    job: Job | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence
+    job: StoredGang | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence
 ) -> Observation:
     """Return the observation of pods that were listed. Views never change, so a thread may read them."""
     if len(pods) < IN_THREAD_MIN:
