@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
@@ -125,6 +124,8 @@ class LogStream:
         self._must_read_ahead = False
         self._has_container_ended = False
         self._slot_wait: asyncio.Timeout | None = None
+        self._last_line: Sequence[LogPart] = ()
+        """The last line of the last response, if it has no line end."""
         self._rate = RateLimit(RATE, BURST)
         self._lateness = _Lateness()
         self._late_note_at = -LATE_NOTE_EVERY_S
@@ -205,14 +206,12 @@ class LogStream:
             try:
                 is_at_end = await self._read_in_slot()
                 if is_at_end and had_ended and self._must_read_ahead:
-                    return self._finish()
+                    return await self._finish()
             except (NotFound, Forbidden, BadRequest) as error:
                 if is_at_end and self._has_container_ended and self._must_read_ahead:
-                    return self._finish()  # the log was read to its end before the kubelet removed it
+                    return await self._finish()  # the log was read to its end before the kubelet removed it
                 if note := await self._note_on_end(error):
-                    self.has_read.set()
-                    self._turns.append(note)
-                    return None
+                    return await self._end(note)
             except ClusterError as error:  # also while the container is being restarted
                 is_at_end = False
                 log.debug("%s", error)
@@ -222,9 +221,16 @@ class LogStream:
             await self._pause(ahead.next() if self._must_read_ahead else backoff.next())
         return None
 
-    def _finish(self) -> None:
+    async def _finish(self) -> None:
         self.is_at_end = True
-        self._turns.append("end of the log, which was read before the pod was removed")
+        await self._end("end of the log, which was read before the pod was removed")
+
+    async def _end(self, note: str) -> None:
+        """Have a note written after the last line, which may have no line end."""
+        if self._must_read_ahead:
+            await self._enqueue([part._replace(ends=True) for part in self._last_line])
+        self._turns.append(note)
+        self.has_read.set()
 
     async def _pause(self, seconds: float) -> None:
         """Sleep before the next request. `read_ahead` ends the pause of the other requests."""
@@ -280,8 +286,7 @@ class LogStream:
                 await self._enqueue(parts)
                 if not self._must_read_ahead and self._bytes_left <= 0:
                     return False
-        if self._must_read_ahead:
-            await self._enqueue(self._cursor.new_parts(parser.end()))
+        self._last_line = self._cursor.new_parts(parser.end())
         return True
 
     async def _enqueue(self, parts: Sequence[LogPart]) -> None:
@@ -372,7 +377,7 @@ class LogStream:
 
     def _note_lateness(self, turn: _Turn, late_s: float, units: float) -> None:
         """Write a note if the lines appear later than the rank has written them."""
-        self._lateness.add(turn.parts[0].stamp, late_s, units)
+        self._lateness.add(turn.parts[0].time_ns, late_s, units)
         now = self._client.clock.monotonic()
         if self._lateness.seconds > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
             self._late_note_at = now
@@ -394,13 +399,12 @@ class _Lateness:
         self.seconds = 0.0
         self._units = 0.0
         self._last_units = 0.0
-        self._first: datetime | None = None
-        self._last: datetime | None = None
+        self._first_ns = self._last_ns = 0
 
-    def add(self, stamp: str, late_s: float, units: float) -> None:
+    def add(self, time_ns: int, late_s: float, units: float) -> None:
         """Count a turn.
 
-        :param stamp: The time of the first line, as the kubelet writes it.
+        :param time_ns: The time of the first line; 0 if it is unknown.
         :param late_s: How long the limits have delayed the turn, in seconds.
         """
         if not late_s:
@@ -409,16 +413,14 @@ class _Lateness:
         self.seconds += late_s
         self._units += self._last_units
         self._last_units = units
-        with suppress(ValueError):
-            self._last = datetime.fromisoformat(stamp)
-            self._first = self._first or self._last
+        if time_ns:
+            self._last_ns = time_ns
+            self._first_ns = self._first_ns or time_ns
 
     @property
     def rank_is_fast(self) -> bool:
         """Whether the rank has written these lines faster than a stream may write them."""
-        if self._first is None or self._last is None:
-            return False
-        return self._units > RATE * (self._last - self._first).total_seconds()
+        return self._first_ns > 0 and self._units > RATE * (self._last_ns - self._first_ns) / 1e9
 
 
 def _first_turn(parts: Sequence[LogPart], at: int) -> Sequence[LogPart]:
