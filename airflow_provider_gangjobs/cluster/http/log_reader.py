@@ -122,7 +122,6 @@ class LogParser:
 
 
 def _is_start(byte: int) -> bool:
-    """Return whether a byte begins a character of UTF-8."""
     return byte & 0xC0 != 0x80
 
 
@@ -241,65 +240,80 @@ class LogTail(Struct, frozen=True):
     """True if the server may have lines before the lines that it sent."""
 
 
-class TailBuffer:
+class LastBytes:
     """Receives a log in chunks and keeps its last `bytes_max` bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._kept = bytearray()
-        self._bytes = 0
-        self._lines = 0
-        self._line_bytes = 0
-        self._last_line_bytes = 0
-        self._longest_line_bytes = 0
+        self.bytes = self.lines = 0
+        """How many bytes and line ends the log has."""
 
     def feed(self, chunk: bytes) -> None:
         """Add the next chunk of the log."""
-        self._bytes += len(chunk)
+        self.bytes += len(chunk)
+        self.lines += chunk.count(b"\n")
+        self._kept += chunk
+        # One byte more than is shown tells whether the cut is between two lines.
+        if len(self._kept) > 2 * self._bytes_max:
+            del self._kept[: -self._bytes_max - 1]
+
+    def take(self) -> tuple[bytes, bool]:
+        """Return the end of the log, and whether it begins in the middle of a line, which it does only if it has to."""
+        if self.bytes <= self._bytes_max:
+            return bytes(self._kept), False
+        kept = bytes(self._kept[-self._bytes_max - 1 :])
+        start = kept.find(b"\n") + 1
+        is_in_line = not 0 < start < len(kept)
+        return kept[1 if is_in_line else start :], is_in_line
+
+
+class TailBuffer:
+    """Receives the last lines of a log in chunks, and keeps their end."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._end = LastBytes(bytes_max)
+        self._line_bytes = self._last_line_bytes = self._longest_line_bytes = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Add the next chunk of the log."""
+        self._end.feed(chunk)
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             self._last_line_bytes = self._line_bytes + len(end) + 1
             self._longest_line_bytes = max(self._longest_line_bytes, self._last_line_bytes)
             self._line_bytes = 0
-        self._lines += len(ends)
         self._line_bytes += len(rest)
-        self._kept += chunk
-        # One byte more than is shown tells whether the cut is between two lines.
-        surplus = len(self._kept) - self._bytes_max - 1
-        if surplus > self._bytes_max:
-            del self._kept[:surplus]
 
     def tail(self, *, tail_lines: int | None = None) -> LogTail:
         """Return the end of the log.
 
         :param tail_lines: The `tailLines` of the request. The server counts each stored part of a long line as a line.
         """
-        lines = self._lines + bool(self._line_bytes)
+        lines = self._end.lines + bool(self._line_bytes)
         longest = max(self._longest_line_bytes, self._line_bytes)
         may_have_more = tail_lines is not None and (lines >= tail_lines or longest >= PART_BYTES_MIN)
-        if self._bytes <= self._bytes_max:
-            return LogTail(_text(self._kept), lines, may_have_more=may_have_more)
-        kept = self._kept[-self._bytes_max - 1 :]
-        start = kept.find(b"\n") + 1
-        if 0 < start < len(kept):
-            shown = kept[start:]
-            shown_lines = shown.count(b"\n") + (not shown.endswith(b"\n"))
-            return LogTail(_text(shown), lines, lines - shown_lines, may_have_more=may_have_more)
-        end = _skip_partial_word(kept[1:])
-        left_out = (self._line_bytes or self._last_line_bytes) - len(end)
-        return LogTail(f"{ELLIPSIS}{_text(end)}", lines, lines - 1, left_out, may_have_more)
+        text, is_in_line = self._end.take()
+        if not is_in_line:
+            left_out = self._end.lines - text.count(b"\n")
+            return LogTail(_text(text), lines, left_out, may_have_more=may_have_more)
+        text = _skip_partial_word(text)
+        left_out = (self._line_bytes or self._last_line_bytes) - len(text)
+        return LogTail(f"{ELLIPSIS}{_text(text)}", lines, lines - 1, left_out, may_have_more)
 
 
-def _skip_partial_word(line: bytearray) -> bytearray:
-    """Return the end of a line without the partial word or character at its start."""
+def _skip_partial_word(line: bytes) -> bytes:
     space = line.find(b" ", 0, _WORD_BYTES_MAX)
-    if space >= 0:
-        return line[space + 1 :]
-    start = next((at for at, byte in enumerate(line[:_CHARACTER_BYTES_MAX]) if byte & 0xC0 != 0x80), 0)
-    return line[start:]
+    return line[space + 1 :] if space >= 0 else skip_partial_character(line)
 
 
-def _text(raw: bytearray) -> str:
+def skip_partial_character(text: bytes) -> bytes:
+    """Return the text without the rest of a character at its start."""
+    start = next((at for at, byte in enumerate(text[:_CHARACTER_BYTES_MAX]) if _is_start(byte)), 0)
+    return text[start:]
+
+
+def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
@@ -315,18 +329,16 @@ async def refuse_message(chunks: AsyncIterator[bytes], request: str) -> AsyncGen
         BadRequest: the chunks are the kubelet's message. The kubelet has no log.
     """
     held = b""
-    is_decided = False
     async for chunk in chunks:
-        if is_decided:
-            yield chunk
-            continue
         held += chunk
-        is_decided = not _may_be_message(held)
-        if is_decided:
-            yield held
-    if not is_decided and held:
+        if not _may_be_message(held):
+            break
+    else:
         check_not_message(held, request)
+    if held:
         yield held
+    async for chunk in chunks:
+        yield chunk
 
 
 def check_not_message(log: bytes, request: str) -> None:
@@ -340,5 +352,4 @@ def check_not_message(log: bytes, request: str) -> None:
 
 
 def _may_be_message(log: bytes) -> bool:
-    """Return whether the beginning of a log may be the beginning of the message."""
     return len(log) <= _BYTES_MAX and b"\n" not in log and log[: len(_BEGINNING)] == _BEGINNING[: len(log)]

@@ -33,7 +33,6 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     RATE,
     RateLimit,
     StreamLimits,
-    wait_for_turn,
 )
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, pod_exists
 
@@ -269,7 +268,6 @@ class LogStream:
         return False
 
     async def _read_response(self) -> bool:
-        """Read what one response has. It ends with the container, and may also end before."""
         query = LogQuery(self._source.container, follow=True, since_s=self._cursor.begin(), timestamps=True)
         parser = LogParser(timestamps=True)
         has_noted = False
@@ -315,7 +313,6 @@ class LogStream:
         self._limits.ahead_bytes += size
 
     def _leave_out(self, bytes_max: int) -> None:
-        """Leave out the oldest lines that are not written, until at most so many bytes are left."""
         while self._turns_bytes > bytes_max and len(self._turns) > 1:
             turn = self._turns.popleft()
             if isinstance(turn, _Turn):
@@ -369,14 +366,14 @@ class LogStream:
         The rate limit that all logs share is not part of this time. The wait for the output is.
         """
         clock = self._client.clock
-        own = None if self._must_read_ahead else self._rate
-        late_s = await wait_for_turn(own, self._limits.total, clock)
+        now = clock.monotonic()
+        late_s = 0.0 if self._must_read_ahead else self._rate.delay_s(now)
+        await clock.sleep(max(late_s, self._limits.total.delay_s(now)))
         before = clock.monotonic()
         await self._output.wait_until_free()
         return late_s + clock.monotonic() - before
 
     def _note_lateness(self, turn: _Turn, late_s: float, units: float) -> None:
-        """Write a note if the lines appear later than the rank has written them."""
         self._lateness.add(turn.parts[0].time_ns, late_s, units)
         now = self._client.clock.monotonic()
         if self._lateness.seconds > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
