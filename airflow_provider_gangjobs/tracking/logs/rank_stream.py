@@ -276,6 +276,8 @@ class LogStream:
         ) as chunks:
             async for chunk in chunks:
                 parts = self._cursor.new_parts(parser.feed(chunk))
+                if parts:  # they begin with the last line of the response before
+                    self._last_line = ()
                 if self._cursor.is_other_file and not has_noted:
                     has_noted = True
                     self._turns.append(
