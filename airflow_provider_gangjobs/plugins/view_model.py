@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
+
 from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_halt
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -324,7 +326,6 @@ def _view_of_job(
 
 
 def _observation(snapshot: GangSnapshot, job: StoredGang) -> Observation:
-    """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
     evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
@@ -363,7 +364,6 @@ def _state_counts_of_job(job: StoredGang) -> tuple[tuple[str, int], ...]:
 def _summary_and_remedy(
     observation: Observation, record: SubmissionRecord, outcomes: Sequence[Outcome], requests: str
 ) -> tuple[str, str]:
-    """Return why the gang is in its phase, and what the user can do."""
     if observation.wait.cause is WaitCause.HALTED and record.error is not None:
         return record.error.message, diagnose_halt(record.error.reason, record.error.message).remedy
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
@@ -400,7 +400,6 @@ def _details(record: SubmissionRecord, requests: str, ranks: int, roles: Sequenc
 
 
 def _format_requests(job: Mapping[str, Any]) -> str:
-    """Return the resource requests of one rank, extended resources first: `1 nvidia.com/gpu, 4 cpu, 16Gi memory`."""
     try:
         requests = requests_of(job["spec"]["template"]["spec"])
     except (KeyError, TypeError, ValueError):
@@ -450,7 +449,7 @@ def _view_without_job(locator: GangLocator) -> GangView:
 
 
 def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
-    rows = [replace(outcome_row(_outcome(rank)), seconds=rank.seconds) for rank in end.ranks]
+    rows = [_row_of_end(rank) for rank in end.ranks]
     ranks = end.counts.get("ranks", len(rows))
     return GangView(
         title=str(locator.ref),
@@ -468,17 +467,6 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     )
 
 
-def _outcome(end: RankEnd) -> Outcome:
-    return Outcome(
-        uid="",
-        pod=end.pod,
-        outcome=end.outcome,
-        rank=end.rank,
-        node=end.node,
-        exit_code=end.exit_code,
-        reason=end.reason,
-        message=end.message,
-        disruption=end.disruption,
-        role=end.role,
-        role_rank=end.role_rank,
-    )
+def _row_of_end(end: RankEnd) -> RankRow:
+    known = {name: value for name, value in asdict(end).items() if name != "seconds"}
+    return replace(outcome_row(Outcome(uid="", **known)), seconds=end.seconds)

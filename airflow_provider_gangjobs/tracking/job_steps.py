@@ -61,8 +61,6 @@ _REFUSALS: Final = {
 class Requeue:
     """Returns one gang to its queue."""
 
-    __slots__ = ("_jobs", "refusal")
-
     def __init__(self, jobs: JobRequests) -> None:
         self._jobs = jobs
         self.refusal = ""
@@ -141,8 +139,6 @@ AGAIN_S: Final = 5.0
 class Sidecars:
     """The end of one gang by its main containers. Only the follower calls it."""
 
-    __slots__ = ("_client", "_harvest", "_jobs", "_now", "_rules")
-
     def __init__(self, client: Client, jobs: JobRequests, harvest: HarvestTask, now: Callable[[], datetime]) -> None:
         self._client = client
         self._jobs = jobs
@@ -170,7 +166,6 @@ class Sidecars:
         return left_s if left_s > 0 else await self._end(self._rules)
 
     async def _read_rules(self, job: StoredGang) -> JobRules | None:
-        """Return the rules of the Jobs of the gang; `None` if one of them is gone."""
         namespace, stored = self._jobs.ref.namespace, []
         for one in job.jobs_with_pods or (job.view,):
             try:

@@ -80,7 +80,6 @@ class _Sweepers:
                 del followed[args.ref]
 
     def _is_followed(self, ref: GangRef) -> bool:
-        """Return whether a trigger of this loop follows the gang, whatever its connection is."""
         return any(ref in followed for followed in self._followed.values())
 
     async def _sweep(self, place: _Place) -> None:

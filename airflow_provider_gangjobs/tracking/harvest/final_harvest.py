@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 class HarvestTask:
     """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
 
-    __slots__ = ("_harvester", "_logs", "_notify", "_task", "client", "clock", "ref")
-
     def __init__(
         self,
         client: Client,
@@ -202,7 +200,7 @@ class FinalHarvest:
             ClusterRefused: The pods cannot be listed any more.
         """
         completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
-        if completeness is Completeness.COMPLETE or self.watch.pod_count > self.limits.listed_at_once_max:
+        if completeness is Completeness.COMPLETE or len(self.watch.pods_by_uid) > self.limits.listed_at_once_max:
             await self._harvest_observed()
         else:
             self._listed, _ = await gather_or_cancel(self._list(), self._harvest_observed())
@@ -240,8 +238,8 @@ class FinalHarvest:
                 found = await self._run_pass(job, await self.observer.refresh(), must_list=True)
                 return FinalHarvestResult() if found.is_done else await self._abandon(found.held)
             await self.watch.changed(self._retry_in_s())
-            if self.watch.pod_count > self.limits.listed_at_once_max:
-                await self.clock.sleep(min(self.watch.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
+            if (count := len(self.watch.pods_by_uid)) > self.limits.listed_at_once_max:
+                await self.clock.sleep(min(count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
     async def _run_pass(self, job: StoredGang | None, pods: ObservedPods, *, must_list: bool = False) -> _Pass:
         """Harvest the pods that the watch shows. When none of them is left and there may be others, list the pods from
@@ -251,7 +249,7 @@ class FinalHarvest:
         """
         completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
         error = await self.harvest.drain()
-        held = await self._held_of(self.watch.pods)
+        held = await self._held_of(list(self.watch.pods_by_uid.values()))
         listed, self._listed = self._listed, None
         if listed is None or must_list:
             is_harvested = not held and error is None
@@ -271,7 +269,7 @@ class FinalHarvest:
 
     def _waits_for_watch(self) -> bool:
         """Whether to wait some seconds for a watch that is behind, because listing many pods costs more."""
-        pods = self.watch.pod_count
+        pods = len(self.watch.pods_by_uid)
         if pods <= self.limits.listed_at_once_max or self.watch.pods_may_lag:
             return False
         now = self.clock.monotonic()
@@ -284,7 +282,6 @@ class FinalHarvest:
         return min(left_s, RETRY_S) if left_s > 0 else RETRY_S
 
     async def _list(self) -> list[PodView]:
-        """List the gang's pods that differ from what the watch shows."""
         cached = self.watch.pods_by_uid
         return await retry_until_answered(
             lambda: list_pods(self.client, self.ref, cached, leave_out_cached=True), clock=self.clock
@@ -297,7 +294,6 @@ class FinalHarvest:
         return held
 
     def _in_grace(self, held: Iterable[PodView], waited_s: float) -> bool:
-        """Some pod is being deleted and still has time to terminate."""
         latest = self.now() - timedelta(seconds=GRACE_MARGIN_S)
         ends = (pod.metadata.deletion_timestamp for pod in held if not has_ended(pod))
         return waited_s < GRACE_MAX_S and any(end is not None and end > latest for end in ends)

@@ -64,19 +64,6 @@ def job_of(workload: KueueWorkloadView) -> str | None:
 class GangWatch:
     """What the informers know of one gang. `close` must be called at the end."""
 
-    __slots__ = (
-        "_gone",
-        "_groups",
-        "_informers",
-        "_jobs",
-        "_notification",
-        "_pods",
-        "_position",
-        "_queue",
-        "_queue_informer",
-        "_ref",
-    )
-
     def __init__(self, client: Client, ref: GangRef) -> None:
         self._ref = ref
         self._notification = Notification()
@@ -91,22 +78,12 @@ class GangWatch:
         self._gone: Mapping[str, JobView] = {}
         """The last views of deleted Jobs."""
 
-    async def subscribe_to_podgroups(self, client: Client) -> None:
-        """Watch the PodGroup too, if the cluster serves PodGroups."""
-        resource = await podgroups_served(client)
+    def subscribe_to_groups(self, client: Client, resource: Resource | None) -> None:
+        """Watch the PodGroup of the gang too, unless there is no such resource."""
         if resource is not None:
-            self._watch_groups(client, resource)
-
-    def subscribe_to_podgroup_of(self, client: Client, job: StoredGang | None) -> None:
-        """Watch the PodGroup of another gang scheduler, if such a scheduler places the gang of this Job."""
-        resource = group_resource(job)
-        if resource is not None:
-            self._watch_groups(client, resource)
-
-    def _watch_groups(self, client: Client, resource: Resource) -> None:
-        groups = _informer(client, resource, self._ref, PodGroupView)
-        self._informers.append(groups)
-        self._groups = groups.subscribe(self._ref.name, self._notification)
+            groups = _informer(client, resource, self._ref, PodGroupView)
+            self._informers.append(groups)
+            self._groups = groups.subscribe(self._ref.name, self._notification)
 
     async def subscribe_to_queue(self, client: Client, uid: str) -> None:
         """Watch Kueue's Workload of the gang too, if the cluster serves Kueue's API. Safe to repeat.
@@ -171,23 +148,13 @@ class GangWatch:
         return read_gang(found, {**self._jobs.peek(), **self._gone}.values()) if found else None
 
     @property
-    def pod_count(self) -> int:
-        """Number of pods of the gang."""
-        return len(self._pods.peek())
-
-    @property
-    def pods(self) -> list[PodView]:
-        """The pods of the gang, in a new list."""
-        return list(self._pods.peek().values())
-
-    @property
     def pods_by_uid(self) -> Mapping[str, PodView]:
-        """The same without a copy. The mapping changes with the watch, so it must not be iterated across an await."""
+        """The pods of the gang. The mapping changes with the watch, so it must not be iterated across an await."""
         return self._pods.peek()
 
     @property
     def is_complete_snapshot(self) -> bool:
-        """At some moment the gang had the pods of `pods` and no others."""
+        """At some moment the gang had the pods of `pods_by_uid` and no others."""
         return self._informers[1].is_complete_snapshot
 
     @property
@@ -230,12 +197,9 @@ class GangWatch:
             InformerClosedError: The informers have ended.
         """
         await self._notification.wait(timeout_s)
-        self._jobs.check()
-        self._pods.check()
-        if self._groups is not None:
-            self._groups.check()
-        if self._queue is not None:
-            self._queue.check()
+        for subscription in (self._jobs, self._pods, self._groups, self._queue):
+            if subscription is not None:
+                subscription.check()
 
     def wake(self) -> None:
         """Make `changed` return."""
@@ -315,8 +279,6 @@ class ObservedPods:
 class GangObserver:
     """Observes one gang. The observer alone takes changes of pods from the watch, and enqueues them for the harvest."""
 
-    __slots__ = ("_enqueue", "_index", "_not_indexed", "_ref", "limits", "watch")
-
     def __init__(
         self,
         ref: GangRef,
@@ -366,7 +328,7 @@ class GangObserver:
     async def indexed(self) -> PodIndex:
         """Return the index of the pods that were processed. The next call may change the index."""
         if self._index is None:
-            pods = self.watch.pods
+            pods = list(self.watch.pods_by_uid.values())
             index = PodIndex(self._ref)
             async for batch in in_batches(pods, self.limits.batch_pods):
                 index.update(batch)
