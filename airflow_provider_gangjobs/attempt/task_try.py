@@ -120,10 +120,13 @@ class TaskTry:
     def run(self) -> Any:
         """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
         from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
+        from airflow_provider_gangjobs.submission.request import PreviousGangs
 
         require_importable(self.task.callbacks)
         self.storages.check()
-        submission = self._submit()
+        rule = TaskRule(Reattach(self.task.reattach), return_failed=self.task.max_disruptions > 0)
+        submission = self._submit(rule, PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1))
         if submission.state is SubmissionState.FAILED:
             # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.
             submission = self._submit_after(self._wait_here(self._args_of(submission)))
@@ -150,19 +153,29 @@ class TaskTry:
 
     # -- submission ------------------------------------------------------------------------------------------
 
-    def _submit(self) -> Submission:
+    def _submit(self, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
         """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
-        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-        from airflow_provider_gangjobs.submission.request import PreviousGangs
+        from airflow_provider_gangjobs.submission.request import SubmissionRequest
 
-        rule = TaskRule(Reattach(self.task.reattach), return_failed=self.task.max_disruptions > 0)
-        previous = PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1)
-        while True:
-            try:
-                return self._submit_by(rule, previous)
-            except PreviousAttemptRunning as running:
-                self.log.warning("%s", running)
-                self._wait_for_previous(running)
+        claim = Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries)
+        request = SubmissionRequest(
+            key=self.gangs.key, claim=claim, rule=rule, confirm=self.guard.confirm, previous=previous
+        )
+        deletes = self.task.kill_policy is OnKill.DELETE
+        with skip_retries_of_permanent_errors():
+            spec = self.operator.gang_spec(self.storages.result_folder)
+            while True:
+                try:
+                    with self.guard.submission(self.gangs, delete=deletes):
+                        submission = self.gangs.call(lambda service: service.submit(spec, request))
+                    break
+                except PreviousAttemptRunning as running:
+                    self.log.warning("%s", running)
+                    self._wait_for_previous(running)
+        for line in submission_messages(submission, server_software=self.gangs.server_software):
+            self.log.info("%s", line)
+        self._warn_of_large_results(submission.workers)
+        return submission
 
     def _submit_after(self, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
@@ -174,30 +187,8 @@ class TaskTry:
             replace_struct(event, streamed={}, whole_logs=()) if self.task.deferrable else event
         )
         failed.log_failure()
-        submission = self._submit_by(NextAttemptRule.after(event, max_disruptions=self.task.max_disruptions))
+        submission = self._submit(NextAttemptRule.after(event, max_disruptions=self.task.max_disruptions))
         failed.discard()  # last, because its Job shows how many attempts in a row were lost
-        return submission
-
-    def _submit_by(self, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
-        from airflow_provider_gangjobs.submission.request import SubmissionRequest
-
-        with skip_retries_of_permanent_errors():
-            spec = self.operator.gang_spec(self.storages.result_folder)
-            request = SubmissionRequest(
-                key=self.gangs.key,
-                claim=Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries),
-                rule=rule,
-                confirm=self.guard.confirm,
-                previous=previous,
-            )
-            submission = self.guard.submit(
-                self.gangs,
-                lambda service: service.submit(spec, request),
-                delete=self.task.kill_policy is OnKill.DELETE,
-            )
-        for line in submission_messages(submission, server_software=self.gangs.server_software):
-            self.log.info("%s", line)
-        self._warn_of_large_results(submission.workers)
         return submission
 
     def _wait_for_previous(self, running: PreviousAttemptRunning) -> None:
