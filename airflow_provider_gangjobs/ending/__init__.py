@@ -10,7 +10,7 @@
 | `delete_gang.deliver` | the task has its results; `on_finish` says what follows | `attempt/completion.py` |
 | `delete_gang.discard` | `on_finish` deletes a failed gang, or an attempt was replaced | `attempt/`, the service |
 | `delete_gang.delete` | a deletion on purpose | `GangJobDeleteOperator`, the hook |
-| `conditional_deletion.delete_job_if` | a new attempt supersedes an earlier one | `submission/`, all deletions here |
+| `delete_gang.delete_job_if` | a new attempt supersedes an earlier one | `submission/`, all deletions here |
 | `release.release_all` | the outcomes of pods are recorded | the harvest in `tracking/` |
 | `release.drain_pods` | a gang was just deleted or halted | the acts above, and a sweep |
 | `release.release_and_count_running` | the next attempt waits for the pods of the last one | its trigger |

@@ -10,11 +10,14 @@ The steps for each Job have a fixed order, so that after a crash at any point th
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.client import PropagationPolicy
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_if, delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.jobs.retrying_requests import Objects
-    from airflow_provider_gangjobs.kube.views import Object
 
 
 def selector_of(submission_id: str) -> str:
@@ -123,17 +125,20 @@ async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
 
 async def _delete_owned_objects(requests: RetryingRequests, gang: Job) -> None:
     """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
-
-    async def delete_owned(resource: Resource, stored: Object) -> None:
-        await delete_if(requests, resource, stored, lambda version: is_owned_by(version["metadata"], gang.ref.uid))
-
+    name, uid = gang.ref.name, gang.ref.uid
     for resource in (*groups_of(gang), SERVICES):
-        stored = await requests.find(resource, gang.ref.name)
-        if stored is not None:
-            await delete_owned(resource, stored)
-    for config_map in await requests.list(CONFIGMAPS, gang_selector(gang.ref.name)):
-        await delete_owned(CONFIGMAPS, config_map)
+        await requests.retry_write(partial(_delete_owned, requests, resource, name, uid))
+    for config_map in await requests.list(CONFIGMAPS, gang_selector(name)):
+        await requests.retry_write(partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid))
     await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+
+
+async def _delete_owned(requests: RetryingRequests, resource: Resource, name: str, uid: str) -> None:
+    """Delete an object in the version in which the Job of this uid owns it. Not retried."""
+    stored = await requests.find(resource, name)
+    if stored is not None and is_owned_by(stored["metadata"], uid):
+        with suppress(NotFound):
+            await requests.delete_version(resource, stored["metadata"], PropagationPolicy.BACKGROUND)
 
 
 def groups_of(gang: Job) -> tuple[Resource, ...]:

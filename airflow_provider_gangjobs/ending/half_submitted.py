@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.client_protocol import patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.delete_submission import groups_of
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, is_owned_by
 from airflow_provider_gangjobs.gang.queues import queue_of_job
@@ -170,7 +170,7 @@ async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     if is_halted and job.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
         await end_roles(requests, job.ref)
-    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted
+    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted is not None
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

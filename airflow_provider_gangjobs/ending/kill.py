@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.conditional_deletion import Deletion, delete_job_if
-from airflow_provider_gangjobs.ending.delete_gang import may_get_pods, release_deleted
+from airflow_provider_gangjobs.ending.delete_gang import Deletion, delete_job_if, may_get_pods, release_deleted
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
@@ -89,13 +88,9 @@ async def begin_kill(
         return kill_result(job, claim_id) is KillResult.DELETED
 
     deletion = await delete_job_if(requests, ref, is_killed, seen=seen)
-    if deletion.deleted:
-        result = KillResult.DELETED
-    elif deletion.kept is None or deletion.job is None:
-        result = KillResult.LEFT_ALONE
-    else:
-        result = kill_result(deletion.job, claim_id)
-    return Kill(ref, result, deletion)
+    if deletion.kept is not None:
+        return Kill(ref, kill_result(deletion.kept, claim_id), deletion)
+    return Kill(ref, KillResult.DELETED if deletion.deleted else KillResult.LEFT_ALONE, deletion)
 
 
 async def finish_kill(client: Client, begun: Kill) -> None:

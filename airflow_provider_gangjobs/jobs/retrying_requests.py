@@ -173,11 +173,11 @@ class RetryingRequests:
         )
 
     async def read_gang(self, stored: Object) -> Job:
-        """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed, with retries."""
+        """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed."""
         job = read_job(stored)
         if not job.has_roles:
             return job
-        return read_gang(stored, await self.retry(lambda: self.list(JOBS, gang_selector(job.ref.name))))
+        return read_gang(stored, await self.list(JOBS, gang_selector(job.ref.name)))
 
     async def remove(self, resource: Resource, name: str, uid: str) -> bool:
         """Delete the object of exactly this uid, with retries. Returns false if the object was gone."""

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
@@ -202,7 +202,13 @@ class _SubmissionRun(Struct, frozen=True):
         job = action.job
         await self._confirm_change_of(job)
         with _step(self.where, "adopt the Job"):
-            claimed = await self._claim(stored[job.ref.uid])
+            claimed = await take_claim(
+                self.requests,
+                stored[job.ref.uid],
+                self.request.claim,
+                installation=self.request.key.installation,
+                limit=time_limit(self.spec, manifest_of(self.spec)),
+            )
         self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
         progress = self._progress_of_adopted_job(claimed)
         is_live = state_of(job) is SubmissionState.IN_PROGRESS
@@ -282,7 +288,7 @@ class _SubmissionRun(Struct, frozen=True):
 
         with _step(self.where, "delete an earlier attempt"):
             removal = await delete_job_if(self.requests, old.ref, is_superseded, seen=seen)
-        if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
+        if removal.kept is not None and not removal.kept.is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
     async def _progress_of_new_attempt(self, number: int) -> Progress:
@@ -341,15 +347,6 @@ class _SubmissionRun(Struct, frozen=True):
             adopted=True,
         )
 
-    async def _claim(self, job: Object) -> Object:
-        return await take_claim(
-            self.requests,
-            job,
-            self.request.claim,
-            installation=self.request.key.installation,
-            limit=time_limit(self.spec, manifest_of(self.spec)),
-        )
-
     async def _complete(self, progress: Progress) -> None:
         """Run the steps that are left. If a step fails and the submission can be completed later, the Job stays.
 
@@ -364,18 +361,14 @@ class _SubmissionRun(Struct, frozen=True):
                 if self.request.keeps_failed and isinstance(error, GangJobError):
                     await halt_job(self.requests, progress.stored, format_halt_note(error))
                 else:
-                    await self._delete_incomplete_job(progress)
+                    await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
             elif progress.role_jobs:
                 await end_roles_of_halted_gang(progress.requests, progress.ref)
             raise
 
-    async def _delete_incomplete_job(self, progress: Progress) -> None:
-        """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
-
-        def is_ours(job: Job) -> bool:
-            return job.is_suspended and job.holds_claim(self.request.claim.id)
-
-        await delete_job_if(self.requests, progress.ref, is_ours)
+    def _is_own_suspended(self, job: Job) -> bool:
+        """Return whether the Job was not started, and no other try has claimed it."""
+        return job.is_suspended and job.holds_claim(self.request.claim.id)
 
     def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
         job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
