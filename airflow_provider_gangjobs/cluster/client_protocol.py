@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.kube.views import Meta, Object
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 class ClientProtocol(Protocol):
     """Some methods of `cluster.client.Client`. Each of them raises `ClusterError` if the request fails."""
+
+    clock: Clock
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         """Return one object.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -168,15 +167,13 @@ async def delete(client: Client, ref: GangRef, *, deleted_by: str = "") -> bool:
     return deletion.deleted is not None
 
 
-async def delete_job(
-    client: ClientProtocol, ref: GangRef, *, deleted_by: str = "", clock: Clock | None = None
-) -> Deletion:
+async def delete_job(client: ClientProtocol, ref: GangRef, *, deleted_by: str = "") -> Deletion:
     """Delete the Job as `delete` does, without the release of the pods.
 
     :param deleted_by: Who deletes the gang on purpose. The Job says so before it is deleted, because whoever follows
         the gang sees only the last state of the Job.
     """
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
     if deleted_by:
         await requests.jobs(ref).patch({"metadata": {"annotations": {ANNOTATION_DELETED_BY: deleted_by}}})
     return await delete_job_if(requests, ref, lambda job: True)

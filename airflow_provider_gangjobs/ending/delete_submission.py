@@ -41,7 +41,6 @@ from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.jobs.retrying_requests import Objects
@@ -66,7 +65,6 @@ async def delete_submission(
     namespace: str,
     job: bool = False,
     timeout_s: float,
-    clock: Clock | None = None,
 ) -> tuple[GangRef, ...]:
     """Delete a submission. Returns the Jobs that the submission had. Safe to repeat, also after a failure.
 
@@ -76,7 +74,7 @@ async def delete_submission(
     Raises:
         SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
     """
-    requests = RetryingRequests(client, namespace, clock=clock)
+    requests = RetryingRequests(client, namespace)
     try:
         gangs = [await requests.read_gang(found) for found in await jobs_of(requests, submission_id)]
         for gang in gangs:
@@ -115,7 +113,6 @@ async def _halt_and_release(client: Client, requests: RetryingRequests, gang: Jo
 
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
-    """Delete the Job, unless the Job is live again in the version that the server would delete."""
     deletion = await delete_job_if(requests, ref, lambda gang: state_of(gang) is not SubmissionState.IN_PROGRESS)
     if deletion.kept is not None:
         cause = "The Job was started again in the meantime"

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -109,7 +108,6 @@ async def clean_up_half_submitted(
     older_than: timedelta,
     now: Callable[[], datetime],
     dry_run: bool = False,
-    clock: Clock | None = None,
 ) -> CleanupReport:
     """Complete or remove the half-submitted gangs of a namespace. Safe to repeat.
 
@@ -129,7 +127,7 @@ async def clean_up_half_submitted(
         if not is_half_submitted(job, now=at, older_than=older_than):
             continue
         ref = job.ref
-        requests = RetryingRequests(client, ref.namespace, clock=clock)
+        requests = RetryingRequests(client, ref.namespace)
         try:
             action = decide_cleanup(job, missing=await _is_incomplete(requests, job, stored))
             done = dry_run or await _HANDLERS[action](requests, stored)

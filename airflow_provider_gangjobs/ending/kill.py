@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -72,9 +71,7 @@ async def kill(client: Client, ref: GangRef, claim_id: str) -> KillResult:
     return begun.result
 
 
-async def begin_kill(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
-) -> Kill:
+async def begin_kill(client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None) -> Kill:
     """Delete the gang by the rule of `kill_result`. The pods of the gang are not released.
 
     :param seen: The Job as it was just read.
@@ -82,7 +79,7 @@ async def begin_kill(
     Raises:
         ClusterError: it is unknown whether the gang is deleted.
     """
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
 
     def is_killed(job: Job) -> bool:
         return kill_result(job, claim_id) is KillResult.DELETED
@@ -99,11 +96,9 @@ async def finish_kill(client: Client, begun: Kill) -> None:
         await release_deleted(client, begun.ref, begun.deletion)
 
 
-async def halt_live(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None
-) -> bool:
+async def halt_live(client: ClientProtocol, ref: GangRef, claim_id: str, *, reason: str) -> bool:
     """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
     stored = await requests.find(JOBS, ref.name)
     if stored is None or read_job(stored).ref != ref:
         return False

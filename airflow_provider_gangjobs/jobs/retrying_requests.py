@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import PatchType
 from airflow_provider_gangjobs.cluster.client_protocol import delete_uid, patch_version
-from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import PropagationPolicy
     from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
@@ -56,7 +57,7 @@ class RetryingRequests:
     def __init__(self, client: ClientProtocol, namespace: str, *, clock: Clock | None = None) -> None:
         self.client = client
         self.namespace = namespace
-        self.clock = clock or Clock()
+        self.clock = clock or client.clock
         self.sent = 0
         """How many requests were sent, without those that the client retried."""
         self._found: dict[tuple[Resource, str], Object | None] = {}

@@ -119,8 +119,6 @@ def decide(
 
 
 class _Question(Struct, frozen=True):
-    """What is known when a rule decides."""
-
     jobs: Sequence[Job]
     claim: str
     spec_hash: str

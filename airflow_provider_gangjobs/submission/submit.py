@@ -1,6 +1,6 @@
 """Submit: a task has one live gang, however often and from wherever the gang is submitted.
 
-The order of the steps works on every release, whatever feature gates are enabled, and every object has an owner:
+The order of the steps works on every version of Kubernetes and with any feature gates, and every object has an owner:
 
 1. List the task's Jobs: adopt one, or submit the next attempt.
 2. POST the Job, suspended, and check that the stored Job has the pods' link to their group.
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
@@ -100,7 +99,6 @@ async def submit(
     *,
     discovered: DiscoveredResources,
     namespace: str = "default",
-    clock: Clock | None = None,
 ) -> Submission:
     """Create the gang that is asked for, or adopt the gang that exists.
 
@@ -122,7 +120,7 @@ async def submit(
     require_valid(spec)
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
-    requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
+    requests = RetryingRequests(client, requested_namespace(spec) or namespace)
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
     )
@@ -264,7 +262,6 @@ class _SubmissionRun(Struct, frozen=True):
             await self.request.confirm()
 
     def _warn_of_other_parameters(self, job: Job, text: str) -> None:
-        """Log which parameters of a gang differ from those of the spec, if any, and what happens to the gang."""
         if job.spec_hash != self.spec.hash:
             names = ", ".join(differing_fields(self.spec, job)) or "their names are not known"
             log.warning(text, job.ref, names)
@@ -367,7 +364,6 @@ class _SubmissionRun(Struct, frozen=True):
             raise
 
     def _is_own_suspended(self, job: Job) -> bool:
-        """Return whether the Job was not started, and no other try has claimed it."""
         return job.is_suspended and job.holds_claim(self.request.claim.id)
 
     def _submission(self, progress: Progress, adopted: Job | None) -> Submission:

@@ -1,6 +1,6 @@
 """The order of the steps of a submission, and the checks before anything is created.
 
-A check that refuses leaves no object behind. `submit` explains why the order works on every release.
+A check that refuses leaves no object behind. `submit` explains why the order works on every version.
 """
 
 from __future__ import annotations

@@ -126,7 +126,6 @@ async def check_queue_in_cluster(progress: Progress) -> None:
 
 
 def _names_queue(progress: Progress) -> bool:
-    """Return whether a parameter or the connection names the queue of a new Job."""
     is_named = progress.spec.queue_name is not None or "queue_name" in progress.shape.connection_defaults
     return is_named and not progress.job
 

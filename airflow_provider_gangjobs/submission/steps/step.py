@@ -223,8 +223,6 @@ than this when it is updated. The deadline of the submission applies, too."""
 
 
 class _WebhookWait:
-    """The pauses of one step while the server cannot call a webhook."""
-
     def __init__(self, step: Step, progress: Progress) -> None:
         self._step = step
         self._progress = progress
