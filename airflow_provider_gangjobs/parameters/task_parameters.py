@@ -221,11 +221,14 @@ class GangParameters(ShortErrors):
     def _check_parameters(self) -> None:
         """Check the parameters when the DAG file is parsed, as far as their templates allow, and convert the choices.
 
+        The process of a task does not check the parameters that describe the gang. The submission does that after their
+        templates are rendered, and a process that resumes the task would pay for loading the rules.
+
         Raises:
             InvalidGangSpec: a parameter is invalid. The error lists all problems.
         """
         task: Any = self
-        spec = {} if self._is_in_task_process() else self._spec_parameters()
+        spec = None if self._is_in_task_process() else self._spec_parameters()
         _require(tuple(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS})))
         durations = checks.duration_problems(**{name: getattr(self, f"{name}_s") for name in _DURATIONS})
         reported = {f"{problem.path}_s" for problem in durations}
@@ -234,7 +237,7 @@ class GangParameters(ShortErrors):
                 *validate_choices(**{name: getattr(self, attribute) for name, (attribute, _) in _CHOICES.items()}),
                 *durations,
                 *checks.disruption_problems(task.max_disruptions),
-                *checks.spec_problems({name: value for name, value in spec.items() if name not in reported}),
+                *(() if spec is None else checks.spec_problems({k: v for k, v in spec.items() if k not in reported})),
                 *shorthands.choice_problems(self.launch, task.skip_on_exit_codes),
                 *shorthands.mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker),
                 *checks.callback_problems(task.callbacks),
