@@ -79,12 +79,10 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
 
 
 def _message_with_remedy(event: GangEvent) -> str:
-    """Return what happened and what to do about it, as the diagnosis describes it."""
     return " ".join(map(to_sentence, filter(None, (event.message, event.remedy, *event.notes))))
 
 
 def _message_without_remedy(event: GangEvent) -> str:
-    """Return what happened, for errors that have the remedy in a field of its own."""
     return " ".join(map(to_sentence, filter(None, (event.message, *event.notes))))
 
 

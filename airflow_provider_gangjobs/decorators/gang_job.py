@@ -123,7 +123,6 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         return replace_struct(spec, files={**spec.files, **function_files})
 
     def _function_files(self) -> dict[str, str]:
-        """Return the files by which a rank calls the function."""
         source = extract_source(self.python_callable)
         args, kwargs = python_function.to_json_values(source.name, [*self.op_args], self.op_kwargs)
         return {
@@ -202,7 +201,6 @@ def _parameter_problems(kwargs: Mapping[str, Any]) -> list[Problem]:
 
 
 def _check_arguments_size(files: Mapping[str, str | bytes], function_files: Mapping[str, str]) -> None:
-    """Raise InvalidGangSpec if the arguments exceed the size that the other files leave."""
     size = _size(function_files[python_runner.ARGUMENTS_FILE])
     others = {**files, **function_files, python_runner.ARGUMENTS_FILE: ""}
     left = FILES_BYTES_MAX - sum(_size(name) + _size(content) for name, content in others.items())

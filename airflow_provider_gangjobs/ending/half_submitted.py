@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.client import patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.delete_submission import groups_of
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, is_owned_by
 from airflow_provider_gangjobs.gang.queues import queue_of_job
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -109,7 +108,6 @@ async def clean_up_half_submitted(
     older_than: timedelta,
     now: Callable[[], datetime],
     dry_run: bool = False,
-    clock: Clock | None = None,
 ) -> CleanupReport:
     """Complete or remove the half-submitted gangs of a namespace. Safe to repeat.
 
@@ -129,7 +127,7 @@ async def clean_up_half_submitted(
         if not is_half_submitted(job, now=at, older_than=older_than):
             continue
         ref = job.ref
-        requests = RetryingRequests(client, ref.namespace, clock=clock)
+        requests = RetryingRequests(client, ref.namespace)
         try:
             action = decide_cleanup(job, missing=await _is_incomplete(requests, job, stored))
             done = dry_run or await _HANDLERS[action](requests, stored)
@@ -170,7 +168,7 @@ async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     if is_halted and job.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
         await end_roles(requests, job.ref)
-    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted
+    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted is not None
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.conditional_deletion import Deletion, delete_job_if
-from airflow_provider_gangjobs.ending.delete_gang import may_get_pods, release_deleted
+from airflow_provider_gangjobs.ending.delete_gang import Deletion, delete_job_if, may_get_pods, release_deleted
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -72,9 +70,7 @@ async def kill(client: Client, ref: GangRef, claim_id: str) -> KillResult:
     return begun.result
 
 
-async def begin_kill(
-    client: Client, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
-) -> Kill:
+async def begin_kill(client: Client, ref: GangRef, claim_id: str, *, seen: Object | None = None) -> Kill:
     """Delete the gang by the rule of `kill_result`. The pods of the gang are not released.
 
     :param seen: The Job as it was just read.
@@ -82,19 +78,15 @@ async def begin_kill(
     Raises:
         ClusterError: it is unknown whether the gang is deleted.
     """
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
 
     def is_killed(job: StoredGang) -> bool:
         return kill_result(job, claim_id) is KillResult.DELETED
 
     deletion = await delete_job_if(requests, ref, is_killed, seen=seen)
-    if deletion.deleted:
-        result = KillResult.DELETED
-    elif deletion.kept is None or deletion.job is None:
-        result = KillResult.LEFT_ALONE
-    else:
-        result = kill_result(deletion.job, claim_id)
-    return Kill(ref, result, deletion)
+    if deletion.kept is not None:
+        return Kill(ref, kill_result(deletion.kept, claim_id), deletion)
+    return Kill(ref, KillResult.DELETED if deletion.deleted else KillResult.LEFT_ALONE, deletion)
 
 
 async def finish_kill(client: Client, begun: Kill) -> None:
@@ -103,9 +95,9 @@ async def finish_kill(client: Client, begun: Kill) -> None:
         await release_deleted(client, begun.ref, begun.deletion)
 
 
-async def halt_live(client: Client, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None) -> bool:
+async def halt_live(client: Client, ref: GangRef, claim_id: str, *, reason: str) -> bool:
     """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
     stored = await requests.find(JOBS, ref.name)
     if stored is None or read_job(stored).ref != ref:
         return False

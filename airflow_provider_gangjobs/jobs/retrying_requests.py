@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.cluster.client import (
     patch_version,
     version_of,
 )
-from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client, PropagationPolicy
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import JobView
 
@@ -73,7 +74,7 @@ class RetryingRequests:
     def __init__(self, client: Client, namespace: str, *, clock: Clock | None = None) -> None:
         self.client = client
         self.namespace = namespace
-        self.clock = clock or Clock()
+        self.clock = clock or client.clock
         self.sent = 0
         """How many requests were sent, without those that the client retried."""
         self._found: dict[tuple[Resource, str], Object | None] = {}

@@ -139,12 +139,9 @@ class GangService(Struct, frozen=True):
                 request = SubmissionRequest.of_id(submission_id, **options)
             else:
                 raise ValueError("Give either submission_id or key")
-        clock = self.client.clock
-        with request_deadline(clock.monotonic() + request.deadline_s):
+        with request_deadline(self.client.clock.monotonic() + request.deadline_s):
             discovered = await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
-            return await submit(
-                self.client, spec, request, discovered=discovered, namespace=self.namespace, clock=clock
-            )
+            return await submit(self.client, spec, request, discovered=discovered, namespace=self.namespace)
 
     async def submission(self, submission_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
         """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.

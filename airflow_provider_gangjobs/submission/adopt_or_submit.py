@@ -64,7 +64,7 @@ class TaskRule(Struct, frozen=True):
 
     reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED
     return_failed: bool = False
-    """Return the last attempt, once, if it has failed and no try has handled that, instead of submitting the next."""
+    """Adopt the last attempt if it has failed and no try has handled its failure. The caller diagnoses it."""
 
 
 class NextAttemptRule(Struct, frozen=True):
@@ -119,8 +119,6 @@ def decide(
 
 
 class _Question(Struct, frozen=True):
-    """What is known when a rule decides."""
-
     jobs: Sequence[StoredGang]
     claim: str
     spec_hash: str

@@ -1,6 +1,6 @@
 """Submit: a task has one live gang, however often and from wherever the gang is submitted.
 
-The order of the steps works on every release, whatever feature gates are enabled, and every object has an owner:
+The order of the steps works on every version of Kubernetes and with any feature gates, and every object has an owner:
 
 1. List the task's Jobs: adopt one, or submit the next attempt.
 2. POST the Job, suspended, and check that the stored Job has the pods' link to their group.
@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
@@ -100,7 +99,6 @@ async def submit(
     *,
     discovered: DiscoveredResources,
     namespace: str = "default",
-    clock: Clock | None = None,
 ) -> Submission:
     """Create the gang that is asked for, or adopt the gang that exists.
 
@@ -122,7 +120,7 @@ async def submit(
     require_valid(spec)
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
-    requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
+    requests = RetryingRequests(client, requested_namespace(spec) or namespace)
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
     )
@@ -202,7 +200,13 @@ class _SubmissionRun(Struct, frozen=True):
         job = action.job
         await self._confirm_change_of(job)
         with _step(self.where, "adopt the Job"):
-            claimed = await self._claim(stored[job.ref.uid])
+            claimed = await take_claim(
+                self.requests,
+                stored[job.ref.uid],
+                self.request.claim,
+                installation=self.request.key.installation,
+                limit=time_limit(self.spec, manifest_of(self.spec)),
+            )
         self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
         progress = self._progress_of_adopted_job(claimed)
         is_live = state_of(job) is SubmissionState.IN_PROGRESS
@@ -260,7 +264,6 @@ class _SubmissionRun(Struct, frozen=True):
             await self.request.confirm()
 
     def _warn_of_other_parameters(self, job: StoredGang, text: str) -> None:
-        """Log which parameters of a gang differ from those of the spec, if any, and what happens to the gang."""
         if job.spec_hash != self.spec.hash:
             names = ", ".join(differing_fields(self.spec, job)) or "their names are not known"
             log.warning(text, job.ref, names)
@@ -284,7 +287,7 @@ class _SubmissionRun(Struct, frozen=True):
 
         with _step(self.where, "delete an earlier attempt"):
             removal = await delete_job_if(self.requests, old.ref, is_superseded, seen=seen)
-        if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
+        if removal.kept is not None and not removal.kept.is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
     async def _progress_of_new_attempt(self, number: int) -> Progress:
@@ -342,15 +345,6 @@ class _SubmissionRun(Struct, frozen=True):
             adopted=True,
         )
 
-    async def _claim(self, job: Object) -> Object:
-        return await take_claim(
-            self.requests,
-            job,
-            self.request.claim,
-            installation=self.request.key.installation,
-            limit=time_limit(self.spec, manifest_of(self.spec)),
-        )
-
     async def _complete(self, progress: Progress) -> None:
         """Run the steps that are left. If a step fails and the submission can be completed later, the Job stays.
 
@@ -365,18 +359,13 @@ class _SubmissionRun(Struct, frozen=True):
                 if self.request.keeps_failed and isinstance(error, GangJobError):
                     await halt_job(self.requests, progress.stored, format_halt_note(error))
                 else:
-                    await self._delete_incomplete_job(progress)
+                    await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
             elif progress.role_jobs:
                 await end_roles_of_halted_gang(progress.requests, progress.ref)
             raise
 
-    async def _delete_incomplete_job(self, progress: Progress) -> None:
-        """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
-
-        def is_ours(job: StoredGang) -> bool:
-            return job.is_suspended and job.holds_claim(self.request.claim.id)
-
-        await delete_job_if(self.requests, progress.ref, is_ours)
+    def _is_own_suspended(self, job: StoredGang) -> bool:
+        return job.is_suspended and job.holds_claim(self.request.claim.id)
 
     def _submission(self, progress: Progress, adopted: StoredGang | None) -> Submission:
         job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -42,9 +41,7 @@ class Upload:
     uploaded_at: datetime
 
 
-async def upload(
-    client: Client, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None
-) -> str:
+async def upload(client: Client, files: Mapping[str, str | bytes], *, namespace: str) -> str:
     """Store the files, unless they are stored. Returns their content id. Safe to repeat and to run concurrently.
 
     Raises:
@@ -54,7 +51,7 @@ async def upload(
     problems = tuple(problems_with_files(files)) if files else (_NO_FILES,)
     if problems:
         raise InvalidGangSpec(problems)
-    requests = RetryingRequests(client, namespace, clock=clock)
+    requests = RetryingRequests(client, namespace)
     try:
         return await _store(requests, files)
     except ClusterError as error:

@@ -57,9 +57,9 @@ class Caller:
                 submission = await cluster.submit(claim=self.claim, api=api)
                 return Answer.DONE if submission.ref == ref else Answer.LEFT
             case Kind.KILL:
-                return _KILLED[(await begin_kill(api, ref, self.claim, clock=clock)).result]
+                return _KILLED[(await begin_kill(api, ref, self.claim)).result]
             case Kind.HALT:
-                done = await halt(api, ref, reason="a test", claim_id=self.claim, clock=clock)
+                done = await halt(api, ref, reason="a test", claim_id=self.claim)
             case _:
                 done = await mark_delivered_by(api, ref, self.claim, at=datetime.now(UTC), clock=clock) is not None
         return Answer.DONE if done else Answer.LEFT

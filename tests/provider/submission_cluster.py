@@ -109,7 +109,6 @@ class SubmissionCluster:
             spec,
             task_request(key, claim, reattach=reattach, policies=policies, max_tries=max_tries, confirm=confirm),
             discovered=self.discovered,
-            clock=self.time.clock(),
         )
 
     async def adopt(self, ref: GangRef, claim: str) -> None:

@@ -40,7 +40,6 @@ async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec 
         spec,
         id_request("op"),
         discovered=cluster.discovered,
-        clock=cluster.time.clock(),
     )
 
 
@@ -57,9 +56,7 @@ async def tidied(
     """Tidy at a time at which all objects are this old."""
     now = cluster.bench.clock.now() + age
     options = {"older_than": HOUR, **options}
-    return await clean_up_half_submitted(
-        api or cluster.client, namespace=NAMESPACE, now=lambda: now, clock=cluster.time.clock(), **options
-    )
+    return await clean_up_half_submitted(api or cluster.client, namespace=NAMESPACE, now=lambda: now, **options)
 
 
 def actions(result: CleanupReport) -> list[CleanupAction]:

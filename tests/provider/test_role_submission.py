@@ -169,7 +169,7 @@ async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(
             from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 
             (job,) = cluster.live_jobs()
-            assert await halt(cluster.client, read_job(job).ref, reason="stop", clock=cluster.time.clock())
+            assert await halt(cluster.client, read_job(job).ref, reason="stop")
 
         with pytest.raises(SubmissionFailed, match="halted"):
             await cluster.submit(LEADER_AND_WORKERS, api=InterleavingClient(cluster.client, at, halt_it))

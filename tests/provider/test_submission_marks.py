@@ -78,6 +78,6 @@ async def test_marks_on_a_job_that_is_gone_return_false(cluster):
 async def test_deletion_is_retried_while_others_change_the_job(cluster, fault):
     submission = await cluster.submit()
     cluster.faults.add(fault)
-    await delete_job(cluster.client, submission.ref, clock=cluster.time.clock())
+    await delete_job(cluster.client, submission.ref)
     cluster.bench.run()
     assert cluster.jobs() == []

@@ -202,10 +202,10 @@ def parameters(kind: type) -> set[str]:
     return set(inspect.signature(kind.__init__).parameters)
 
 
-ERRORS = [name for name in exceptions.__all__ if issubclass(getattr(exceptions, name), exceptions.GangJobError)]
+ERRORS = re.findall(r"[├└]── (\w+)", exceptions.__doc__ or "")
 
 
-@pytest.mark.parametrize("error", [name for name in ERRORS if name != "GangJobError"])
+@pytest.mark.parametrize("error", [name for name in ERRORS if name != "GangEndError"])
 def test_every_error_has_its_troubleshooting(error: str) -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "docs/troubleshooting.md").read_text(), flags=re.MULTILINE)
     assert error in {name.strip() for heading in headings for name in heading.split(",")}

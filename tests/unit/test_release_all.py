@@ -209,7 +209,7 @@ async def test_busy_server_is_retried() -> None:
 
 async def test_stopped_release_reports_finished_pods_only() -> None:
     async with Server() as server:
-        reported = await released(server, PODS_OF_A_LARGE_GANG, until=lambda: len(server.requests) >= 40)
+        reported = await released(server, PODS_OF_A_LARGE_GANG, is_stopped=lambda: len(server.requests) >= 40)
     assert 40 <= len(reported) < PODS_OF_A_LARGE_GANG
     assert len(reported) == len(server.requests)
 

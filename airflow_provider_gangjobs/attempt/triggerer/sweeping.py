@@ -103,8 +103,8 @@ class _Sweepers:
             grace=sweep_grace(),
         )
         sweeper = NamespaceSweeper(
-            sweep,
-            place.namespace,
+            sweep=sweep,
+            namespace=place.namespace,
             read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
             followed=lambda: self._followed[place].keys(),
             index=gang_of,

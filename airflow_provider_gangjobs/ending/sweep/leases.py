@@ -222,7 +222,6 @@ class Leases:
         return since_s is not None and self._clock.monotonic() - since_s < ALLOWED_AGAIN_S
 
     def _give_up(self, error: ClusterError) -> None:
-        """Log why the Leases are not used now."""
         if not isinstance(error, Forbidden):
             log.warning("The Leases of namespace %s could not be used: %s", self._namespace, error)
             return

@@ -136,7 +136,6 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
 
 
 def _scheduler_name(spec: GangSpec) -> str | None:
-    """Return the `schedulerName` of the pods; `None` if they have none."""
     if spec.manifest is None and spec.pod_overrides is None:
         return spec.scheduler_name
     require_valid(spec)

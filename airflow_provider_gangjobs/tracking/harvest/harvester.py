@@ -441,7 +441,7 @@ class Harvester:
             self._released.add(pod.metadata.uid)
             self._queue.remove(pod.metadata.uid)
 
-        await release_all(self._client, pods, done, until=until)
+        await release_all(self._client, pods, done, is_stopped=until)
         self._failures += bool(errors)
         return errors[0] if errors else None
 
