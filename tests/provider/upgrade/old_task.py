@@ -5,8 +5,8 @@ The cluster has nodes without kubelets. The test plays the kubelets, and says ho
 
 from __future__ import annotations
 
+import asyncio
 import json
-import threading
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,14 +17,15 @@ from airflow.sdk import DAG
 from airflow.sdk.module_loading import import_string
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
+from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.stored_results import without_marks
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, LEASES, NODES, PODGROUPS, PODS, SERVICES, WORKLOADS, by_key
 from tests.airflow.polling import wait_for
-from tests.provider.task_runner import run_serialized_trigger
 from tests.provider.upgrade.functions import add
 from tests.provider.upgrade.golden import CONNECTION, Golden
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,12 +116,20 @@ class OldTask:
 
     def follow(self, classpath: str, kwargs: Obj, act: Callable[[], Any] = lambda: None) -> Obj:
         """Run a stored trigger in this triggerer, while `act` runs, and return its event."""
-        thread = threading.Thread(target=act)
-        thread.start()
-        try:
-            return run_serialized_trigger(classpath, kwargs)
-        finally:
-            thread.join()
+        trigger = import_string(classpath)(**kwargs)
+
+        async def until_event() -> Any:
+            acting = asyncio.create_task(asyncio.to_thread(act))
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    return [event.payload async for event in trigger.run()]
+            finally:
+                await acting
+                await informers().aclose()
+
+        (payload,) = asyncio.run(until_event())
+        event: Obj = json.loads(json.dumps(payload))
+        return event
 
     def follow_deferral(self, name: str, act: Callable[[], Any] = lambda: None) -> Obj:
         """Run the trigger of a deferral of the file."""
