@@ -285,13 +285,6 @@ def succeeds(story: Story) -> None:
     story.resume("first", "succeeded")
 
 
-def starts_and_ends(story: Story) -> None:
-    """All ranks succeed."""
-    keep_not_started(story)
-    story.follow("first", lambda: open_gates(0, 1, 2, 3), event="succeeded")
-    story.resume("first", "succeeded")
-
-
 def keep_not_started(story: Story) -> None:
     """Submit the gang, and keep the last moment at which it was suspended, with all of its objects."""
     story.defer()
@@ -494,7 +487,7 @@ STORIES: Final[dict[str, tuple[str, Obj, Callable[[Story], None]]]] = {
     "storage": (
         OPERATOR,
         {**TRAIN, **DISK, "command": ["sh", "-c", STORED], "result_storage": "file:///mnt/results"},
-        starts_and_ends,
+        succeeds,
     ),
     "python": (
         "decorators.gang_job.gang_job_task",
@@ -503,7 +496,7 @@ STORIES: Final[dict[str, tuple[str, Obj, Callable[[Story], None]]]] = {
             "arguments": [2, 3],
             "decorator": {**GANG, "image": "python:3.12-slim", "deferrable": True},
         },
-        starts_and_ends,
+        succeeds,
     ),
     "deleted": (OPERATOR, ENDLESS, event_of("deleted", delete_job)),
     "replaced": (OPERATOR, ENDLESS, event_of("replaced", replace_job)),
