@@ -68,7 +68,8 @@ def test_retry_adopts_a_gang_that_runs(old: Golden, in_flight: InFlight) -> None
     task = in_flight(old, "running")
 
     left = task.retry()
-    event = task.follow(*left.trigger.serialize(), lambda: task.end_ranks(results_of(old)))
+    path, kwargs = left.trigger.serialize()
+    event = task.follow(path, kwargs, lambda: task.end_ranks(results_of(old)))
     end = task.resume(event, context=task.context(is_retry=True))
 
     assert left.trigger.args.uid == old.data["deferrals"]["first"]["trigger_kwargs"]["uid"]
