@@ -189,6 +189,7 @@ class TaskTry:
                 rule=rule,
                 confirm=self.guard.confirm,
                 previous=previous,
+                labels=self.gangs.labels,
             )
             submission = self.guard.submit(
                 self.gangs,

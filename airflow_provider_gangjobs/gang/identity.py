@@ -30,8 +30,10 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_JOB_UID,
     LABEL_PURPOSE,
     LABEL_TASK,
+    TASK_LABELS,
     ObjectPurpose,
 )
+from airflow_provider_gangjobs.kube.names import to_label_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,6 +131,12 @@ class TaskKey(Struct, frozen=True, dict=True):
     def to_mapping(self) -> dict[str, str | int]:
         """Return the ids of the task, by the names that Airflow gives them."""
         return {name: value for name, value in asdict(self).items() if name != "installation"}
+
+    def labels(self, try_number: int) -> dict[str, str]:
+        """Return the labels of the task (`TASK_LABELS`) with valid values, for a gang that this try submits."""
+        ids = (self.dag_id, self.task_id, self.run_id, str(try_number), str(self.map_index))
+        labels = dict(zip(TASK_LABELS, map(to_label_value, ids), strict=True))
+        return labels if self.map_index >= 0 else {name: labels[name] for name in TASK_LABELS[:-1]}
 
     @classmethod
     def from_json(cls, text: str, *, installation: str = "") -> TaskKey | None:
@@ -250,6 +258,8 @@ class Attempt(Struct, frozen=True):
     """The policies of the operator; `None` if no operator submits the gang."""
     max_tries: int | None = None
     """`max_tries` of the task instance; `None` if no operator submits the gang."""
+    labels: Mapping[str, str] = {}
+    """The labels of the task (`TASK_LABELS`). Labels of the user with the same names are kept."""
 
 
 def build_attempt(
@@ -261,11 +271,13 @@ def build_attempt(
     name: str | None = None,
     name_max: int = JOB_NAME_MAX,
     disruptions: int = 0,
+    labels: Mapping[str, str] | None = None,
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
     :param name_max: How many characters the Job's name may have.
+    :param labels: The labels of the task.
     """
     digest = key.digest
     return Attempt(
@@ -280,6 +292,7 @@ def build_attempt(
         installation=key.installation,
         policies=claim.policies,
         max_tries=claim.max_tries,
+        labels=labels or {},
     )
 
 

@@ -1,7 +1,9 @@
 """Names that leave the process: labels, annotations, finalizer, paths and environment variables.
 
-Objects with these names exist in clusters, so names are added and never renamed. `airflow kubernetes cleanup-pods`
-deletes pods that have Airflow's usual labels (dag_id, task_id, ...), so the provider uses only its own prefix.
+Objects with these names exist in clusters, so names are added and never renamed. They have the provider's own prefix,
+apart from the labels that name the task in the form of KubernetesPodOperator, by which dashboards and cost reports find
+pods. `airflow kubernetes cleanup-pods` deletes pods that have all of dag_id, task_id, try_number and airflow_version.
+The provider therefore never writes airflow_version. It finds its own gangs by labels of its own prefix only.
 """
 
 from __future__ import annotations
@@ -28,6 +30,17 @@ LABEL_PURPOSE: Final = f"{PREFIX}/role"
 LABEL_DROPPED: Final = names.LABEL_DROPPED
 """`true` if the submission was deleted and its Job was kept. No task is responsible for the Job any more. On the
 Job."""
+
+TASK_LABELS: Final = (
+    names.LABEL_DAG_ID,
+    names.LABEL_TASK_ID,
+    names.LABEL_RUN_ID,
+    names.LABEL_TRY_NUMBER,
+    names.LABEL_MAP_INDEX,
+)
+"""The task that submitted the gang, and its try, in the form of KubernetesPodOperator. On the Jobs and the pods, from
+their creation, unless `[gangjobs] task_labels` is off. A try that adopts the gang does not change them. A label of the
+user with the same name is kept."""
 
 LABEL_JOB_UID: Final = names.LABEL_JOB_UID
 """UID of the Job of the gang. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan.

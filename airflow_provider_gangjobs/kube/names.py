@@ -9,6 +9,7 @@ names a value of an object in a JSON patch.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,7 @@ __all__ = [
     "problem_with_label_selector",
     "problem_with_label_value",
     "problem_with_qualified_name",
+    "to_label_value",
 ]
 
 
@@ -88,6 +90,23 @@ def problem_with_dns_subdomain(text: Any) -> str | None:
         SUBDOMAIN_MAX,
         "lower-case letters, digits, '-' and '.', and each part must start and end with a letter or digit",
     )
+
+
+_NO_LABEL_VALUE: Final = re.compile(r"^[^a-z0-9A-Z]*|[^a-zA-Z0-9_\-.]|[^a-z0-9A-Z]*$")
+_LABEL_DIGEST_CHARACTERS: Final = 9
+
+
+def to_label_value(text: str) -> str:
+    """Return the text if it is a valid label value, or else its valid characters with a digest.
+
+    The value is the one that KubernetesPodOperator gives to a pod. Only where that value would begin with a hyphen,
+    which Kubernetes refuses, the hyphen is left out.
+    """
+    safe = _NO_LABEL_VALUE.sub("", text)
+    if safe == text and len(safe) <= LABEL_VALUE_MAX:
+        return text
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:_LABEL_DIGEST_CHARACTERS]
+    return f"{safe[: LABEL_VALUE_MAX - len(digest) - 1]}-{digest}".lstrip("-")
 
 
 def problem_with_label_value(text: Any) -> str | None:
@@ -230,6 +249,9 @@ LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
 LABEL_GANG_ROLE: Final = f"{PREFIX}/gang-role"
 LABEL_DAG_ID: Final = "dag_id"
 LABEL_TASK_ID: Final = "task_id"
+LABEL_RUN_ID: Final = "run_id"
+LABEL_TRY_NUMBER: Final = "try_number"
+LABEL_MAP_INDEX: Final = "map_index"
 LABEL_CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
 LABEL_CONTROLLER_UID_BEFORE_1_27: Final = "controller-uid"
 LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"

@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
+from airflow_provider_gangjobs.gang.labels import TASK_LABELS
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
@@ -300,6 +301,7 @@ class _SubmissionRun(Struct, frozen=True):
             name=requested_name(self.spec),
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
+            labels=self.request.labels,
         )
         progress = Progress(
             self.requests,
@@ -327,6 +329,7 @@ class _SubmissionRun(Struct, frozen=True):
             submission_id=adopted.submission_id or "",
             claim=self.request.claim.id,
             task=self.request.key.to_json(),
+            labels={name: value for name, value in job["metadata"]["labels"].items() if name in TASK_LABELS},
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(

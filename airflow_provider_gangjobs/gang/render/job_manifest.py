@@ -162,7 +162,12 @@ def render_job_set(
         "metadata": {
             "name": attempt.name,
             "namespace": attempt.namespace,
-            "labels": {**_without_queue(spec.labels), **queue.labels(), **_labels_of_role_job(attempt)},
+            "labels": {
+                **attempt.labels,
+                **_without_queue(spec.labels),
+                **queue.labels(),
+                **_labels_of_role_job(attempt),
+            },
             "annotations": dict(spec.annotations),
             "ownerReferences": [owned_by_main_job(attempt.name, main_job_uid)],
         },
@@ -188,7 +193,7 @@ def _replicated_job(
 
 def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision) -> Object:
     return {
-        "labels": {**spec.labels, **_labels_of_role_job(attempt), LABEL_GANG_ROLE: role.name},
+        "labels": {**attempt.labels, **spec.labels, **_labels_of_role_job(attempt), LABEL_GANG_ROLE: role.name},
         "annotations": {**spec.annotations, ANNOTATION_GANG: str(decision)},
     }
 
@@ -292,7 +297,8 @@ def _metadata(
     if _may_return_to_queue(spec, shape):
         annotations[ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()
-    labels = {**in_manifest.get("labels", {}), **spec.labels, **queue.labels(), **labels_of(attempt)}
+    given = {**attempt.labels, **in_manifest.get("labels", {}), **spec.labels}
+    labels = {**given, **queue.labels(), **labels_of(attempt)}
     # With this label, Kueue could let the Job run before the Job has its Service, its files and its group.
     labels.pop(LABEL_KUEUE_QUEUE, None)
     return {

@@ -297,7 +297,7 @@ def _metadata(in_manifest: Object, spec: GangSpec, attempt: Attempt, main: str) 
     annotations = {ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
     return {
         **{name: value for name, value in in_manifest.items() if name not in {"name", "namespace"}},
-        "labels": {**in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        "labels": {**attempt.labels, **in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
         "annotations": annotations,
         "finalizers": [*finalizers, FINALIZER_HARVEST],
     }
