@@ -93,6 +93,8 @@ ANNOTATION_STREAMED: Final = names.ANNOTATION_STREAMED
 """How far logs were streamed into the log of a task, as JSON (`tracking.logs.limits`). On the Job."""
 ANNOTATION_GANG: Final = names.ANNOTATION_GANG
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
+ANNOTATION_REQUESTS: Final = names.ANNOTATION_REQUESTS
+"""What all ranks request together, as JSON (resource -> quantity). On the Job, from its creation."""
 
 ANNOTATION_QUEUE: Final = names.ANNOTATION_QUEUE
 """Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation. Absent without a queue."""

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ResourceList",
+    "format_amounts",
     "format_bytes",
     "format_cpu",
     "parse",
     "requests_of",
+    "total_of",
 ]
 
 ResourceList = dict[str, Decimal]
@@ -78,6 +80,19 @@ def format_bytes(amount: Decimal) -> str:
         if count and count % 1024**power == 0:
             return f"{count // 1024**power}{_BINARY_STEPS[power - 1]}"
     return str(count)
+
+
+def format_amounts(resources: ResourceList) -> dict[str, str]:
+    """Return the amounts as quantities."""
+    return {name: format_cpu(amount) if name == "cpu" else format_bytes(amount) for name, amount in resources.items()}
+
+
+def total_of(parts: Iterable[tuple[ResourceList, int]]) -> ResourceList:
+    """Return what pods request together.
+
+    :param parts: The requests of equal pods, and their number.
+    """
+    return _add(*({name: amount * count for name, amount in resources.items()} for resources, count in parts))
 
 
 def requests_of(pod_spec: Mapping[str, Any]) -> ResourceList:

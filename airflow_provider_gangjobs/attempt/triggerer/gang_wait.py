@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, 
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.service.follow_gang import follow
 from airflow_provider_gangjobs.service.session import run
@@ -260,7 +260,7 @@ class _GangWait:
         if harvested is None or harvested.status is Status.ERROR:
             held = max(last.counts.created, 1) if last else 1
             return replace(event, counts={**event.counts, "held": held})
-        return replace(event, counts=harvested.counts, ranks=harvested.ranks, notes=harvested.notes)
+        return replace(event, **{name: getattr(harvested, name) for name in _KEPT_AFTER_HALT})
 
     async def _read_config(self) -> ClusterConfig:
         return self._config or await self._hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
@@ -349,6 +349,10 @@ class _GangWait:
         return build_event(self._args.ref, Status.ERROR, phase, reason=type(error).__name__, message=message)
 
 
+_KEPT_AFTER_HALT: Final = ("counts", "ranks", "notes", "times", "queue", "placement", "requests")
+"""The fields of the event after a halt that say how the gang was, and not why its task ends."""
+
+
 def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEvent:
     """Return the event of a task whose `execution_timeout` has passed.
 
@@ -364,6 +368,7 @@ def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEve
         since=last.since if last else None,
         seconds=args.execution_timeout_s,
         counts=last.counts if last else None,
+        **history_of(None, last.began if last else {}, ended=None),
     )
 
 

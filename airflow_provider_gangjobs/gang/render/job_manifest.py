@@ -6,6 +6,7 @@ suspended. The submission resumes the Job when all other objects exist.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by_first_role_job, owned_by_job, owned_by_main_job
@@ -16,6 +17,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_MAX_TRIES,
     ANNOTATION_ON_FINISH,
     ANNOTATION_ON_KILL,
+    ANNOTATION_REQUESTS,
     ANNOTATION_REQUEUES,
     ANNOTATION_ROLES,
     ANNOTATION_SPEC_FIELDS,
@@ -48,6 +50,7 @@ from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name,
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
 from airflow_provider_gangjobs.gang.state.job import Requeues
+from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,9 +93,19 @@ def render_job(
             "template": _with_annotations(gang_template(spec, manifest, shape, attempt), queue.pod_annotations()),
         },
     }
+    job["metadata"]["annotations"][ANNOTATION_REQUESTS] = _total_requests((job["spec"]["template"], shape.size))
     if decision.placement is Placement.GANG and scheduler is not None:
         return scheduler.with_link(job, group_of(job, shape))
     return job
+
+
+def _total_requests(*templates: tuple[Object, int]) -> str:
+    """Return the value of `ANNOTATION_REQUESTS`.
+
+    :param templates: Pod templates, and the number of their ranks.
+    """
+    total = total_of((requests_of(template["spec"]), ranks) for template, ranks in templates)
+    return json.dumps(format_amounts(total), sort_keys=True)
 
 
 def render_first_role(
@@ -100,7 +113,11 @@ def render_first_role(
 ) -> Object:
     """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods. See `render_job`."""
     roles = roles_of(spec)
-    annotations = {ANNOTATION_ROLES: format_roles(roles), ANNOTATION_TTL: str(_ttl_s(spec, {}))}
+    annotations = {
+        ANNOTATION_ROLES: format_roles(roles),
+        ANNOTATION_TTL: str(_ttl_s(spec, {})),
+        ANNOTATION_REQUESTS: _total_requests(*((role_template(spec, role, attempt), role.size) for role in roles)),
+    }
     queue = requested_queue(None) if shape.kueue_queue is None else QueueOfJobSet(shape.kueue_queue)
     metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
     metadata["annotations"] |= annotations
