@@ -163,6 +163,7 @@ class _Follower:
         self.sidecars = Sidecars(client, self.jobs, self.harvest, pace.now)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=pace.limits)
         self.evidence = WaitEvidence(client, ref, watch, clock)
+        self.waits_for_nodes = False
         self.began: dict[Phase, datetime] = {}
         """When each phase began, also if the objects that showed it are gone."""
 
@@ -219,6 +220,7 @@ class _Follower:
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, self.evidence.with_events())
         self.evidence.keep(observation)
+        self.waits_for_nodes = observation.waits_for_nodes
         self._keep_times(observation)
         queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
@@ -363,6 +365,8 @@ class _Follower:
     async def _time_out(self) -> GangEvent | _Sleep:
         """Halt the gang if its deadline has passed also by what the server says now, because a watch may lag."""
         await self.evidence.read_refusal()
+        if self.waits_for_nodes:
+            await self.evidence.read_capacity()
         job, pods, events = await gather_or_cancel(
             self.jobs.read(),
             self.jobs.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),

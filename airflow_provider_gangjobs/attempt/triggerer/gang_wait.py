@@ -32,6 +32,7 @@ from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCal
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.service.follow_gang import follow
 from airflow_provider_gangjobs.service.session import run
@@ -159,6 +160,7 @@ class _GangWait:
         "_config",
         "_first_seen_at",
         "_hook",
+        "_is_unlimited",
         "_log",
         "_pause_s",
         "_phases",
@@ -181,6 +183,8 @@ class _GangWait:
         self._timeout: asyncio.Timeout | None = None
         self._clock: ServerClock | None = None
         self._first_seen_at: float | None = None
+        self._is_unlimited = False
+        """The log says that the gang waits without a limit."""
 
     @property
     def has_progressed(self) -> bool:
@@ -314,6 +318,10 @@ class _GangWait:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
         self._phases(observation)
         self.callbacks.report(observation)
+        missing = None if self._args.deadline else missing_limit(observation, self._args.deadlines)
+        if missing is not None and not self._is_unlimited:
+            self._is_unlimited = True
+            self._log.info("The task waits without a limit: it has neither %s nor execution_timeout", missing)
         if observation.phase is Phase.RUNNING or observation.counts.running:
             self._streaming.start()
         if self._first_seen_at is None:
