@@ -9,44 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.observation import Observation
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
 from airflow_provider_gangjobs.submission.request import SubmissionRequest
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import gang_spec
-from tests.cluster.tenant import _post
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.observation import Observation
     from tests.cluster.tenant import Tenant
 
-from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-
-ROLE = Path(__file__).resolve().parents[2] / "docs" / "rbac-capacity.yaml"
+ROLE = yaml.safe_load((Path(__file__).resolve().parents[2] / "docs" / "rbac-capacity.yaml").read_text())
 SLEEP = "import time; time.sleep(600)"
-RELEASES_WITH_COUNTS = ("1.37",)
-
-
-def grant_capacity(tenant: Tenant) -> None:
-    """Bind the account of the tenant to the documented ClusterRole."""
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    role: dict[str, Any] = yaml.safe_load(ROLE.read_text())
-    role["metadata"]["name"] = name = f"capacity-{tenant.namespace}"
-    subjects = [{"kind": "ServiceAccount", "name": tenant.account, "namespace": tenant.namespace}]
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    with tenant.plane.client() as admin:
-        _post(admin, f"{rbac}/clusterroles", role)
-        _post(
-            admin,
-            f"{rbac}/clusterrolebindings",
-            {"metadata": {"name": name}, "roleRef": reference, "subjects": subjects},
-        )
 
 
 async def submit(gangs: GangService, dag: str, workers: int, cpu: str) -> GangRef:
@@ -89,7 +70,7 @@ class _Followed:
 
 
 async def test_gang_that_is_too_large_for_every_node_can_never_fit(tenant: Tenant) -> None:
-    grant_capacity(tenant)
+    tenant.grant_everywhere(ROLE)
     async with GangService.connect(tenant.config) as gangs:
         ref = await submit(gangs, "big", 2, "64")
         async with followed(tenant, ref, assemble_s=15) as one:
@@ -103,7 +84,7 @@ async def test_gang_that_is_too_large_for_every_node_can_never_fit(tenant: Tenan
 
 
 async def test_gang_that_is_too_large_for_now_says_behind_whom_it_waits(tenant: Tenant) -> None:
-    grant_capacity(tenant)
+    tenant.grant_everywhere(ROLE)
     async with GangService.connect(tenant.config) as gangs:
         first = await submit(gangs, "train", 2, "2500m")
         async with followed(tenant, first) as running:

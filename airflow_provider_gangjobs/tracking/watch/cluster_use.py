@@ -19,9 +19,10 @@ from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand, NodeView, PodUse
+from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.waiting import placed_at_once
+from airflow_provider_gangjobs.kube.scheduling import NodeView, PodUse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,6 +37,8 @@ READ_WITHIN_S: Final = 10.0
 """The follower of a gang does nothing else meanwhile."""
 PODS_MAX: Final = 20_000
 """The pods of a larger cluster are not read. It is then only known whether a gang can never fit."""
+IN_THREAD_MIN: Final = 200
+"""Nodes with which the loop would be blocked for more than some milliseconds."""
 _PLACED: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -49,7 +52,9 @@ async def measure_capacity(client: Client, job: Job, podgroup: PodGroupView | No
             demand = await _read_demand(client, job, placed_at_once(job, podgroup))
     except (TimeoutError, ClusterError, msgspec.ValidationError):
         return None
-    return use.measure(demand) if demand is not None else None
+    if demand is None:
+        return None
+    return use.measure(demand) if use.size < IN_THREAD_MIN else await asyncio.to_thread(use.measure, demand)
 
 
 async def _read_demand(client: Client, job: Job, at_once: int) -> GangDemand | None:
