@@ -19,7 +19,12 @@ from kubernetes.watch import Watch
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, TASK_LABELS
 from airflow_provider_gangjobs.kube.names import problem_with_label_value, to_label_value
-from gangjobs_sandbox.resources import PODS
+from airflow_provider_gangjobs.submission.submit import submit
+from gangjobs_sandbox.resources import JOBS, PODS
+from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.provider.role_gangs import LEADER_AND_WORKERS
+from tests.provider.submission_cluster import running_cluster
+from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -125,3 +130,17 @@ def test_airflow_does_not_clean_up_the_pods_of_gangs(task, embedded: SandboxThre
     assert "theirs" not in left
     assert {"like-a-gang"} | {pod["metadata"]["name"] for pod in it.pods} <= left
     api.delete_namespaced_pod("like-a-gang", "default")
+
+
+async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_of_the_first_try():
+    key = TaskKey("etl", "run", "train")
+    first, second = (task_request(key, f"ti-{number}", labels=key.labels(number)) for number in (1, 2))
+    async with running_cluster() as cluster:
+        options = {"discovered": cluster.discovered, "clock": cluster.time.clock()}
+        with pytest.raises(ProcessDied):
+            await submit(CrashingClient(cluster.client, Crash(3, applied=True)), LEADER_AND_WORKERS, first, **options)
+        await submit(cluster.client, LEADER_AND_WORKERS, second, **options)
+
+        jobs = cluster.objects(JOBS)
+        assert len(jobs) == 2
+        assert {task_labels(one)["try_number"] for job in jobs for one in (job, job["spec"]["template"])} == {"1"}
