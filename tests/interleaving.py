@@ -26,6 +26,7 @@ class Gate:
 
     def __init__(self, api: Any) -> None:
         self._api = api
+        self.clock = api.clock
         self.waits = asyncio.Event()
         self.turns: list[int] = []
         self._turn = asyncio.Event()

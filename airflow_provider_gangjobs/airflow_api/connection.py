@@ -77,7 +77,6 @@ class ClusterConnection:
                 await asyncio.sleep(self._pause_s(pauses, error))
 
     def _pause_s(self, pauses: Iterator[float], error: Exception) -> float:
-        """Return the next pause in seconds, or raise the error if no pause is left."""
         pause_s = next(pauses, None)
         if pause_s is None:
             raise error
@@ -116,8 +115,6 @@ def read_extras(conn_id: str) -> dict[str, Any] | None:
 
 
 class _Read(NamedTuple):
-    """A read of a connection, which may still run."""
-
     extras: asyncio.Task[dict[str, Any] | None]
     began_at: float
     """The time of the event loop, in seconds."""
@@ -157,7 +154,7 @@ class SharedReads:
 async def aread_extras(conn_id: str) -> dict[str, Any] | None:
     """Return the extras of the connection, or `None` if the default connection is missing. For code on an event loop.
 
-    The asynchronous lookup is used from Airflow 3.3.2 on, where `aextra_dejson` exists. Earlier releases mask secrets
+    The asynchronous lookup is used from Airflow 3.3.2 on, where `aextra_dejson` exists. Earlier versions mask secrets
     by a blocking call on the loop. Under `dag.test()` the asynchronous lookup does not find the connections of the
     metadata database, so a connection that is not found is looked up again by the blocking lookup, in a thread.
 

@@ -1,4 +1,4 @@
-"""The exceptions of Airflow that the provider raises and catches, from where the installed release defines them."""
+"""The exceptions of Airflow that the provider raises and catches, from where the installed version defines them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ try:
         TaskDeferralTimeout,
         TaskDeferred,
     )
-except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported release.
+except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported version.
     from airflow.exceptions import (  # type: ignore[no-redef]
         AirflowFailException,
         AirflowNotFoundException,

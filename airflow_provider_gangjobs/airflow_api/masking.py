@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 try:
     from airflow.sdk._shared.secrets_masker import redact
-except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported release.
+except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported version.
     from airflow.sdk.execution_time.secrets_masker import redact  # type: ignore[no-redef]
 
 if TYPE_CHECKING:

@@ -258,7 +258,7 @@ def with_task_instance(payload: Mapping[str, Any], ti: Any) -> dict[str, Any]:
 
 
 def is_of_earlier_try(payload: object, ti: Any) -> bool:
-    """Return whether another try than this one has waited for the event. Events of earlier releases do not say it.
+    """Return whether another try than this one has waited for the event. Events of earlier versions do not say it.
 
     :param ti: The task instance of the try that Airflow has resumed. Each try has an id of its own.
     """

@@ -61,7 +61,6 @@ def _convert_items(value: list[Any] | tuple[Any, ...]) -> Any:
 
 
 def _changed(value: Any, names: Any) -> dict[str, Any]:
-    """Return the fields whose values contain times, converted."""
     fields = {name: (old, _convert(old)) for name in names if (old := getattr(value, name)) is not None}
     return {name: new for name, (old, new) in fields.items() if new is not old}
 

@@ -240,14 +240,12 @@ class Completion:
             self._call_or_warn("released", lambda service: service.release_pods(self.event.ref))
 
     def _log_held_pods(self) -> int:
-        """Log and return how many pods are held because their outcome could not be recorded."""
         held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
         if held:
             self.log.info("Gang %s: releasing %d pods whose outcome could not be recorded", self.event.ref, held)
         return held
 
     def _last_lines(self) -> str:
-        """Return the last lines of the log of the rank that failed first."""
         failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
         of_failed = (log.last_lines for log in self.copied_logs if log.source.pod == failed and log.source.is_main)
         lines = next(of_failed, "").splitlines()
@@ -260,28 +258,19 @@ class Completion:
             self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
 
 
-class HandOver:
-    """Gives up the claim of a gang, once Airflow has stored the success of its task."""
+def hand_over_accepted(gangs: TaskGangs, ref: GangRef, ti: Any) -> None:
+    """Give up the claim of a gang if Airflow's API server has stored the success of its task. A fault is logged.
 
-    def __init__(self, gangs: TaskGangs, ref: GangRef, log: Logger) -> None:
-        self.gangs = gangs
-        self.ref = ref
-        self.log = log
-
-    def deliver_accepted(self, ti: Any) -> None:
-        """Give up the claim if Airflow's API server has stored the success of the task. A fault is logged.
-
-        :param ti: The task instance of the context.
-        """
-        if not _is_accepted(ti, self.ref, self.log):
-            return
-        ref, claim = self.ref, self.gangs.claim
-        try:
-            handed_over = self.gangs.call(lambda service: service.hand_over(ref, claim))
-        except (ClusterError, GangJobError) as error:
-            self.log.warning("The claim of gang %s could not be given up: %s", ref, error)
-            return
-        self.log.info("Gang %s %s", ref, "runs on after its task" if handed_over else "is gone, or has another owner")
+    :param ti: The task instance of the context.
+    """
+    if not _is_accepted(ti, ref, gangs.log):
+        return
+    try:
+        handed_over = gangs.call(lambda service: service.hand_over(ref, gangs.claim))
+    except (ClusterError, GangJobError) as error:
+        gangs.log.warning("The claim of gang %s could not be given up: %s", ref, error)
+        return
+    gangs.log.info("Gang %s %s", ref, "runs on after its task" if handed_over else "is gone, or has another owner")
 
 
 def is_handed_over(event: GangEvent) -> bool:

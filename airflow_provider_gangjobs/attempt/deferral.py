@@ -43,7 +43,7 @@ class TriggerArgs:
     """Arguments of the triggers of this provider.
 
     The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
-    already deferred with the arguments that an earlier release stored. A new field needs a default.
+    already deferred with the arguments that an earlier version stored. A new field needs a default.
 
     :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`.
     :param namespace: Namespace of the Job.
@@ -53,7 +53,7 @@ class TriggerArgs:
         not delete the gang.
     :param attempt: Number of the gang's attempt, from 0. The event reports it if the Job cannot be read.
     :param queue_timeout_s: How long a queue may hold the gang, in seconds. `None` means no limit.
-    :param assemble_timeout_s: How long it may take until all ranks run after the queue has released the gang, in
+    :param assemble_timeout_s: How long it may take until all ranks run after the queue has admitted the gang, in
         seconds. `None` means no limit.
     :param run_timeout_s: How long all ranks may run, in seconds. `None` means no limit.
     :param must_exist: Whether the connection must exist in Airflow. The worker sets it after the worker has read the

@@ -22,8 +22,8 @@ from airflow_provider_gangjobs.exceptions import (
 from airflow_provider_gangjobs.exceptions.gang_end import LAST_LINES_OF
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.verdict import REASON_DELETED_ON_PURPOSE
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import to_sentence
@@ -79,12 +79,10 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
 
 
 def _message_with_remedy(event: GangEvent) -> str:
-    """Return what happened and what to do about it, as the diagnosis describes it."""
     return " ".join(map(to_sentence, filter(None, (event.message, event.remedy, *event.notes))))
 
 
 def _message_without_remedy(event: GangEvent) -> str:
-    """Return what happened, for errors that have the remedy in a field of its own."""
     return " ".join(map(to_sentence, filter(None, (event.message, *event.notes))))
 
 

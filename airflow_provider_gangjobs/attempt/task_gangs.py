@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,12 +27,13 @@ from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.service.session import GangSession
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
     from airflow.sdk.types import Logger
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.ending.kill import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
@@ -99,6 +100,8 @@ class TaskGangs:
     """The software that the API server names in its responses."""
     _is_killed: bool = field(default=False, init=False, repr=False)
     _session: GangSession | None = field(default=None, init=False, repr=False)
+    _client: Client | None = field(default=None, init=False, repr=False)
+    """The client that was opened last."""
 
     @classmethod
     def of(cls, conn_id: str, ti: Any, namespace: str | None, log: Logger, *, retry_for_s: float = 0.0) -> TaskGangs:
@@ -122,38 +125,39 @@ class TaskGangs:
         )
 
     @contextmanager
-    def session(self) -> Iterator[None]:
-        """Send all requests in the block over one client, which is closed with the block."""
-        with GangSession(self.config, connect=self.connect) as session:
+    def session(self) -> Iterator[GangSession]:
+        """Send all requests in the block over one client: over the open one, or over one that the block closes."""
+        if self._session is not None:
+            yield self._session
+            return
+        with GangSession(self.config, connect=self._open_client) as session:
             self._session = session
             try:
-                yield
+                yield session
             finally:
                 self._session = None
 
+    @asynccontextmanager
+    async def _open_client(self, config: ClusterConfig) -> AsyncIterator[GangService]:
+        async with self.connect(config) as service:
+            self._client = service.client
+            yield service
+
     def call(self, action: Callable[[GangService], Awaitable[T]]) -> T:
-        """Run coroutines of the service, and block until they are done: over the open session, or over a new client.
+        """Run coroutines of the service, and block until they are done.
 
         Raises:
             asyncio.CancelledError: `kill` was called.
         """
-
-        async def act(service: GangService) -> T:
-            try:
-                return await action(service)
-            finally:
-                self.server_ahead_s = service.client.server_clock.ahead_s or self.server_ahead_s
-                self.server_software = service.client.server_software or self.server_software
-
         if self._is_killed:
             raise asyncio.CancelledError("the task was killed")
-        return self._send(act)
-
-    def _send(self, action: Callable[[GangService], Awaitable[T]]) -> T:
-        if self._session is not None:
-            return self._session.call(action)
-        with GangSession(self.config, connect=self.connect) as session:
-            return session.call(action)
+        with self.session() as session:
+            try:
+                return session.call(action)
+            finally:
+                if self._client is not None:
+                    self.server_ahead_s = self._client.server_clock.ahead_s or self.server_ahead_s
+                    self.server_software = self._client.server_software or self.server_software
 
     def kill(self, why: str) -> None:
         """Delete the live gangs of this try. Takes at most `CANCEL_TIMEOUT_S` and `kill_timeout_s`. Never raises.
@@ -212,7 +216,8 @@ class TaskGangs:
                 )
 
         try:
-            self._send(act)
+            with self.session() as session:
+                session.call(act)
         except (ClusterError, GangJobError, TimeoutError) as error:
             what = (
                 f"Some pods of gang {ended[0]} may still be held by their finalizer"
@@ -280,10 +285,13 @@ class StartGuard:
             raise UnconfirmedTry(has_ended=runs is False)
         self._confirmed = now
 
-    def submit(self, gangs: TaskGangs, submit: Callable[[GangService], Awaitable[T]], *, delete: bool) -> T:
-        """Return what `submit` returns. A gang starts only if the try runs.
+    @contextmanager
+    def submission(self, gangs: TaskGangs, *, delete: bool) -> Iterator[None]:
+        """Submit a gang in the block, which starts only if the try runs.
 
-        :param submit: Submits the gang, and calls `confirm` directly before each write that starts the gang.
+        The block calls `confirm` directly before each write that starts the gang. `confirm` is called once more after
+        the block, because the process may have been stopped before the last request.
+
         :param delete: Whether to delete the gang of a try that Airflow has ended.
 
         Raises:
@@ -291,26 +299,20 @@ class StartGuard:
         """
         from airflow_provider_gangjobs.submission.request import UnconfirmedTry
 
-        async def submit_and_confirm(service: GangService) -> T:
-            submitted = await submit(service)
-            try:
-                # The process may also have been stopped after the last check and before the request that starts the
-                # gang.
-                await self.confirm()
-            except UnconfirmedTry as unconfirmed:
-                if unconfirmed.has_ended:
-                    raise
-                gangs.log.warning("%s. The gang has started", UNKNOWN)
-            return submitted
-
+        has_started = False
         try:
-            return gangs.call(submit_and_confirm)
+            yield
+            has_started = True
+            if self.is_due():
+                gangs.call(lambda _: self.confirm())
         except UnconfirmedTry as unconfirmed:
-            if not unconfirmed.has_ended:
+            if unconfirmed.has_ended:
+                if delete:
+                    gangs.end(OnFinish.DELETE, why=ENDED)
+                raise _failed(gangs, ENDED, ENDED_ADVICE) from None
+            if not has_started:
                 raise _failed(gangs, UNKNOWN, UNKNOWN_ADVICE) from None
-            if delete:
-                gangs.end(OnFinish.DELETE, why=ENDED)
-            raise _failed(gangs, ENDED, ENDED_ADVICE) from None
+            gangs.log.warning("%s. The gang has started", UNKNOWN)
 
 
 def _failed(gangs: TaskGangs, cause: str, advice: str) -> SubmissionFailed:

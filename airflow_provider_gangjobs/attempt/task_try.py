@@ -3,9 +3,9 @@
 The operator owns a `TaskTry` for each part of the try, which is a process of its own if the task is deferred:
 
     with this_try.session():
-        value = this_try.run()  # or, with the event of a trigger, `this_try.complete(event)`
+        value = this_try.run()  # or, with the event of a trigger, `this_try.resume(event)`
     ...
-    this_try.delivery.deliver_accepted(ti)  # after Airflow has stored the success of the task
+    this_try.deliver(ti)  # after Airflow has stored the success of the task
 
 The try may be killed at any moment. So nothing that the next try needs is kept in this process.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from msgspec.structs import asdict
@@ -36,18 +37,18 @@ from airflow_provider_gangjobs.attempt.deferral import (
 from airflow_provider_gangjobs.attempt.messages import submission_messages
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import Claim
-from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, Results, WaitUntil
+from airflow_provider_gangjobs.kube.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import timedelta
 
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.attempt.completion import Completion, HandOver
+    from airflow_provider_gangjobs.attempt.completion import Completion
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
     from airflow_provider_gangjobs.ending.kill import LiveGang
@@ -89,8 +90,8 @@ class TaskTry:
     guard: StartGuard
     began_at: float
     """When this part of the try began, by `time.monotonic`."""
-    delivery: Completion | HandOver | None = field(default=None, init=False)
-    """What is left to do after the success of the task; `None` before the gang has succeeded."""
+    deliver: Callable[[Any], None] = field(default=lambda ti: None, init=False)
+    """What is left to do after the success of the task, by its task instance; nothing before the gang has succeeded."""
 
     @property
     def log(self) -> Logger:
@@ -119,17 +120,20 @@ class TaskTry:
 
     def run(self) -> Any:
         """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
-        from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+        from airflow_provider_gangjobs.gang.state.phase import SubmissionState
+        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
+        from airflow_provider_gangjobs.submission.request import PreviousGangs
 
         require_importable(self.task.callbacks)
         self.storages.check()
-        submission = self._submit()
+        rule = TaskRule(Reattach(self.task.reattach), return_failed=self.task.max_disruptions > 0)
+        submission = self._submit(rule, PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1))
         if submission.state is SubmissionState.FAILED:
             # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.
             submission = self._submit_after(self._wait_here(self._args_of(submission)))
         return self._finish(self._wait(submission))
 
-    def complete(self, event: GangEvent) -> Any:
+    def resume(self, event: GangEvent) -> Any:
         """Return the value of the task after the event of its trigger."""
         return self._finish(self._recover(event))
 
@@ -150,19 +154,29 @@ class TaskTry:
 
     # -- submission ------------------------------------------------------------------------------------------
 
-    def _submit(self) -> Submission:
+    def _submit(self, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
         """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
-        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-        from airflow_provider_gangjobs.submission.request import PreviousGangs
+        from airflow_provider_gangjobs.submission.request import SubmissionRequest
 
-        rule = TaskRule(Reattach(self.task.reattach), return_failed=self.task.max_disruptions > 0)
-        previous = PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1)
-        while True:
-            try:
-                return self._submit_by(rule, previous)
-            except PreviousAttemptRunning as running:
-                self.log.warning("%s", running)
-                self._wait_for_previous(running)
+        claim = Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries, self.gangs.labels)
+        request = SubmissionRequest(
+            key=self.gangs.key, claim=claim, rule=rule, confirm=self.guard.confirm, previous=previous
+        )
+        deletes = self.task.kill_policy is OnKill.DELETE
+        with skip_retries_of_permanent_errors():
+            spec = self.operator.gang_spec(self.storages.result_folder)
+            while True:
+                try:
+                    with self.guard.submission(self.gangs, delete=deletes):
+                        submission = self.gangs.call(lambda service: service.submit(spec, request))
+                    break
+                except PreviousAttemptRunning as running:
+                    self.log.warning("%s", running)
+                    self._wait_for_previous(running)
+        for line in submission_messages(submission, server_software=self.gangs.server_software):
+            self.log.info("%s", line)
+        self._warn_of_large_results(submission.workers)
+        return submission
 
     def _submit_after(self, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
@@ -174,31 +188,8 @@ class TaskTry:
             replace_struct(event, streamed={}, whole_logs=()) if self.task.deferrable else event
         )
         failed.log_failure()
-        submission = self._submit_by(NextAttemptRule.after(event, max_disruptions=self.task.max_disruptions))
+        submission = self._submit(NextAttemptRule.after(event, max_disruptions=self.task.max_disruptions))
         failed.discard()  # last, because its Job shows how many attempts in a row were lost
-        return submission
-
-    def _submit_by(self, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
-        from airflow_provider_gangjobs.submission.request import SubmissionRequest
-
-        with skip_retries_of_permanent_errors():
-            spec = self.operator.gang_spec(self.storages.result_folder)
-            request = SubmissionRequest(
-                key=self.gangs.key,
-                claim=Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries),
-                rule=rule,
-                confirm=self.guard.confirm,
-                previous=previous,
-                labels=self.gangs.labels,
-            )
-            submission = self.guard.submit(
-                self.gangs,
-                lambda service: service.submit(spec, request),
-                delete=self.task.kill_policy is OnKill.DELETE,
-            )
-        for line in submission_messages(submission, server_software=self.gangs.server_software):
-            self.log.info("%s", line)
-        self._warn_of_large_results(submission.workers)
         return submission
 
     def _wait_for_previous(self, running: PreviousAttemptRunning) -> None:
@@ -286,13 +277,13 @@ class TaskTry:
 
     def _finish(self, event: GangEvent) -> Any:
         """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
-        from airflow_provider_gangjobs.attempt.completion import HandOver, is_handed_over, skip_on_exit_codes
+        from airflow_provider_gangjobs.attempt.completion import hand_over_accepted, is_handed_over, skip_on_exit_codes
         from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 
         while (lost := disruption_of(event, allowed=self.task.max_disruptions)) is not None and lost.is_allowed:
             event = self._wait(self._submit_after(event))
         if not self.task.ends_with_gang and is_handed_over(event):
-            self.delivery = HandOver(self.gangs, event.ref, self.log)
+            self.deliver = partial(hand_over_accepted, self.gangs, event.ref)
             return asdict(event.ref)
         completion = self._read_completion(event)
         self._push_xcom(XCOM_END, completion.event.to_payload())
@@ -300,7 +291,7 @@ class TaskTry:
             with skip_on_exit_codes(self.task.skip_on_exit_codes, completion.outcomes):
                 completion.require_success()
             value = completion.results(self.task.results, limit=self.task.results_limit)
-        self.delivery = completion
+        self.deliver = completion.deliver_accepted
         return value
 
     def _read_completion(self, event: GangEvent) -> Completion:

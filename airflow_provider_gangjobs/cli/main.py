@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.cli.cluster import CommandError
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["COMMANDS", "main"]
-
-
-class CommandModule(Protocol):
-    """The interface of a command's module."""
-
-    def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments, and set `run`: a function from the parsed arguments to the exit code."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +32,8 @@ class Command:
     help: str
     extra: str | None = None
 
-    def load(self) -> CommandModule:
-        """Import the command's module.
+    def load(self) -> Any:
+        """Import the command's module, which has `configure`.
 
         Raises:
             CommandError: the distribution that contains the module is not installed.
@@ -50,7 +43,7 @@ class Command:
                 f"the command `{self.name}` is not installed; to install it, run: "
                 f"pip install 'airflow-provider-gangjobs[{self.extra}]'"
             )
-        return cast("CommandModule", importlib.import_module(self.module))
+        return importlib.import_module(self.module)
 
 
 COMMANDS = (

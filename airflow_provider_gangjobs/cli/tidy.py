@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[CleanupReport, list[SweptGang]]:
     from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.ending.sweep.single_sweep import sweep_once
+    from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
     from airflow_provider_gangjobs.service import follow
 
     namespace = selected_namespace(options)
@@ -96,7 +96,6 @@ async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[Cleanu
 
 
 def _parse_age(text: str) -> timedelta:
-    """Parse a number with a unit: s, m, h or d."""
     match = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30m, 2h or 1d")

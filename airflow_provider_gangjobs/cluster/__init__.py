@@ -10,7 +10,7 @@
 | `config` | which cluster and credentials a connection of Airflow names |
 | `auth` | the credentials: kubeconfigs, service accounts, exec plugins, TLS, and their renewal |
 | `http` | how a request travels: the two transports, retries, logs |
-| `client`, `client_protocol` | the verbs of the API; the methods that others need of a client, and conditional writes |
+| `client` | the verbs of the API, and conditional writes |
 | `resources`, `errors` | the resources of the API, and every error that a request may end with |
 | `informer` | one shared watch for all waiting gangs |
 | `discovery`, `kueue` | what a cluster serves; the Workloads and the queues of Kueue |
@@ -22,7 +22,6 @@ The package imports nothing of `gang`. The modules are imported one by one, beca
 __all__ = [
     "auth",
     "client",
-    "client_protocol",
     "clock",
     "config",
     "discovery",

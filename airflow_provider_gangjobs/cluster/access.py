@@ -10,16 +10,14 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import Resource
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
 
 REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
 
 
-async def is_allowed(
-    client: ClientProtocol, verb: str, resource: Resource, namespace: str | None = None
-) -> bool | None:
+async def is_allowed(client: Client, verb: str, resource: Resource, namespace: str | None = None) -> bool | None:
     """Return whether the client may send a request, or `None` if this is unknown.
 
     A server without reviews, such as the sandbox, has no rights and allows everything.

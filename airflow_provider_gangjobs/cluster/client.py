@@ -3,18 +3,22 @@
 Typed models would silently drop the fields of newer versions, so objects stay dicts from end to end.
 The client retries reads until a deadline. The client retries a write only if the server says that it did not process
 the request. After any other failure, the caller reads the current state and decides (`error.may_have_applied`).
+
+The functions write with preconditions: they apply only to the object that the caller has read, or only to the version
+of it. Each sends one request.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.errors import Gone
+from airflow_provider_gangjobs.cluster.errors import Conflict, Gone, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.http import for_watches
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, whole_lines
 from airflow_provider_gangjobs.cluster.http.request import (
@@ -30,27 +34,37 @@ from airflow_provider_gangjobs.cluster.http.request import (
     decode_list,
     decode_object,
 )
-from airflow_provider_gangjobs.cluster.http.transport import (
-    RETRY_FOR_S,
-    RetryingTransport,
-)
+from airflow_provider_gangjobs.cluster.http.transport import REQUEST_TIMEOUT_S, RETRY_FOR_S, Retries
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http import ChooseTransport
     from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
+    from airflow_provider_gangjobs.kube.views import Meta
 
-REQUEST_TIMEOUT_S = 30.0
 LIST_TIMEOUT_S = 60.0
 """A page of 500 large pods takes an API server seconds under load."""
 PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
 LOG_IDLE_TIMEOUT_S = 60.0
-__all__ = ["Client", "ClientStatistics", "LogQuery", "PatchType", "PropagationPolicy", "ResponseFormat", "WatchLimits"]
+__all__ = [
+    "Client",
+    "ClientStatistics",
+    "LogQuery",
+    "PatchType",
+    "PropagationPolicy",
+    "ResponseFormat",
+    "WatchLimits",
+    "delete_uid",
+    "patch_uid",
+    "patch_unchanged",
+    "patch_version",
+    "version_of",
+]
 
 T = TypeVar("T")
 _LIMITS = WatchLimits()
@@ -76,7 +90,7 @@ class Client:
         self.clock = clock = clock or Clock()
         self._credentials = credentials or Credentials(config, clock=clock)
         self._transport = transport()(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
-        self._retrying = RetryingTransport(self._transport, clock, retry_for_s=retry_for_s)
+        self._retries = Retries(clock, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,7 +114,7 @@ class Client:
 
     def statistics(self) -> ClientStatistics:
         """Return the numbers of requests by verb, of retries, and of renewals of the credentials."""
-        return ClientStatistics(dict(self._retrying.requests), self._retrying.retries, self._credentials.renewals)
+        return ClientStatistics(dict(self._retries.requests), self._retries.retries, self._credentials.renewals)
 
     # -- objects ---------------------------------------------------------------------------------------------
 
@@ -110,19 +124,16 @@ class Client:
         Raises:
             NotFound: the object does not exist. After any other error, the caller does not know whether it exists.
         """
-        return await self._get_json(resource.path(namespace, name))
+        return await self.get_raw(resource.path(namespace, name))
 
     async def get_raw(self, path: str, *, retry_for_s: float | None = None) -> Json:
         """Return the JSON document at `path`, such as `/version` or a discovery document.
 
         :param retry_for_s: How long a request is retried that failed, in seconds. The default is that of the client.
         """
-        return await self._get_json(path, retry_for_s=retry_for_s)
-
-    async def _get_json(self, path: str, *, retry_for_s: float | None = None) -> Json:
         request = Request("GET", path)
-        body = await self._retrying.read("get", request, timeout_s=REQUEST_TIMEOUT_S, retry_for_s=retry_for_s)
-        return decode_object(request, body)
+        send = partial(self._transport.send, request)
+        return decode_object(request, await self._retries.send("get", send, retry_for_s=retry_for_s))
 
     async def version(self) -> Json:
         """Return the document of `/version`, with `major`, `minor` and `gitVersion`."""
@@ -148,11 +159,8 @@ class Client:
         request = Request(
             "POST", resource.path(namespace), query, msgspec.json.encode(body), accept=response_format.value
         )
-        return decode_object(
-            request,
-            await self._retrying.write("create", request, timeout_s=REQUEST_TIMEOUT_S),
-            response_format,
-        )
+        stored = await self._retries.send("create", partial(self._transport.send, request))
+        return decode_object(request, stored)
 
     async def patch(
         self,
@@ -177,11 +185,8 @@ class Client:
         request = Request(
             "PATCH", path, None, msgspec.json.encode(body), content_type=patch_type, accept=response_format.value
         )
-        return decode_object(
-            request,
-            await self._retrying.write("patch", request, timeout_s=REQUEST_TIMEOUT_S),
-            response_format,
-        )
+        stored = await self._retries.send("patch", partial(self._transport.send, request))
+        return decode_object(request, stored)
 
     async def delete(
         self,
@@ -211,7 +216,7 @@ class Client:
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
         request = Request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
-        await self._retrying.write("delete", request, timeout_s=REQUEST_TIMEOUT_S)
+        await self._retries.send("delete", partial(self._transport.send, request))
 
     # -- collections -----------------------------------------------------------------------------------------
 
@@ -237,8 +242,8 @@ class Client:
             "limit": limit,
             "continue": continue_token,
         }
-        request = Request("GET", resource.path(namespace), query)
-        return await self._retrying.read("list", request, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
+        send = partial(self._transport.send, Request("GET", resource.path(namespace), query), timeout_s=LIST_TIMEOUT_S)
+        return await self._retries.send("list", send, retry_for_s=retry_for_s)
 
     async def list_views(
         self,
@@ -332,7 +337,7 @@ class Client:
             "timeoutSeconds": max(1, round(limits.timeout_s)),
         }
         request = Request("GET", resource.path(namespace), query)
-        self._retrying.requests["watch"] += 1
+        self._retries.requests["watch"] += 1
         idle_timeout_s = limits.timeout_s + limits.idle_margin_s
         opened = self._transport.stream(request, idle_timeout_s=idle_timeout_s, open_timeout_s=REQUEST_TIMEOUT_S)
         async with opened as chunks:
@@ -357,8 +362,8 @@ class Client:
         """
         query: Query = {"container": container, "tailLines": tail_lines}
         request = Request("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
-        end = await self._retrying.read_end("log", request, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
-        tail = end.tail(tail_lines=tail_lines)
+        send = partial(self._transport.send_for_end, request, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
+        tail = (await self._retries.send("log", send)).tail(tail_lines=tail_lines)
         check_not_message(tail.text.encode(), str(request))
         return tail
 
@@ -376,9 +381,93 @@ class Client:
             ReplyLost: the connection broke, or nothing arrived for `idle_timeout_s`.
         """
         request = Request("GET", PODS.path(namespace, name, "log"), query.parameters(), accept="*/*")
-        self._retrying.requests["log"] += 1
+        self._retries.requests["log"] += 1
         async with (
             self._transport.stream(request, idle_timeout_s=idle_timeout_s) as chunks,
             aclosing(refuse_message(chunks, str(request))) as log,
         ):
             yield log
+
+
+async def patch_uid(
+    client: Client, resource: Resource, name: str, namespace: str | None, uid: str, body: Mapping[str, Any]
+) -> bool:
+    """Merge-patch the object of exactly this uid.
+
+    :param body: The merge patch, without a uid.
+    :return: False if the object is gone, or if another object has its name.
+
+    Raises:
+        Conflict: Others changed the object at the same time.
+        ClusterError: The request failed. The patch may have been applied.
+    """
+    return await _is_applied(client.patch(resource, name, namespace, _with_metadata(body, uid=uid)))
+
+
+async def patch_version(
+    client: Client, resource: Resource, metadata: Mapping[str, Any], body: Mapping[str, Any]
+) -> Any:
+    """Merge-patch an object in the version that was read. Return the object as the server stored it.
+
+    :param metadata: The metadata that was read.
+    :param body: The merge patch, without a uid and without a resourceVersion.
+
+    Raises:
+        Conflict: The object has changed.
+        NotFound: The object does not exist.
+        ClusterError: The request failed. The patch may have been applied.
+    """
+    seen = _with_metadata(body, uid=metadata["uid"], resourceVersion=metadata["resourceVersion"])
+    return await client.patch(resource, metadata["name"], metadata["namespace"], seen)
+
+
+async def patch_unchanged(
+    client: Client, resource: Resource, metadata: Mapping[str, Any], body: Mapping[str, Any]
+) -> bool:
+    """Merge-patch an object as `patch_version` does. Return false if the object has changed or is gone.
+
+    Raises:
+        ClusterError: The request failed. The patch may have been applied.
+    """
+    try:
+        return await _is_applied(patch_version(client, resource, metadata, body))
+    except Conflict:
+        return False
+
+
+async def delete_uid(client: Client, resource: Resource, name: str, namespace: str | None, uid: str) -> bool:
+    """Delete the object of exactly this uid, and in the background what it owns.
+
+    :return: False if the object is gone, or if another object has its name.
+
+    Raises:
+        ClusterError: The request failed. The object may be deleted.
+    """
+    return await _is_applied(client.delete(resource, name, namespace, uid=uid))
+
+
+def version_of(metadata: Meta) -> dict[str, str]:
+    """Return the metadata that names an object in the version that was read, as `patch_version` needs them."""
+    return {
+        "name": metadata.name,
+        "namespace": metadata.namespace,
+        "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version,
+    }
+
+
+async def _is_applied(write: Awaitable[object]) -> bool:
+    """Send a write, and return false if its object is gone or another object has the name."""
+    try:
+        await write
+    except NotFound:
+        return False
+    except (Conflict, Invalid) as error:
+        if is_of_another_uid(error):
+            return False
+        raise
+    return True
+
+
+def _with_metadata(body: Mapping[str, Any], **expected: str) -> dict[str, Any]:
+    return {**body, "metadata": {**body.get("metadata", {}), **expected}}

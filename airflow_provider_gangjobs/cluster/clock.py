@@ -151,7 +151,6 @@ class ServerClock:
 
 @lru_cache(maxsize=8)  # the responses of one second carry the same header
 def _unix_time(date: str) -> float | None:
-    """Return the Unix time of a `Date` header, or `None` if the header is malformed."""
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):

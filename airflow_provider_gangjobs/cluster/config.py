@@ -28,8 +28,6 @@ PREFIX = "extra__kubernetes__"
 _KEY_SALT = secrets.token_bytes(16)
 """A key is a hash over secrets. The random salt of this process prevents guessing passwords from a key."""
 
-_SOURCES = ("in_cluster", "kube_config_path", "kube_config")
-
 
 class ConfigSource(StrEnum):
     """The source of the kubeconfig or credentials."""
@@ -38,6 +36,14 @@ class ConfigSource(StrEnum):
     FILE = "kubeconfig file"
     INLINE = "kubeconfig in the connection"
     DEFAULT = "default kubeconfig, else in-cluster"
+
+
+_SOURCES = {
+    "in_cluster": ConfigSource.IN_CLUSTER,
+    "kube_config_path": ConfigSource.FILE,
+    "kube_config": ConfigSource.INLINE,
+}
+"""By the extra that chooses it. Without any, it is `DEFAULT`."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class ClusterConfig:
             )
         return cls(
             conn_id=conn_id,
-            source=_source(in_cluster, path, inline),
+            source=_SOURCES[chosen[0]] if chosen else ConfigSource.DEFAULT,
             kube_config_path=os.path.expanduser(path) if path else None,
             kube_config=inline,
             context=reader.text("cluster_context"),
@@ -99,17 +105,7 @@ class ClusterConfig:
         return hmac.new(_KEY_SALT, text.encode(), hashlib.sha256).hexdigest()[:16]
 
 
-def _source(in_cluster: bool, path: str | None, inline: Mapping[str, Any] | None) -> ConfigSource:
-    if in_cluster:
-        return ConfigSource.IN_CLUSTER
-    if path:
-        return ConfigSource.FILE
-    return ConfigSource.INLINE if inline else ConfigSource.DEFAULT
-
-
 class _Extras:
-    """Typed access to the extras, with and without their old prefix."""
-
     def __init__(self, conn_id: str, extras: Mapping[str, Any]) -> None:
         self._conn_id = conn_id
         self._extras = extras

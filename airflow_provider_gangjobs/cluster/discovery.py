@@ -14,23 +14,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import AsyncGenerator, Hashable
 
     from airflow_provider_gangjobs.cluster.client import Client
-
+    from airflow_provider_gangjobs.cluster.clock import Clock
 
 EXPIRY_S = 600.0
 """An upgrade of the cluster is noticed after this time. Until then, a request for a removed version fails. A scheduler
@@ -49,51 +48,48 @@ class ApiGroup(Struct, frozen=True):
     """Why a request failed; empty if all requests succeeded."""
 
 
+class CachedRead(Generic[T]):
+    """What was read lately in the running loop. Callers hold `lock` while they read, so concurrent callers share it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.value: T
+        """Not set before the first read."""
+        self._expires_at = float("-inf")
+
+    def has_expired(self, clock: Clock) -> bool:
+        """Return whether nothing was read, or what was read counts no longer."""
+        return clock.monotonic() >= self._expires_at
+
+    def keep(self, value: T, clock: Clock, lasts_s: float) -> None:
+        """Keep what was read for some seconds."""
+        self.value, self._expires_at = value, clock.monotonic() + lasts_s
+
+
+class _CachedReads(dict["Hashable", CachedRead[Any]]):
+    """What was read in one event loop."""
+
+
+def cached_read(key: Hashable) -> CachedRead[Any]:
+    """Return what was read in the running loop by this key, which names the kind of the read and the cluster."""
+    return loop_local(_CachedReads).setdefault(key, CachedRead())
+
+
 async def read_api_group(client: Client, group: str) -> ApiGroup:
     """Return what the cluster serves of a group. A group that is served is cached for `EXPIRY_S`.
 
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-
-    async def read() -> tuple[ApiGroup, float]:
-        found = await _read(client, group)
-        return found, EXPIRY_S if found.versions and not found.unknown else 0.0
-
-    return await loop_local(_ApiGroups).get((client.config.key, group), client.clock, read)
-
-
-class ReadCache(Generic[T]):
-    """Keeps what was read for a while, by key. Concurrent callers wait for the same read."""
-
-    def __init__(self) -> None:
-        self._entries: dict[Hashable, _CachedRead[T]] = {}
-
-    async def get(self, key: Hashable, clock: Clock, read: Callable[[], Awaitable[tuple[T, float]]]) -> T:
-        """Return what was read.
-
-        :param read: Returns what it has read, and for how many seconds it is kept.
-        """
-        entry = self._entries.setdefault(key, _CachedRead())
-        async with entry.lock:
-            if clock.monotonic() >= entry.expires_at:
-                entry.value, lasts_s = await read()
-                entry.expires_at = clock.monotonic() + lasts_s
-            return cast("T", entry.value)
+    cached: CachedRead[ApiGroup] = cached_read((ApiGroup, client.config.key, group))
+    async with cached.lock:
+        if cached.has_expired(client.clock):
+            found = await _read_api_group(client, group)
+            cached.keep(found, client.clock, EXPIRY_S if found.versions and not found.unknown else 0.0)
+        return cached.value
 
 
-class _CachedRead(Generic[T]):
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.value: T | None = None
-        self.expires_at = float("-inf")
-
-
-class _ApiGroups(ReadCache[ApiGroup]):
-    """The groups that were read in one event loop."""
-
-
-async def _read(client: Client, group: str) -> ApiGroup:
+async def _read_api_group(client: Client, group: str) -> ApiGroup:
     versions: dict[str, frozenset[str]] = {}
     try:
         document = await client.get_raw(f"/apis/{group}")
@@ -163,9 +159,7 @@ class DiscoveredResources:
         return "watch" in self.resources.get(version, {}).get(plural, ())
 
 
-async def discover(
-    client: Client, *, wanted: WantedVersions | None = None, clock: Clock | None = None
-) -> DiscoveredResources:
+async def discover(client: Client, *, wanted: WantedVersions | None = None) -> DiscoveredResources:
     """Return the capabilities of a cluster. They take about five requests and are cached for `EXPIRY_S`.
 
     Concurrent callers wait for the same requests.
@@ -176,70 +170,51 @@ async def discover(
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    return await loop_local(_Cache).get(client, wanted or {}, clock or Clock())
-
-
-@dataclass
-class _Entry:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    known: DiscoveredResources | None = None
-    expires_at: float = 0.0
-
-
-class _Cache:
-    def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
-
-    async def get(self, client: Client, wanted: WantedVersions, clock: Clock) -> DiscoveredResources:
-        entry = self._entries.setdefault(client.config.key, _Entry())
-        async with entry.lock:
-            known = None if clock.monotonic() >= entry.expires_at else entry.known
-            if known is None or not (known.is_complete or known.satisfies(wanted)):
-                entry.known = known = await _Discovery(client).run(wanted)
-                lasts_s = UNKNOWN_EXPIRY_S if known.unknown else EXPIRY_S
-                entry.expires_at = clock.monotonic() + lasts_s
-            return known
+    wanted = wanted or {}
+    cached: CachedRead[DiscoveredResources] = cached_read((DiscoveredResources, client.config.key))
+    async with cached.lock:
+        if cached.has_expired(client.clock) or not (cached.value.is_complete or cached.value.satisfies(wanted)):
+            found = await _Discovery(client, wanted).run()
+            cached.keep(found, client.clock, UNKNOWN_EXPIRY_S if found.unknown else EXPIRY_S)
+        return cached.value
 
 
 class _Discovery:
     """One discovery. Each document is read at most once."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, wanted: WantedVersions) -> None:
         self._client = client
-        self._read: dict[str, VersionResources | None] = {}
-        """The resources of each version that was read. `None` if they are unknown."""
+        self._wanted = wanted
+        self._names: list[str] = []
+        """The versions that the server lists."""
         self._unknown: dict[str, str] = {}
 
-    async def run(self, wanted: WantedVersions) -> DiscoveredResources:
-        """Read the wanted versions, the best first, and everything if the cluster serves none of them."""
-        best = next(iter(wanted), None)
-        if best is not None and (found := await self._first_of(wanted, [best])):
-            return found  # without the list of versions: the newest releases serve the best version
-        group = await self._document(f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP)
-        names = _version_names(group)
-        if found := await self._first_of(wanted, [version for version in wanted if version in names]):
-            return found
-        for name in names:
-            await self._read_version(name)
+    async def run(self) -> DiscoveredResources:
+        """Read versions until one serves what is wanted, and everything if the cluster serves none of them."""
+        resources: dict[str, VersionResources] = {}
+        async with aclosing(self._versions()) as versions:
+            async for name in versions:
+                document = await self._document(f"/apis/{SCHEDULING_GROUP}/{name}", name)
+                if name in self._unknown:
+                    continue
+                resources[name] = _verbs_by_plural(document)
+                if name in self._wanted and set(self._wanted[name]) <= set(resources[name]):
+                    served = {name: verbs for name, verbs in resources.items() if verbs}
+                    return DiscoveredResources(None, None, served, self._unknown, is_complete=False)
         version = await self._document("/version", "version")
-        resources = {name: served for name in names if (served := self._read[name]) is not None}
-        return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), resources, self._unknown)
+        listed = {name: resources[name] for name in self._names if name in resources}
+        return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), listed, self._unknown)
 
-    async def _first_of(self, wanted: WantedVersions, versions: Iterable[str]) -> DiscoveredResources | None:
-        """Read the versions in order. Return the discovered resources when a version serves all of its wanted
-        resources, or `None`."""
-        for version in versions:
-            await self._read_version(version)
-            served = {name: resources for name, resources in self._read.items() if resources}
-            known = DiscoveredResources(None, None, served, self._unknown, is_complete=False)
-            if known.satisfies({version: wanted[version]}):
-                return known
-        return None
-
-    async def _read_version(self, name: str) -> None:
-        if name not in self._read:
-            document = await self._document(f"/apis/{SCHEDULING_GROUP}/{name}", name)
-            self._read[name] = None if name in self._unknown else _verbs_by_plural(document)
+    async def _versions(self) -> AsyncGenerator[str, None]:
+        """Yield the versions to read: the wanted ones, the best first, and then all others that the server lists."""
+        best = list(self._wanted)[:1]
+        for name in best:
+            yield name  # without the list of versions: the newest releases serve the best version
+        self._names = _version_names(await self._document(f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP))
+        others = [name for name in self._names if name not in self._wanted]
+        for name in [*(name for name in self._wanted if name in self._names), *others]:
+            if name not in best:
+                yield name
 
     async def _document(self, path: str, what: str) -> dict[str, Any] | None:
         """Return a document, or `None` if it does not exist or could not be read. The latter is noted as unknown."""

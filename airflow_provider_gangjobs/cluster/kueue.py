@@ -6,36 +6,35 @@ installed, the answer is unknown and not no.
 One task reads the pending Workloads of a LocalQueue (Kueue's visibility API) for all gangs of an event loop that wait
 in the queue. The first read is some seconds after the first gang has begun to wait, so gangs that are admitted at once
 cost no request. Further reads follow once a minute, as long as gangs wait. A process that looks now and then, such as
-Airflow's API server, uses `recent_positions` instead. A position is information for people only: if it cannot be read,
+Airflow's API server, uses `recent_position` instead. A position is information for people only: if it cannot be read,
 it is unknown, and nothing is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import ValidationError
 
-from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
-from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, ReadCache
+from airflow_provider_gangjobs.cluster.client import patch_uid
+from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, CachedRead, cached_read
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
-from airflow_provider_gangjobs.kube.names import LABEL_KUEUE_JOB_UID
+from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.informer import Notification
 
-__all__ = ["PendingPositions", "Position", "RecentPositions", "pending_positions", "recent_positions"]
+__all__ = ["PendingPositions", "Position", "pending_positions", "recent_position"]
 
 
 VERSIONS: Final = ("v1beta2", "v1beta1")
@@ -57,7 +56,7 @@ class Deactivation(Enum):
     """The permission to read or to change Workloads is missing."""
 
 
-async def deactivate_workload(client: ClientProtocol, namespace: str, job_uid: str) -> Deactivation:
+async def deactivate_workload(client: Client, namespace: str, job_uid: str) -> Deactivation:
     """Deactivate the Workload of a Job: Kueue takes its quota back, and does not let the Job run again.
 
     Raises:
@@ -71,7 +70,7 @@ async def deactivate_workload(client: ClientProtocol, namespace: str, job_uid: s
     return Deactivation.DONE if any(patched) else Deactivation.NO_WORKLOAD
 
 
-async def _deactivate(client: ClientProtocol, found: FoundWorkload) -> bool:
+async def _deactivate(client: Client, found: FoundWorkload) -> bool:
     metadata = found.view.metadata
     body = {"spec": {"active": False}}
     return await patch_uid(client, found.resource, metadata.name, metadata.namespace, metadata.uid, body)
@@ -84,7 +83,7 @@ class FoundWorkload(NamedTuple):
     view: KueueWorkloadView
 
 
-async def find_workload(client: ClientProtocol, namespace: str, job_uid: str) -> FoundWorkload | None:
+async def find_workload(client: Client, namespace: str, job_uid: str) -> FoundWorkload | None:
     """Return the Workload of a Job; `None` if there is none, or if the permission to read it is missing.
 
     Raises:
@@ -97,7 +96,7 @@ async def find_workload(client: ClientProtocol, namespace: str, job_uid: str) ->
     return found[0] if found else None
 
 
-async def list_workloads(client: ClientProtocol, namespace: str, job_uid: str) -> list[FoundWorkload]:
+async def list_workloads(client: Client, namespace: str, job_uid: str) -> list[FoundWorkload]:
     """Return the Workloads of a Job; none if the cluster does not serve them.
 
     Raises:
@@ -114,7 +113,7 @@ async def list_workloads(client: ClientProtocol, namespace: str, job_uid: str) -
     return []
 
 
-async def patch_workload(client: ClientProtocol, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
+async def patch_workload(client: Client, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
     """Merge-patch a Workload in exactly the version that was read. Return false if it has changed or is gone.
 
     Raises:
@@ -128,7 +127,7 @@ async def patch_workload(client: ClientProtocol, found: FoundWorkload, body: Map
         return False
 
 
-async def served_versions(client: ClientProtocol, *, retry_for_s: float | None = None) -> frozenset[str] | None:
+async def served_versions(client: Client, *, retry_for_s: float | None = None) -> frozenset[str] | None:
     """Return the versions of Kueue's API that the cluster serves; none if Kueue is not installed, `None` if unknown.
 
     :param retry_for_s: How long the client retries the request, in seconds. The default is that of the client.
@@ -149,20 +148,13 @@ async def watched_workloads(client: Client) -> Resource | None:
     cluster does not serve Kueue's API, or if this is unknown.
     """
 
-    async def read() -> tuple[Resource | None, float]:
-        found = await _served_workloads(client)
-        return found, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S
-
-    return await loop_local(_ServedVersions).get(client.config.key, Clock(), read)
-
-
-class _ServedVersions(ReadCache["Resource | None"]):
-    """The versions that were read in one event loop."""
-
-
-async def _served_workloads(client: Client) -> Resource | None:
-    served = await served_versions(client) or ()
-    return next((kueue_workloads(version) for version in VERSIONS if version in served), None)
+    cached: CachedRead[Resource | None] = cached_read((kueue_workloads, client.config.key))
+    async with cached.lock:
+        if cached.has_expired(client.clock):
+            served = await served_versions(client) or ()
+            found = next((kueue_workloads(version) for version in VERSIONS if version in served), None)
+            cached.keep(found, client.clock, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S)
+        return cached.value
 
 
 FIRST_READ_AFTER_S: Final = 5.0
@@ -170,17 +162,12 @@ READ_EVERY_S: Final = 60.0
 NOT_SERVED_READ_EVERY_S: Final = 600.0
 """The pause after a response that says that the API is not served, or that the permission is missing."""
 RECENT_READ_TIMEOUT_S: Final = 2.0
-"""How long a reader of `RecentPositions` waits for a response. Somebody waits for a page meanwhile."""
+"""How long `recent_position` waits for a response. Somebody waits for a page meanwhile."""
 
 
 def pending_positions() -> PendingPositions:
     """Return the positions that the running loop knows."""
     return loop_local(PendingPositions)
-
-
-def recent_positions() -> RecentPositions:
-    """Return the positions that were read lately in the running loop."""
-    return loop_local(RecentPositions)
 
 
 class _Queue(NamedTuple):
@@ -216,7 +203,6 @@ class PendingPositions:
     """The positions of all Jobs of one event loop that wait in queues of Kueue."""
 
     def __init__(self) -> None:
-        self._clock = Clock()
         self._readers: dict[_Queue, _QueueReader] = {}
 
     def acquire(
@@ -226,7 +212,7 @@ class PendingPositions:
         key = _Queue(config.key, namespace, queue)
         reader = self._readers.get(key)
         if reader is None or reader.task is None or reader.task.done():
-            reader = self._readers[key] = _QueueReader(namespace, queue, self._clock)
+            reader = self._readers[key] = _QueueReader(namespace, queue)
             # A task process reads Workloads and no positions, and does not import the informers.
             from airflow_provider_gangjobs.cluster.informer import informers
 
@@ -246,13 +232,10 @@ class PendingPositions:
 
 
 class _QueueReader:
-    """Reads the pending Workloads of one LocalQueue until no gang waits there."""
-
-    def __init__(self, namespace: str, queue: str, clock: Clock) -> None:
+    def __init__(self, namespace: str, queue: str) -> None:
         self.positions: set[Position] = set()
         self.task: asyncio.Task[None] | None = None
         self._queue = namespace, queue
-        self._clock = clock
         self._numbers: Mapping[str, int] = {}
 
     def add(self, job_uid: str, notification: Notification) -> Position:
@@ -263,49 +246,29 @@ class _QueueReader:
 
     async def run(self, client: Client) -> None:
         """Read and update the positions, until a read is due and there is no position to update."""
-        await self._clock.sleep(FIRST_READ_AFTER_S)
+        await client.clock.sleep(FIRST_READ_AFTER_S)
         while self.positions:
             self._numbers, pause_s = await _read(client, *self._queue)
             for position in tuple(self.positions):
                 position.update(self._numbers.get(position.job_uid))
-            await self._clock.sleep(pause_s)
+            await client.clock.sleep(pause_s)
 
 
-class RecentPositions:
-    """The positions for readers that look now and then. Each LocalQueue is read once a minute at most."""
+async def recent_position(client: Client, namespace: str, queue: str, job_uid: str) -> int | None:
+    """Return the position of a Job in its ClusterQueue, from 1, as it was at most a minute ago.
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
-        self._reads: dict[_Queue, _RecentRead] = {}
-
-    async def get(self, client: Client, namespace: str, queue: str, job_uid: str) -> int | None:
-        """Return the position of a Job in its ClusterQueue, from 1, as it was at most a minute ago.
-
-        It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has
-        looked at another Job of the queue before. Concurrent callers wait for one request.
-        """
-        now = self._clock.monotonic()
-        self._reads = {key: read for key, read in self._reads.items() if read.expires_at > now}
-        read = self._reads.setdefault(_Queue(client.config.key, namespace, queue), _RecentRead())
-        async with read.lock:
-            if self._clock.monotonic() >= read.expires_at:
-                read.expires_at = self._clock.monotonic() + READ_EVERY_S  # also if the request gets no response
-                try:
-                    async with asyncio.timeout(RECENT_READ_TIMEOUT_S):
-                        read.numbers, pause_s = await _read(client, namespace, queue)
-                except TimeoutError:
-                    return None
-                read.expires_at = self._clock.monotonic() + pause_s
-        return read.numbers.get(job_uid)
-
-
-class _RecentRead:
-    """The positions in one LocalQueue, and until when they count."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.numbers: Mapping[str, int] = {}
-        self.expires_at = float("-inf")
+    It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has looked
+    at another Job of the queue before. Concurrent callers wait for one request.
+    """
+    cached: CachedRead[Mapping[str, int]] = cached_read((recent_position, client.config.key, namespace, queue))
+    async with cached.lock:
+        if cached.has_expired(client.clock):
+            cached.keep({}, client.clock, READ_EVERY_S)  # also if the request gets no response
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECENT_READ_TIMEOUT_S):
+                    numbers, pause_s = await _read(client, namespace, queue)
+                cached.keep(numbers, client.clock, pause_s)
+        return cached.value.get(job_uid)
 
 
 async def _read(client: Client, namespace: str, queue: str) -> tuple[Mapping[str, int], float]:

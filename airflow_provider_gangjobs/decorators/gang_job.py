@@ -19,9 +19,9 @@ from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.labels import FILES_PATH
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
+from airflow_provider_gangjobs.kube.labels import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters import python_function, python_runner
 from airflow_provider_gangjobs.parameters.python_function import extract_source, without_gang
@@ -123,7 +123,6 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         return replace_struct(spec, files={**spec.files, **function_files})
 
     def _function_files(self) -> dict[str, str]:
-        """Return the files by which a rank calls the function."""
         source = extract_source(self.python_callable)
         args, kwargs = python_function.to_json_values(source.name, [*self.op_args], self.op_kwargs)
         return {
@@ -202,7 +201,6 @@ def _parameter_problems(kwargs: Mapping[str, Any]) -> list[Problem]:
 
 
 def _check_arguments_size(files: Mapping[str, str | bytes], function_files: Mapping[str, str]) -> None:
-    """Raise InvalidGangSpec if the arguments exceed the size that the other files leave."""
     size = _size(function_files[python_runner.ARGUMENTS_FILE])
     others = {**files, **function_files, python_runner.ARGUMENTS_FILE: ""}
     left = FILES_BYTES_MAX - sum(_size(name) + _size(content) for name, content in others.items())

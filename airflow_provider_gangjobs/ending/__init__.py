@@ -3,14 +3,14 @@
 | act | when | who calls it |
 |---|---|---|
 | `halt.halt` | somebody wants the gang to stop and its Job to stay | the hook |
-| `halt.halt_job` | a submission with `keep_failed` cannot be completed | `submission/` |
+| `halt.halt_job` | the submission of an id (`keeps_failed`) cannot be completed | `submission/` |
 | `kill.halt_live` | `execution_timeout` has passed while the task was deferred | the trigger |
 | `kill.begin_kill`, `finish_kill` | a user has ended or cleared a deferred task | `attempt/triggerer/kill.py` |
 | `kill.end_live_gangs` | a worker is stopped, or its task fails while the gang runs | `attempt/task_gangs.py` |
 | `delete_gang.deliver` | the task has its results; `on_finish` says what follows | `attempt/completion.py` |
 | `delete_gang.discard` | `on_finish` deletes a failed gang, or an attempt was replaced | `attempt/`, the service |
 | `delete_gang.delete` | a deletion on purpose | `GangJobDeleteOperator`, the hook |
-| `conditional_deletion.delete_job_if` | a new attempt supersedes an earlier one | `submission/`, all deletions here |
+| `delete_gang.delete_job_if` | a new attempt supersedes an earlier one | `submission/`, all deletions here |
 | `release.release_all` | the outcomes of pods are recorded | the harvest in `tracking/` |
 | `release.drain_pods` | a gang was just deleted or halted | the acts above, and a sweep |
 | `release.release_and_count_running` | the next attempt waits for the pods of the last one | its trigger |
@@ -38,8 +38,9 @@ is to delete a live gang because its task was ended. To *end* a gang is to halt 
 *release* a pod is to remove the provider's finalizer from it; to *drain* a gang is to release its pods until no other
 pod is to be expected. A gang *has ended* when its Jobs have the condition `Complete` or `Failed`, and it *is over* also
 if it was halted or is being deleted. To *complete* a submission is to take the steps that are left.
+To *record* an outcome is to write it into the ledger; the *record* of a submission is what its Job says about it.
 
 Elsewhere. The rules that need no request are in `gang/state/`: `halt`, `job_state`, `ownership`. A follower halts its
-gang itself after a deadline, and ends the Jobs of other roles (`jobs.requests`). What a state of Airflow means for a
+gang itself after a deadline, and ends the Jobs of other roles (`JobRequests`). What a state of Airflow means for a
 gang is decided in `airflow_api.task_state`, before one of these acts is called.
 """

@@ -10,11 +10,14 @@ The steps for each Job have a fixed order, so that after a crash at any point th
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.client import PropagationPolicy
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_if, delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
@@ -25,24 +28,22 @@ from airflow_provider_gangjobs.gang.identity import (
     parse_default_submission_id,
     submission_selector,
 )
-from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles
+from airflow_provider_gangjobs.kube.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.jobs.retrying_requests import Objects
-    from airflow_provider_gangjobs.kube.views import Object
 
 
 def selector_of(submission_id: str) -> str:
@@ -64,7 +65,6 @@ async def delete_submission(
     namespace: str,
     job: bool = False,
     timeout_s: float,
-    clock: Clock | None = None,
 ) -> tuple[GangRef, ...]:
     """Delete a submission. Returns the Jobs that the submission had. Safe to repeat, also after a failure.
 
@@ -74,7 +74,7 @@ async def delete_submission(
     Raises:
         SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
     """
-    requests = RetryingRequests(client, namespace, clock=clock)
+    requests = RetryingRequests(client, namespace)
     try:
         gangs = [await requests.read_gang(found) for found in await jobs_of(requests, submission_id)]
         for gang in gangs:
@@ -87,7 +87,7 @@ async def delete_submission(
     return tuple(gang.ref for gang in gangs)
 
 
-async def _halt_and_release(client: Client, requests: RetryingRequests, gang: Job, timeout_s: float) -> None:
+async def _halt_and_release(client: Client, requests: RetryingRequests, gang: StoredGang, timeout_s: float) -> None:
     """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
     ref, state = gang.ref, state_of(gang)
     is_unfinished = state in {SubmissionState.IN_PROGRESS, SubmissionState.HALTED}
@@ -113,7 +113,6 @@ async def _halt_and_release(client: Client, requests: RetryingRequests, gang: Jo
 
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
-    """Delete the Job, unless the Job is live again in the version that the server would delete."""
     deletion = await delete_job_if(requests, ref, lambda gang: state_of(gang) is not SubmissionState.IN_PROGRESS)
     if deletion.kept is not None:
         cause = "The Job was started again in the meantime"
@@ -121,22 +120,26 @@ async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice=advice, operation=DELETION)
 
 
-async def _delete_owned_objects(requests: RetryingRequests, gang: Job) -> None:
+async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) -> None:
     """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
-
-    async def delete_owned(resource: Resource, stored: Object) -> None:
-        await delete_if(requests, resource, stored, lambda version: is_owned_by(version["metadata"], gang.ref.uid))
-
+    name, uid = gang.ref.name, gang.ref.uid
     for resource in (*groups_of(gang), SERVICES):
-        stored = await requests.find(resource, gang.ref.name)
-        if stored is not None:
-            await delete_owned(resource, stored)
-    for config_map in await requests.list(CONFIGMAPS, gang_selector(gang.ref.name)):
-        await delete_owned(CONFIGMAPS, config_map)
+        await requests.retry(partial(_delete_owned, requests, resource, name, uid), after_conflict=True)
+    for config_map in await requests.list(CONFIGMAPS, gang_selector(name)):
+        delete_config_map = partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid)
+        await requests.retry(delete_config_map, after_conflict=True)
     await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
-def groups_of(gang: Job) -> tuple[Resource, ...]:
+async def _delete_owned(requests: RetryingRequests, resource: Resource, name: str, uid: str) -> None:
+    """Delete an object in the version in which the Job of this uid owns it. Not retried."""
+    stored = await requests.find(resource, name)
+    if stored is not None and is_owned_by(stored["metadata"], uid):
+        with suppress(NotFound):
+            await requests.delete_version(resource, stored["metadata"], PropagationPolicy.BACKGROUND)
+
+
+def groups_of(gang: StoredGang) -> tuple[Resource, ...]:
     """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
     decision = PlacementDecision.parse(gang.decision or "off")
     scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None

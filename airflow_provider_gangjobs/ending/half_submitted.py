@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.client_protocol import patch_unchanged
+from airflow_provider_gangjobs.cluster.client import patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.delete_submission import groups_of
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, is_owned_by
 from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch, is_halted_by_cleanup
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles, start_role
 
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime, timedelta
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
-    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -63,7 +62,7 @@ class CleanupReport:
     """The gangs that could not be cleaned up, and why. The next cleanup tries again."""
 
 
-def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool:
+def is_half_submitted(job: StoredGang, *, now: datetime, older_than: timedelta) -> bool:
     """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
     if job.is_started_by_others or not job.is_unstarted:
         return False
@@ -73,7 +72,7 @@ def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool
     return state_of(job) is SubmissionState.IN_PROGRESS and now - job.created_at >= older_than
 
 
-def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
+def decide_cleanup(job: StoredGang, *, missing: bool) -> CleanupAction:
     """Return what to do with a half-submitted gang.
 
     :param missing: Whether an object that the Job needs does not exist.
@@ -83,7 +82,7 @@ def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
     return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
 
 
-def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
+def required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
     """Return the objects that must exist before a Job may run, as resource and name.
 
     :param pod: The spec of the Job's pods.
@@ -103,13 +102,12 @@ def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
 
 
 async def clean_up_half_submitted(
-    client: ClientProtocol,
+    client: Client,
     *,
     namespace: str | None,
     older_than: timedelta,
     now: Callable[[], datetime],
     dry_run: bool = False,
-    clock: Clock | None = None,
 ) -> CleanupReport:
     """Complete or remove the half-submitted gangs of a namespace. Safe to repeat.
 
@@ -129,7 +127,7 @@ async def clean_up_half_submitted(
         if not is_half_submitted(job, now=at, older_than=older_than):
             continue
         ref = job.ref
-        requests = RetryingRequests(client, ref.namespace, clock=clock)
+        requests = RetryingRequests(client, ref.namespace)
         try:
             action = decide_cleanup(job, missing=await _is_incomplete(requests, job, stored))
             done = dry_run or await _HANDLERS[action](requests, stored)
@@ -141,7 +139,7 @@ async def clean_up_half_submitted(
     return report
 
 
-async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -> bool:
+async def _is_incomplete(requests: RetryingRequests, job: StoredGang, stored: Object) -> bool:
     if job.has_job_set:  # the UIDs of the Jobs of the JobSet are noted by the last step
         return True
     for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
@@ -170,7 +168,7 @@ async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     if is_halted and job.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
         await end_roles(requests, job.ref)
-    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted
+    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted is not None
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

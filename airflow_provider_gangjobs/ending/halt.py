@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.claim import patch_claimed
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
@@ -21,14 +21,11 @@ from airflow_provider_gangjobs.kube.names import pointers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
-    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
-async def halt(
-    client: ClientProtocol, ref: GangRef, *, reason: str, claim_id: str | None = None, clock: Clock | None = None
-) -> bool:
+async def halt(client: Client, ref: GangRef, *, reason: str, claim_id: str | None = None) -> bool:
     """Halt a gang. The next submission of its task is a new attempt. Returns false if the Job is gone.
 
     :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
@@ -37,7 +34,7 @@ async def halt(
     Raises:
         ClusterError: it is unknown whether the gang is halted.
     """
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
     stored = await requests.find(JOBS, ref.name)
     if stored is None or (job := read_job(stored)).ref != ref:
         return False
@@ -46,7 +43,7 @@ async def halt(
 
 async def halt_job(
     requests: RetryingRequests,
-    job: Job,
+    job: StoredGang,
     reason: str,
     *,
     claim_id: str | None = None,
@@ -64,7 +61,7 @@ async def halt_job(
         is_halted = await requests.jobs(job.ref).halt(job, reason)
     else:
         values = dict(pointers_of(halt_patch(reason, job)))
-        is_halted = await patch_claimed(requests.client, job.ref, claim_id, values, clock=requests.clock) is not None
+        is_halted = await patch_claimed(requests.client, job.ref, claim_id, values) is not None
     if is_halted and needs_finish(job):
         await finish_halted(requests.client, job.ref, clock=requests.clock, pauses_s=pauses_s)
     if is_halted and job.has_roles:

@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.conditional_deletion import Deletion, delete_job_if
-from airflow_provider_gangjobs.ending.delete_gang import may_get_pods, release_deleted
+from airflow_provider_gangjobs.ending.delete_gang import Deletion, delete_job_if, may_get_pods, release_deleted
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.kube.views import Object
 
@@ -43,7 +40,7 @@ class KillResult(StrEnum):
     """The Job is gone, or another task instance is responsible for the gang."""
 
 
-def kill_result(job: Job, claim_id: str) -> KillResult:
+def kill_result(job: StoredGang, claim_id: str) -> KillResult:
     """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
     if not job.holds_claim(claim_id):
         return KillResult.LEFT_ALONE
@@ -73,9 +70,7 @@ async def kill(client: Client, ref: GangRef, claim_id: str) -> KillResult:
     return begun.result
 
 
-async def begin_kill(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
-) -> Kill:
+async def begin_kill(client: Client, ref: GangRef, claim_id: str, *, seen: Object | None = None) -> Kill:
     """Delete the gang by the rule of `kill_result`. The pods of the gang are not released.
 
     :param seen: The Job as it was just read.
@@ -83,19 +78,15 @@ async def begin_kill(
     Raises:
         ClusterError: it is unknown whether the gang is deleted.
     """
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
 
-    def is_killed(job: Job) -> bool:
+    def is_killed(job: StoredGang) -> bool:
         return kill_result(job, claim_id) is KillResult.DELETED
 
     deletion = await delete_job_if(requests, ref, is_killed, seen=seen)
-    if deletion.deleted:
-        result = KillResult.DELETED
-    elif deletion.kept is None or deletion.job is None:
-        result = KillResult.LEFT_ALONE
-    else:
-        result = kill_result(deletion.job, claim_id)
-    return Kill(ref, result, deletion)
+    if deletion.kept is not None:
+        return Kill(ref, kill_result(deletion.kept, claim_id), deletion)
+    return Kill(ref, KillResult.DELETED if deletion.deleted else KillResult.LEFT_ALONE, deletion)
 
 
 async def finish_kill(client: Client, begun: Kill) -> None:
@@ -104,11 +95,9 @@ async def finish_kill(client: Client, begun: Kill) -> None:
         await release_deleted(client, begun.ref, begun.deletion)
 
 
-async def halt_live(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None
-) -> bool:
+async def halt_live(client: Client, ref: GangRef, claim_id: str, *, reason: str) -> bool:
     """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
     stored = await requests.find(JOBS, ref.name)
     if stored is None or read_job(stored).ref != ref:
         return False
@@ -135,7 +124,7 @@ async def end_live_gangs(
     :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
     """
     requests = RetryingRequests(client, namespace)
-    ended: list[Job] = []
+    ended: list[StoredGang] = []
     for stored, gang in await _live_gangs(requests, key, claim_id):
         if delete:
             has_ended = (await begin_kill(client, gang.ref, claim_id, seen=stored)).result is KillResult.DELETED
@@ -150,7 +139,7 @@ async def end_live_gangs(
     return [gang.ref for gang in ended]
 
 
-async def is_live(client: ClientProtocol, ref: GangRef) -> bool:
+async def is_live(client: Client, ref: GangRef) -> bool:
     """Return whether the Job of exactly this uid exists and has not ended.
 
     Raises:
@@ -171,13 +160,13 @@ class LiveGang(Struct, frozen=True):
     """How many attempts in a row before this one were lost to disruptions."""
 
 
-async def live_attempts(client: ClientProtocol, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
+async def live_attempts(client: Client, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
     """Return the task's live gangs that `claim_id` is responsible for, with the numbers of their attempts."""
     gangs = await _live_gangs(RetryingRequests(client, namespace), key, claim_id)
     return [LiveGang(gang.ref, gang.attempt_number, gang.disruptions) for _, gang in gangs]
 
 
-async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, Job]]:
+async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, StoredGang]]:
     found = await requests.list(JOBS, task_selector(*key.digests))
     gangs = [(stored, await requests.read_gang(stored)) for stored in found]
     return [

@@ -27,10 +27,10 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Inv
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked, owner_uid
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import PodView
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ PATCHES_IN_FLIGHT_MAX: Final = 16
 a server that answers in 30 ms takes 500 patches a second."""
 LOOP_IN_FLIGHT_MAX: Final = 64
 """Of all gangs of a loop, out of the hundred connections that a client may open. When a thousand gangs end at once, the
-one request that each event waits for must not queue behind releases that nobody waits for."""
+one request that each event waits for must not wait behind releases that nobody waits for."""
 FAILURES_SHOWN_MAX: Final = 10
 DRAIN_WITHIN_S: Final = 60.0
 """A kill has two minutes, and a Job controller with the default limits creates 20 pods a second."""
@@ -62,14 +62,14 @@ async def release_all(
     pods: Sequence[PodView],
     done: Callable[[PodView, ClusterError | None], None],
     *,
-    until: Callable[[], bool] = lambda: False,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Release pods. A pod that fails does not stop the others.
 
     :param done: Called with each pod when it is released, or with the error.
-    :param until: No further release is started when this returns true.
+    :param is_stopped: No further release is started when this returns true.
     """
-    left: Iterator[PodView] = takewhile(lambda _: not until(), pods)
+    left: Iterator[PodView] = takewhile(lambda _: not is_stopped(), pods)
     of_all_gangs = loop_local(_InFlight).limit
 
     async def release_next() -> None:
@@ -88,8 +88,6 @@ async def release_all(
 
 
 class _InFlight:
-    """The limit of one event loop."""
-
     def __init__(self) -> None:
         self.limit = asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
 

@@ -45,35 +45,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions.results import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.submission import *  # noqa: F403
 
-__all__ = [  # noqa: F405 - imported by __getattr__
-    "AppFailed",
-    "DeadlineExceeded",
-    "Disrupted",
-    "GangDeleted",
-    "GangFailed",
-    "GangJobError",
-    "GangUnsupported",
-    "ImagePullFailed",
-    "InvalidGangSpec",
-    "JobDeleted",
-    "JobReplaced",
-    "JobSetDeleted",
-    "JobSetFailed",
-    "JobSetUnavailable",
-    "LedgerUnavailable",
-    "OutcomesMissing",
-    "Preempted",
-    "PreviousAttemptRunning",
-    "Problem",
-    "ResultAddressRefused",
-    "ResultTooLarge",
-    "ResultsTooLarge",
-    "SubmissionConflict",
-    "SubmissionFailed",
-    "TrackingFailed",
-    "Unschedulable",
-]
-
 _MODULES: Final = ("base", "submission", "gang_end", "results")
 
 

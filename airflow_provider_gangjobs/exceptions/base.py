@@ -57,9 +57,12 @@ class GangJobError(Exception):
         if cls.__module__.startswith(f"{_PACKAGE}."):
             cls.__module__ = _PACKAGE
 
-    # Without an annotation, so that it is no field of the dataclasses.
+    # Without annotations, so that these are no fields of the dataclasses.
     _is_permanent = False
     """Another try with the same parameters fails in the same way."""
+    _evidence_field = ""
+    """The field with the evidence."""
+    _usual_remedy = ""
 
     @property
     def retryable(self) -> bool:
@@ -74,12 +77,12 @@ class GangJobError(Exception):
     @property
     def evidence(self) -> str:
         """What was observed, in the words of the cluster."""
-        return ""
+        return getattr(self, self._evidence_field) if self._evidence_field else ""
 
     @property
     def remedy(self) -> str:
-        """What the user can do."""
-        return ""
+        """What the user can do: the field `advice`, if the error has one with a text, or the usual remedy."""
+        return getattr(self, "advice", "") or self._usual_remedy
 
     @property
     def log_message(self) -> str:

@@ -1,4 +1,4 @@
-"""Old names of the public interface, which are accepted with a warning until the next minor release.
+"""Old names of the public interface, which are accepted with a warning until the next minor version.
 
 A door takes its keyword arguments through `with_new_names`. Turn the warning into an error to find what has to change::
 

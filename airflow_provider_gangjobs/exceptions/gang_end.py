@@ -1,7 +1,4 @@
-"""Exceptions of the end of a gang: the gang failed, a deadline passed, or the Job was deleted.
-
-Exceptions of waiting for a JobSet that somebody else has created.
-"""
+"""Exceptions of the end of a gang, or of a JobSet that somebody else has created: a failure, a deadline, a deletion."""
 
 from __future__ import annotations
 
@@ -42,13 +39,11 @@ class GangFailed(GangEndError):
     """The ranks that failed, in the order in which they failed."""
     message: str = ""
 
+    _evidence_field = "message"
+
     @property
     def what(self) -> str:
         return f"Gang {self.ref} failed ({self.reason}){format_ranks(self.ranks)}"
-
-    @property
-    def evidence(self) -> str:
-        return self.message
 
 
 @dataclass(eq=False, repr=False)
@@ -64,7 +59,6 @@ class AppFailed(GangFailed):
 
     @property
     def what(self) -> str:
-        """What happened. With a `message`, the evidence names the rank and the exit code."""
         if self.message:  # the evidence, which names the rank and the exit code
             return f"Gang {self.ref} failed ({self.reason})"
         rank = "A rank" if self.rank is None else f"Rank {self.rank}"
@@ -92,13 +86,11 @@ class ImagePullFailed(GangFailed):
 
     image: str = ""
 
+    _usual_remedy = "Check the image's name and tag and image_pull_secrets"
+
     @property
     def what(self) -> str:
         return f"Gang {self.ref} could not pull {f'image {self.image}' if self.image else 'an image'} ({self.reason})"
-
-    @property
-    def remedy(self) -> str:
-        return "Check the image's name and tag and image_pull_secrets"
 
 
 @dataclass(eq=False, repr=False)
@@ -113,7 +105,6 @@ class Disrupted(GangFailed):
 
     @property
     def what(self) -> str:
-        """What happened, with the ranks, and how many attempts before this one were lost."""
         where = f" on {self.node}" if self.node else ""
         return (
             f"Gang {self.ref} lost a rank to the cluster{where} ({self.reason}){format_ranks(self.ranks)}{self._before}"
@@ -158,19 +149,15 @@ class DeadlineExceeded(GangEndError):
     """The parameter of the task that set the limit: `execution_timeout`, or `assemble_timeout` if the task waited for
     the pods of the previous attempt. Empty for a deadline of the phase."""
 
+    _evidence_field = "waiting_for"
+
     @property
     def what(self) -> str:
-        """What happened: the phase, its limit in seconds, and the parameter of the task that set the limit."""
         limit = f"{self.seconds:g} s" if self.seconds is not None else "its deadline allows"
         if self.limited_by:
             took = f" of {limit}" if self.seconds is not None else ""
             return f"Gang {self.ref} was {self.phase} when the {self.limited_by}{took} of its task passed"
         return f"Gang {self.ref} was {self.phase} for longer than {limit}"
-
-    @property
-    def evidence(self) -> str:
-        """What the gang waited for."""
-        return self.waiting_for
 
     @property
     def remedy(self) -> str:
@@ -200,33 +187,24 @@ class JobDeleted(GangEndError):
     advice: str = field(default="", kw_only=True)
     """What to do; if empty, the message has the usual advice."""
 
+    _evidence_field = "last_seen"
+    _usual_remedy = "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace"
+
     @property
     def what(self) -> str:
         return f"Job {self.ref} was deleted while the gang was {self.last_phase}"
-
-    @property
-    def evidence(self) -> str:
-        """What was last seen of the gang."""
-        return self.last_seen
-
-    @property
-    def remedy(self) -> str:
-        return self.advice or "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace"
 
 
 @dataclass(eq=False, repr=False)
 class GangDeleted(JobDeleted):
     """Somebody deleted the gang on purpose, such as a `GangJobDeleteOperator`. The message says who."""
 
+    _usual_remedy = "Clear the task to run the gang again"
     _is_permanent = True  # another try would run a gang again that is not wanted any more
 
     @property
     def what(self) -> str:
         return f"Gang {self.ref} was deleted on purpose while it was {self.last_phase}"
-
-    @property
-    def remedy(self) -> str:
-        return self.advice or "Clear the task to run the gang again"
 
 
 @dataclass(eq=False, repr=False)
@@ -236,19 +214,12 @@ class JobReplaced(JobDeleted):
     uid: str = ""
     other_uid: str = ""
 
+    _usual_remedy = "Find out who creates Jobs of this name"
+
     @property
     def what(self) -> str:
-        """What happened, with the uid of the Job that has the name now."""
         other = f" (uid {self.other_uid})" if self.other_uid else ""
         return f"Job {self.ref} (uid {self.uid}) was replaced by another Job{other}"
-
-    @property
-    def remedy(self) -> str:
-        return self.advice or "Find out who creates Jobs of this name"
-
-
-# These names appear in logs and retry policies, where the suffix "Error" would add nothing.
-# ruff: noqa: N818
 
 
 @dataclass(eq=False, repr=False)
@@ -261,13 +232,11 @@ class JobSetFailed(GangJobError):
     message: str = ""
     """Which Job failed first and how its pods ended, as far as they could be read."""
 
+    _evidence_field = "message"
+
     @property
     def what(self) -> str:
         return f"JobSet {self.ref} failed ({self.reason})"
-
-    @property
-    def evidence(self) -> str:
-        return self.message
 
 
 @dataclass(eq=False, repr=False)
@@ -278,16 +247,15 @@ class JobSetDeleted(GangJobError):
     other_uid: str = ""
     """UID of the JobSet that has the name now; empty if there is none."""
 
+    _usual_remedy = (
+        "Find out who deleted the JobSet: a user, its ttlSecondsAfterFinished, or a clean-up of the namespace"
+    )
+
     @property
     def what(self) -> str:
-        """What happened: the JobSet was deleted, or was replaced."""
         if self.other_uid:
             return f"JobSet {self.ref} was replaced by another JobSet (uid {self.other_uid}) before its end was seen"
         return f"JobSet {self.ref} was deleted before its end was seen"
-
-    @property
-    def remedy(self) -> str:
-        return "Find out who deleted the JobSet: a user, its ttlSecondsAfterFinished, or a clean-up of the namespace"
 
 
 @dataclass(eq=False, repr=False)
@@ -299,6 +267,8 @@ class JobSetUnavailable(GangJobError):
     is_served: bool = True
     """False if the cluster serves no JobSets in a version that the provider knows."""
 
+    _evidence_field = "cause"
+
     @property
     def retryable(self) -> bool:
         """True if the cluster serves JobSets: then a permission or the connection is the cause."""
@@ -307,10 +277,6 @@ class JobSetUnavailable(GangJobError):
     @property
     def what(self) -> str:
         return f"JobSet {self.ref} could not be read"
-
-    @property
-    def evidence(self) -> str:
-        return self.cause
 
     @property
     def remedy(self) -> str:

@@ -20,19 +20,13 @@ class TrackingFailed(GangJobError):
     last_phase: str = ""
     message: str = ""
 
+    _evidence_field = "message"
+    _usual_remedy = "The gang was not changed. Run the task again: the next try finds a gang that runs or has succeeded"
+
     @property
     def what(self) -> str:
-        """What happened, with the last known phase."""
         last_phase = f"; the last known phase is {self.last_phase}" if self.last_phase else ""
         return f"The state of gang {self.ref} could not be read ({self.reason}){last_phase}"
-
-    @property
-    def evidence(self) -> str:
-        return self.message
-
-    @property
-    def remedy(self) -> str:
-        return "The gang was not changed. Run the task again: the next try finds a gang that runs or has succeeded"
 
 
 @dataclass(eq=False, repr=False)
@@ -57,7 +51,6 @@ class OutcomesMissing(GangJobError):
 
     @property
     def what(self) -> str:
-        """What happened, with the number of missing outcomes and their ranks."""
         if not self.count:
             return f"Gang {self.ref} succeeded, but its results are unknown: the completed ranks are unknown"
         missing = f"{pluralize(self.count, 'outcome')} of completed ranks cannot be read"
@@ -105,17 +98,13 @@ class ResultTooLarge(GangJobError):
     limit: int = 4096
     """The size from which on a result may have been truncated. The largest result is one byte smaller."""
 
+    _usual_remedy = "Set result_storage, or write large results to storage and return their address"
     _is_permanent = True  # the program would write a result of the same size
 
     @property
     def what(self) -> str:
-        """What happened, with the size and the limit in bytes."""
         size = f"{self.size} bytes or more; the limit is {self.limit - 1} bytes"
         return f"Rank {self.rank} of gang {self.ref} wrote a result of {size}"
-
-    @property
-    def remedy(self) -> str:
-        return "Set result_storage, or write large results to storage and return their address"
 
 
 @dataclass(eq=False, repr=False)
@@ -128,6 +117,10 @@ class ResultAddressRefused(GangJobError):
     is_link: bool = False
     """The address is in the folder, and a symbolic link leads somewhere else."""
 
+    _usual_remedy = (
+        "If the value is from a sensor, a hook, or a task of an earlier release, name the result_storage of the"
+        " task that ran the gang: read_result(value, storage=URL). Otherwise find out why the rank returned it"
+    )
     _is_permanent = True  # the address stays the same
 
     @property
@@ -143,13 +136,6 @@ class ResultAddressRefused(GangJobError):
             return f"The address is not below {self.folder}"
         return "No task has found the address in its own folder, and a rank may write any address"
 
-    @property
-    def remedy(self) -> str:
-        return (
-            "If the value is from a sensor, a hook, or a task of an earlier release, name the result_storage of the"
-            " task that ran the gang: read_result(value, storage=URL). Otherwise find out why the rank returned it"
-        )
-
 
 @dataclass(eq=False, repr=False)
 class ResultsTooLarge(GangJobError):
@@ -162,6 +148,10 @@ class ResultsTooLarge(GangJobError):
     """The size of all results in bytes."""
     limit: int
 
+    _usual_remedy = (
+        "Raise results_limit and clear the task, which returns the results without another run of the gang. "
+        'Or let the ranks write less, or set results="rank0" or "none"'
+    )
     _is_permanent = True  # another try would read the same results
 
     @property
@@ -172,14 +162,6 @@ class ResultsTooLarge(GangJobError):
     def evidence(self) -> str:
         return "Airflow would store them as one value of its database. The gang has succeeded, and its Job is kept"
 
-    @property
-    def remedy(self) -> str:
-        """How to get the results without another run of the gang."""
-        return (
-            "Raise results_limit and clear the task, which returns the results without another run of the gang. "
-            'Or let the ranks write less, or set results="rank0" or "none"'
-        )
-
 
 @dataclass(eq=False, repr=False)
 class LedgerUnavailable(GangJobError):
@@ -188,14 +170,9 @@ class LedgerUnavailable(GangJobError):
     ref: str
     cause: str
 
+    _evidence_field = "cause"
+    _usual_remedy = "The task's service account needs get, list, create and patch on configmaps in the namespace"
+
     @property
     def what(self) -> str:
         return f"The outcomes of gang {self.ref} could not be read or written"
-
-    @property
-    def evidence(self) -> str:
-        return self.cause
-
-    @property
-    def remedy(self) -> str:
-        return "The task's service account needs get, list, create and patch on configmaps in the namespace"

@@ -43,19 +43,12 @@ class GangUnsupported(GangJobError):
     reason: str
     advice: str = 'Set gang="preferred" to run without the guarantee.'
 
+    _evidence_field = "reason"
     _is_permanent = True  # the cluster has to change first, or the parameters
 
     @property
     def what(self) -> str:
         return "The pods cannot be placed as one gang"
-
-    @property
-    def evidence(self) -> str:
-        return self.reason
-
-    @property
-    def remedy(self) -> str:
-        return self.advice
 
 
 @dataclass(eq=False, repr=False)
@@ -72,11 +65,14 @@ class SubmissionConflict(GangJobError):
     submission_id: str = ""
     theirs_submission_id: str | None = None
 
+    _usual_remedy = (
+        "Wait until the Job ends, or delete the Job (delete_submission, or kubectl with --cascade=background), "
+        "or submit the gang under another id"
+    )
     _is_permanent = True  # another try has the same parameters, and finds the same Job
 
     @property
     def what(self) -> str:
-        """What happened: the Job has another submission id, or other parameters."""
         if self.theirs_submission_id != self.submission_id:
             return f"Job {self.ref} exists and belongs to another submission"
         return f"Job {self.ref} exists and was submitted with other parameters"
@@ -89,13 +85,6 @@ class SubmissionConflict(GangJobError):
             f"The submission id of the Job (uid {self.uid}) is {self.theirs_submission_id or 'missing'} "
             f"(here {self.submission_id}); "
             f"the hash of its parameters is {self.theirs_hash or 'missing'} (here {self.ours_hash}){differ}"
-        )
-
-    @property
-    def remedy(self) -> str:
-        return (
-            "Wait until the Job ends, or delete the Job (delete_submission, or kubectl with --cascade=background), "
-            "or submit the gang under another id"
         )
 
 
@@ -120,6 +109,8 @@ class SubmissionFailed(GangJobError):
     operation: str = SUBMISSION
     """What failed: `SUBMISSION`, `DELETION` or `UPLOAD`."""
 
+    _evidence_field = "cause"
+
     @property
     def retryable(self) -> bool:
         return self.transient
@@ -127,10 +118,6 @@ class SubmissionFailed(GangJobError):
     @property
     def what(self) -> str:
         return f"The {self.operation} of {self.ref} failed at: {self.step}"
-
-    @property
-    def evidence(self) -> str:
-        return self.cause
 
     @property
     def remedy(self) -> str:
@@ -161,9 +148,13 @@ class PreviousAttemptRunning(GangJobError):
     nodes: tuple[str, ...] = ()
     """The nodes of these pods."""
 
+    _usual_remedy = (
+        "The pods have until the end of their termination grace period. If a node is lost, delete the node or its "
+        "pods (kubectl delete pod --force)"
+    )
+
     @property
     def what(self) -> str:
-        """What happened, with the number of pods that have not ended."""
         which = "the previous attempt" if self.attempt is None else f"attempt {self.attempt}"
         have = "has" if self.pods == 1 else "have"
         return f"The next attempt waits: {pluralize(self.pods, 'pod')} of gang {self.ref} ({which}) {have} not ended"
@@ -176,10 +167,3 @@ class PreviousAttemptRunning(GangJobError):
         shown = ", ".join(self.nodes[:NODES_SHOWN_MAX])
         more = len(self.nodes) - NODES_SHOWN_MAX
         return f"On node{'s'[: len(self.nodes) != 1]} {shown}{f' and {more} more' if more > 0 else ''}"
-
-    @property
-    def remedy(self) -> str:
-        return (
-            "The pods have until the end of their termination grace period. If a node is lost, delete the node or its "
-            "pods (kubectl delete pod --force)"
-        )

@@ -1,7 +1,7 @@
 """Awaited gangs: which gangs somebody waits for, and whether the wait is over. Pure.
 
-A gang is selected by the name of its Job, by its task or submission id, or by a label selector. A task may have several
-attempts; the newest attempt counts. Whoever waits for gangs is responsible for none of them.
+A gang is selected by the name of its Job, by its task or submission id, or by a label selector. The newest attempt of a
+task counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 class Until(StrEnum):
@@ -56,7 +56,7 @@ class SelectedGang:
 
     ref: GangRef | None = None
     """`None` if no such gang exists yet."""
-    job: Job | None = None
+    job: StoredGang | None = None
     """`None` if the Job does not exist, or exists no longer."""
 
 
@@ -83,24 +83,22 @@ class GangSelection:
             return tasks_selectors(digest for digests in self.digests for digest in digests)
         return gang_selectors(self.names or ())
 
-    def matching(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the Jobs of the selected gangs, with all attempts of a task or submission id.
-
-        :param jobs: The Jobs that the label selectors have selected.
-        """
+    def matching(self, jobs: Iterable[StoredGang]) -> list[StoredGang]:
+        """Return the Jobs of the selected gangs, with all attempts, of the Jobs that the label selectors have
+        selected."""
         if self.names is None:
             return list(jobs)
         return [job for job in jobs if self.names.get(job.ref.name) in ("", job.ref.uid)]
 
-    def find(self, jobs: Iterable[Job]) -> dict[str, SelectedGang]:
+    def find(self, jobs: Iterable[StoredGang]) -> dict[str, SelectedGang]:
         """Return the selected gangs by a key that stays the same while the gangs change.
 
-        :param jobs: The Jobs of the namespace, perhaps with others than the selected ones.
+        :param jobs: The Jobs of the namespace, perhaps with others.
         """
         if self.names:
             by_name = {job.ref.name: job for job in jobs}
             return {name: self._named(name, uid, by_name.get(name)) for name, uid in self.names.items()}
-        newest: dict[str, Job] = {}
+        newest: dict[str, StoredGang] = {}
         for job in jobs:
             key = job.task_digest or job.ref.name
             if not job.is_dropped and (key not in newest or newest[key].attempt_number <= job.attempt_number):
@@ -110,29 +108,27 @@ class GangSelection:
         found = {key: SelectedGang(job.ref, job) for key, job in newest.items()}
         return found | {f"missing {number}": SelectedGang() for number in range(len(found), self.at_least)}
 
-    def _named(self, name: str, uid: str, job: Job | None) -> SelectedGang:
+    def _named(self, name: str, uid: str, gang: StoredGang | None) -> SelectedGang:
         if not uid:
-            return SelectedGang() if job is None else SelectedGang(job.ref, job)
+            return SelectedGang() if gang is None else SelectedGang(gang.ref, gang)
         ref = GangRef(self.namespace, name, uid)
-        return SelectedGang(ref, job if job is not None and job.ref == ref else None)
+        return SelectedGang(ref, gang if gang is not None and gang.ref == ref else None)
 
 
-def _first_of(newest: Mapping[str, Job], digests: Sequence[str]) -> SelectedGang:
+def _first_of(newest: Mapping[str, StoredGang], digests: Sequence[str]) -> SelectedGang:
     job = next((newest[digest] for digest in digests if digest in newest), None)
     return SelectedGang() if job is None else SelectedGang(job.ref, job)
 
 
 class NewestGangs:
-    """The newest gang that was found for each key, over several looks.
-
-    The Job of a gang that has succeeded may be deleted, while the Job of an earlier attempt stays, which has failed.
-    """
+    """The newest gang of each key over several looks. It may be deleted while an earlier attempt stays, which has
+    failed."""
 
     def __init__(self) -> None:
         self._seen: dict[str, SelectedGang] = {}
 
     def update(self, found: Mapping[str, SelectedGang]) -> dict[str, SelectedGang]:
-        """Return the gangs of this look. A gang of an earlier look that is newer takes the place, without its Job."""
+        """Return the gangs of this look. A newer gang of an earlier look takes the place, without its Job."""
         newest = {}
         for key, gang in found.items():
             before = self._seen.get(key)
@@ -153,8 +149,8 @@ def _is_newer(before: SelectedGang, gang: SelectedGang) -> bool:
     return _created(before.job) > _created(gang.job)
 
 
-def _created(job: Job) -> tuple[float, int]:
-    return job.created_at.timestamp() if job.created_at else 0.0, job.attempt_number
+def _created(gang: StoredGang) -> tuple[float, int]:
+    return gang.created_at.timestamp() if gang.created_at else 0.0, gang.attempt_number
 
 
 def answer_of(status: Status, until: Until) -> Answer:

@@ -1,11 +1,8 @@
 """Converts models of the official Python client, such as `kubernetes.client.V1Volume`, into dicts.
 
-A model is accepted wherever a parameter takes a dict, at any depth. The serialization of the official client converts
-the model, so the result is what that client would send. The types that the official client declares say which model
-belongs where. A model of another kind stays in the value, and `misplaced_models` finds it. This module never imports
-the official client: a model exists only if the DAG file has imported the client.
-
-The Job of a gang whose user gives one Pod: the file of a Pod, or a model of the official Python client. Pure.
+A model is accepted wherever a parameter takes a dict, at any depth. The client itself serializes the model, and the
+types that it declares say which model belongs where: `misplaced_models` finds the others. This module never imports the
+client, because a model exists only if the DAG file has imported it.
 """
 
 from __future__ import annotations
@@ -20,10 +17,8 @@ if TYPE_CHECKING:
 
 
 def job_of_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Job of one Indexed pod by a Pod or a pod template.
-
-    The name and the namespace of a Pod are not those of its Job, so only its labels and annotations are used.
-    """
+    """Return a Job of one Indexed pod by a Pod or a pod template. The name and namespace of a Pod are not those of its
+    Job."""
     given_metadata = pod.get("metadata") or {}
     metadata = {name: given_metadata[name] for name in ("labels", "annotations") if given_metadata.get(name)}
     # The default of a pod is Always, which a Job refuses.
@@ -60,8 +55,8 @@ MODELS: Final[Mapping[str, Mapping[str, Callable[[dict[str, Any]], Any]]]] = {
     "image_pull_secrets": {"V1LocalObjectReference": lambda reference: reference.get("name")},
     "security_context": {"V1PodSecurityContext": _same},
 }
-"""The models that each parameter of `GangSpec` accepts, by class name, and how the converted model becomes the value of
-the parameter. The first model of a parameter is the one whose fields a dict has."""
+"""The models that each parameter of `GangSpec` accepts, by class name, and how the converted model becomes its value.
+The fields of a dict are those of the first one."""
 LISTS: Final = frozenset({"env", "env_from", "tolerations", "volumes", "volume_mounts", "image_pull_secrets"})
 """The parameters of which a model is an item, and not the value itself."""
 _ENV_SOURCE: Final = "V1EnvVarSource"
@@ -70,22 +65,18 @@ _ITEMS: Final = re.compile(r"(?:list\[|dict[(\[]str, )(.+)[)\]]")
 
 
 def is_model(value: Any) -> bool:
-    """Return whether the value is a model of the official client."""
     return type(value).__module__.startswith(f"{_PACKAGE}.models")
 
 
 def describe_value(value: Any) -> str:
-    """Return a short description for a message. The text of a model has many lines, so its class is named instead."""
+    """Return a short description for a message. The text of a model has many lines, so its class is named."""
     return f"a {type(value).__name__}" if is_model(value) else f"{value!r:.80}"
 
 
 def convert_parameter(name: str, value: Any) -> Any:
-    """Return the value of a parameter of `GangSpec` with dicts in place of models.
+    """Return the value of a parameter of `GangSpec` with dicts in place of models; itself if it has none.
 
-    A value without models is returned as it is. A model that the parameter does not accept stays in the value, and the
-    validation reports the model.
-
-    :param name: The name of the parameter, one of `MODELS`.
+    A model that the parameter does not accept stays, and the validation reports it.
     """
     if _PACKAGE not in sys.modules:
         return value
@@ -102,8 +93,6 @@ def misplaced_models(name: str, value: Any) -> Iterator[tuple[str, Any, str]]:
     """Yield each model inside of a converted parameter that does not belong there: its path, the model, and its kind.
 
     The parameter itself, and the items of a parameter that is a list, are not looked at.
-
-    :param name: The name of the parameter, one of `MODELS`.
     """
     if _PACKAGE not in sys.modules:
         return
@@ -117,7 +106,6 @@ def misplaced_models(name: str, value: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 def _convert_top(name: str, value: Any) -> Any:
-    """Convert the value of a parameter, or an item of a parameter that is a list."""
     if not is_model(value):
         return _convert(value, next(iter(MODELS[name])))
     form = MODELS[name].get(type(value).__name__)
@@ -125,10 +113,7 @@ def _convert_top(name: str, value: Any) -> Any:
 
 
 def _convert(value: Any, kind: str) -> Any:
-    """Convert a value inside of a parameter.
-
-    :param kind: The declared type of the value; an empty text if none is known.
-    """
+    """Convert a value inside of a parameter whose declared type is `kind`; empty if none is known."""
     if is_model(value):
         if not _belongs(value, kind):
             return value
@@ -153,7 +138,6 @@ def _misplaced(path: str, value: Any, kind: str) -> Iterator[tuple[str, Any, str
 
 
 def _items(name: str, value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, str]]:
-    """Yield each item of a parameter that is a mapping, with its key and its declared type."""
     for key, item in value.items():
         if name == "env":  # name -> text, a source, or a mapping with `valueFrom`
             yield key, item, _ENV_SOURCE if is_model(item) else "V1EnvVar"

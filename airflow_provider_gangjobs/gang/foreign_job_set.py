@@ -1,15 +1,8 @@
 """A JobSet that somebody else has created: its state as one Job, and why it failed. Pure.
 
-The rules about the end of a Job hold for a JobSet that is read as one Job. The controller of JobSets writes one
-condition at the end (`api/jobset/v1alpha2` of kubernetes-sigs/jobset):
-
-    condition of the JobSet   condition of the Job
-    -----------------------   --------------------
-    Completed                 Complete
-    Failed                    Failed
-
-When a Job of a JobSet fails, the controller deletes the Jobs that still run. The Jobs that have failed and their pods
-stay until the JobSet is deleted, and say why the JobSet failed.
+The controller of JobSets writes one condition at the end (`api/jobset/v1alpha2` of kubernetes-sigs/jobset): `Completed`
+is read as `Complete`, and `Failed` as `Failed`. When a Job fails, the controller deletes the Jobs that still run. Those
+that have failed stay until the JobSet is deleted, and say why it failed.
 """
 
 from __future__ import annotations
@@ -21,8 +14,8 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first, outcome_of
-from airflow_provider_gangjobs.gang.state.job import Job
 from airflow_provider_gangjobs.gang.state.pods import has_ended
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import JobMeta, JobSpec, JobStatus, JobView, find_true_condition
 
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
 _CONDITIONS: Final = {"Completed": "Complete", "Failed": "Failed"}
 
 
-def read_job_set(seen: JobSetView) -> Job:
+def read_job_set(seen: JobSetView) -> StoredGang:
     """Return a JobSet as one Job, with the conditions that say how it has ended."""
     metadata = JobMeta(
         name=seen.metadata.name,
@@ -49,14 +42,11 @@ def read_job_set(seen: JobSetView) -> Job:
     )
     ends = (replace(item, type=_CONDITIONS[item.type]) for item in seen.status.conditions if item.type in _CONDITIONS)
     status = JobStatus(conditions=tuple(ends))
-    return Job(JobView(metadata=metadata, spec=JobSpec(suspend=seen.spec.suspend), status=status))
+    return StoredGang(JobView(metadata=metadata, spec=JobSpec(suspend=seen.spec.suspend), status=status))
 
 
 def describe_progress(seen: JobSetView | None, name: str) -> str:
-    """Return a line for people about a JobSet that has not ended, or does not exist yet.
-
-    :param name: Namespace and name of the JobSet.
-    """
+    """Return a line for people about a JobSet that has not ended, or does not exist yet."""
     if seen is None:
         return f"JobSet {name} does not exist yet"
     restarts = seen.status.restarts
@@ -78,19 +68,13 @@ PODS_SHOWN_MAX: Final = 3
 
 
 def jobs_of(uid: str, jobs: Iterable[JobView]) -> list[JobView]:
-    """Return the Jobs that a JobSet controls, of the Jobs with its name in their label.
-
-    :param uid: UID of the JobSet.
-    """
+    """Return the Jobs that the JobSet with this UID controls."""
     return [job for job in jobs if job.metadata.is_owned_by(uid)]
 
 
 def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[str, str]:
-    """Return which Job failed first and how its pods ended, and what to do about it. Both are empty if no Job failed.
-
-    :param jobs: The Jobs of the JobSet.
-    :param pods: The pods of these Jobs. Other pods are ignored.
-    """
+    """Return which Job of a JobSet failed first and how its pods ended, and what to do about it. Both are empty if none
+    failed."""
     failed = sorted((job for job in jobs if find_true_condition(job.status.conditions, "Failed")), key=_failed_at)
     if not failed:
         return "", ""
@@ -108,10 +92,6 @@ def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[
 
 
 def _failures(pods: Iterable[PodView]) -> list[Outcome]:
-    """Return how pods ended that have not succeeded, in the order of their ends.
-
-    Several Jobs have pods with the same completion index, so messages name the pods.
-    """
     outcomes = [replace(outcome_of(pod), rank=None) for pod in pods if has_ended(pod)]
     failures = [outcome for outcome in outcomes if outcome.outcome is not OutcomeKind.SUCCEEDED]
     return failures_first(failures, len(failures))

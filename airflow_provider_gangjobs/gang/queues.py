@@ -1,13 +1,11 @@
 """Queues: who decides when the Job of a gang may run, and the checks of a queue before a gang is submitted. Pure.
 
 Nobody decides, or Kueue for a Job, or Kueue for the JobSet of the roles. The submission creates the Job suspended. Its
-last step, when all else exists, lets the Job run or gives it to its queue: Kueue takes a Job that has the label of a
-queue, and lets it run whatever else exists. The label is never removed from a Job, because Kueue would keep the quota
-of the Job for as long as the Job exists.
+last step lets the Job run or gives it the label of its queue, which is never removed: Kueue would keep the quota of the
+Job.
 
-What could not be read of a queue is unknown, and is no reason to refuse a gang. Whether a queue lists a resource is not
-checked: the configuration of Kueue may leave out or replace resources, and only Kueue knows its configuration. Within a
-second, Kueue reports a missing resource as the reason why the gang waits.
+What could not be read of a queue is no reason to refuse a gang. Whether a queue lists a resource is not checked,
+because only Kueue knows which resources its configuration leaves out or replaces.
 """
 
 from __future__ import annotations
@@ -17,147 +15,83 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_QUEUE,
-    ANNOTATION_QUEUED,
-    LABEL_KUEUE_PRIORITY,
-    LABEL_KUEUE_QUEUE,
-)
+from airflow_provider_gangjobs.kube import labels as keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 class Queue(Struct, frozen=True):
     """Who decides when a Job may run. The submission creates the Job suspended and completes it first."""
 
+    name: str | None = None
+    """Name of a LocalQueue of Kueue in the namespace of the gang. Without a queue, a complete Job may run at once."""
+    priority: str | None = None
+    """Name of a WorkloadPriorityClass; `None` for the priority of the pods."""
+    topology: str | None = None
+    """`required:LABEL` or `preferred:LABEL`; `None` for any nodes."""
+    has_job_set: bool = False
+    """The queue has the JobSet of the main Job."""
+
     @property
     def last_step_name(self) -> str:
         """The last step of a submission, for messages."""
-        raise NotImplementedError
+        if self.name is None:
+            return "unsuspend the Job"
+        return "start the main Job of the gang" if self.has_job_set else "give the Job to its queue"
 
     def labels(self) -> dict[str, str]:
-        """Return the labels that the Job has from its creation."""
-        return {}
+        """Return the label of the priority. That of the queue follows when the Job is complete."""
+        return {keys.LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
 
     def annotations(self) -> dict[str, str]:
-        """Return the annotations that the Job has from its creation."""
-        return {}
-
-    def pod_annotations(self) -> dict[str, str]:
-        """Return the annotations of the pods."""
-        return {}
-
-    def start_patch(self, job: Job) -> dict[str, Any]:
-        """Return the merge patch of the last step, with which the Job may run."""
-        return {"spec": {"suspend": False}}
-
-    def is_started(self, job: Job) -> bool:
-        """Return whether the last step is done."""
-        return job.is_given_to_queue
-
-
-class NoQueue(Queue, frozen=True):
-    """The Job may run as soon as it is complete."""
-
-    @property
-    def last_step_name(self) -> str:
-        return "unsuspend the Job"
-
-    def is_started(self, job: Job) -> bool:
-        """Return whether the Job is not suspended."""
-        return not job.is_suspended
-
-
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
-"""The controller that runs Jobs in other clusters: `spec.managedBy` of such a Job, and `spec.controllerName` of an
-AdmissionCheck."""
-
-
-class Kueue(Queue, frozen=True):
-    """A LocalQueue of Kueue in the namespace of the gang.
-
-    Attributes:
-        name: the name of the LocalQueue.
-        priority: the name of a WorkloadPriorityClass; `None` for the priority of the pods.
-        topology: `required:LABEL` or `preferred:LABEL`; `None` for any nodes.
-    """
-
-    name: str
-    priority: str | None = None
-    topology: str | None = None
-
-    @property
-    def last_step_name(self) -> str:
-        return "give the Job to its queue"
-
-    def labels(self) -> dict[str, str]:
-        """Return the label of the priority. The label of the queue follows when the Job is complete."""
-        return {LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
-
-    def annotations(self) -> dict[str, str]:
-        """Return the annotation that names the queue for whoever completes the Job."""
-        return {ANNOTATION_QUEUE: self.name}
+        """Return the annotation that names the queue for whoever completes the gang."""
+        return {keys.ANNOTATION_QUEUE: self.name} if self.name is not None else {}
 
     def pod_annotations(self) -> dict[str, str]:
         """Return the annotation of the pods that asks Kueue for nodes of one topology domain."""
         found = parse_topology(self.topology) if self.topology else None
         return {f"kueue.x-k8s.io/podset-{found[0]}-topology": found[1]} if found else {}
 
-    def start_patch(self, job: Job) -> dict[str, Any]:
-        """Return the patch that adds the label of the queue.
+    def start_patch(self, gang: StoredGang) -> dict[str, Any]:
+        """Return the merge patch of the last step, with which the Job may run.
 
-        Kueue does not accept another queue for a Job that it has let run, so such a Job stays in its queue.
+        Kueue accepts no other queue for a Job that it has let run, so such a Job stays in its queue. The main Job of a
+        JobSet has no pods that could start.
         """
-        metadata: dict[str, Any] = {"annotations": {ANNOTATION_QUEUED: "true"}}
-        if job.queue is None or job.is_suspended:
-            metadata["labels"] = {LABEL_KUEUE_QUEUE: self.name}
+        if self.name is None:
+            return {"spec": {"suspend": False}}
+        metadata: dict[str, Any] = {"annotations": {keys.ANNOTATION_QUEUED: "true"}}
+        if self.has_job_set:
+            return {"metadata": metadata, "spec": {"suspend": False}}
+        if gang.queue is None or gang.is_suspended:
+            metadata["labels"] = {keys.LABEL_KUEUE_QUEUE: self.name}
         return {"metadata": metadata}
+
+    def is_started(self, gang: StoredGang) -> bool:
+        """Return whether the last step is done."""
+        return not gang.is_suspended if self.name is None else gang.is_given_to_queue
+
+
+MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+"""The controller that runs Jobs in other clusters: `spec.managedBy` of a Job, `spec.controllerName` of an
+AdmissionCheck."""
 
 
 def parse_topology(value: str) -> tuple[str, str] | None:
-    """Return the mode and the node label of `required:LABEL` or `preferred:LABEL`; `None` for any other text."""
+    """Return the mode and the node label of `required:LABEL` or `preferred:LABEL`."""
     mode, colon, label = value.partition(":")
     return (mode, label) if mode in {"required", "preferred"} and colon and label else None
 
 
-class QueueOfJobSet(Queue, frozen=True):
-    """A LocalQueue of Kueue that has the JobSet of the main Job.
-
-    Attributes:
-        name: the name of the LocalQueue.
-    """
-
-    name: str
-
-    @property
-    def last_step_name(self) -> str:
-        return "start the main Job of the gang"
-
-    def annotations(self) -> dict[str, str]:
-        """Return the annotation that names the queue for whoever completes the gang."""
-        return {ANNOTATION_QUEUE: self.name}
-
-    def start_patch(self, job: Job) -> dict[str, Any]:
-        """Return the patch that says that the gang is complete. The main Job has no pods that could start."""
-        return {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}, "spec": {"suspend": False}}
-
-
-def requested_queue(name: str | None, priority: str | None = None, topology: str | None = None) -> Queue:
-    """Return the queue that the user asks for; see `Kueue` for the parameters."""
-    return NoQueue() if name is None else Kueue(name, priority, topology)
-
-
-def queue_of_job(job: Job) -> Queue:
-    """Return the queue of a stored Job.
-
-    A LocalQueue of the name `default` takes every Job that names no queue: the API server adds the label to the Job.
-    """
-    if job.has_job_set:
-        return QueueOfJobSet(str(job.requested_queue))
-    return requested_queue(job.requested_queue or job.queue)
+def queue_of_job(gang: StoredGang) -> Queue:
+    """Return the queue of a stored Job. The API server adds the label of the LocalQueue `default` to Jobs without a
+    queue."""
+    if gang.has_job_set:
+        return Queue(gang.requested_queue, has_job_set=True)
+    return Queue(gang.requested_queue or gang.queue)
 
 
 QUEUES_SHOWN_MAX: Final = 10
@@ -171,8 +105,6 @@ class QueueFacts(Struct, frozen=True):
     """What the API server shows. `None` means that this is unknown.
 
     Attributes:
-        local_queues: the LocalQueues of the namespace, by name.
-        has_priority: whether the WorkloadPriorityClass exists.
         multikueue_check: the AdmissionCheck of the queue with which Kueue runs Jobs in other clusters.
         topology_levels: the levels of the Topologies of the queue, if the gang names a level.
     """
@@ -226,12 +158,12 @@ def queue_problems(
 
 
 def name_parameter(parameter: str, connection_defaults: Collection[str]) -> str:
-    """Return the name of a parameter for messages, which says if the value comes from the connection."""
+    """Return the name of a parameter for messages, which say if the value comes from the connection."""
     return f"extra {parameter} of the connection" if parameter in connection_defaults else parameter
 
 
 def admission_checks(cluster_queue: Mapping[str, Any]) -> list[str]:
-    """Return the names of the AdmissionChecks of a ClusterQueue, in each known version of the API."""
+    """Return the names of the AdmissionChecks of a ClusterQueue, in each version of the API."""
     spec = cluster_queue.get("spec", {})
     strategy = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     return [*(spec.get("admissionChecks") or ()), *(str(one["name"]) for one in strategy)]
@@ -248,28 +180,22 @@ def held_reason(name: str, facts: QueueFacts) -> str | None:
     return next((f"LocalQueue {name} is not active: {_text(item)}" for item in inactive), None)
 
 
-def job_without_queue_error(stored: Job) -> InvalidGangSpec | None:
-    """Return why a Job that names no queue would never run, or `None` if the Job may run.
+def job_without_queue_error(stored: StoredGang) -> InvalidGangSpec | None:
+    """Return why a Job that names no queue would never run. A Job that gets the LocalQueue `default` runs when it is
+    admitted.
 
-    A Job that gets the label of the LocalQueue `default` is a Job of this queue, and runs when the queue admits it.
-
-    :param stored: The Job as the server would store it, if it is created without the label of a queue, and not
-        suspended.
+    :param stored: The Job as the server would store it without the label of a queue, and not suspended.
     """
     if stored.queue is not None or not stored.is_suspended:
         return None
     return InvalidGangSpec((Problem("queue_name", f"is not given, and {_SUSPENDS_UNNAMED}", _NAME_A_QUEUE),))
 
 
-def unnamed_roles_error(stored: Job, *, has_job_set: bool) -> GangUnsupported | None:
+def unnamed_roles_error(stored: StoredGang, *, has_job_set: bool) -> GangUnsupported | None:
     """Return why a gang with roles cannot run where the cluster itself manages Jobs that name no queue.
 
-    The error is `None` if the gang can run.
-
-    :param stored: The main Job as the server stores it, or would store it, if it is created without the label of a
-        queue, and not suspended.
-    :param has_job_set: Whether the roles are one JobSet, which names its queue. Then nothing depends on `spec.suspend`
-        of the main Job, because it has no pods.
+    :param stored: The main Job as the server stores it without the label of a queue, and not suspended.
+    :param has_job_set: The roles are one JobSet, which names its queue. The main Job then has no pods to suspend.
     """
     if (error := given_queue_error(stored)) is not None:
         return error
@@ -281,11 +207,8 @@ def unnamed_roles_error(stored: Job, *, has_job_set: bool) -> GangUnsupported | 
     return None
 
 
-def given_queue_error(stored: Job) -> GangUnsupported | None:
-    """Return why a gang with roles cannot run if the cluster has given its main Job the label of a queue, or `None`.
-
-    :param stored: The main Job as the server stores it, or would store it, if it is created without such a label.
-    """
+def given_queue_error(stored: StoredGang) -> GangUnsupported | None:
+    """Return why a gang with roles cannot run if the cluster has given its main Job the label of a queue."""
     if stored.queue is None:
         return None
     return GangUnsupported(

@@ -1,11 +1,10 @@
 """Roles: a gang of several Jobs whose pods are placed together, such as a leader and its workers.
 
-The Job of the first role is the main Job of the gang. It has the name, the labels and the annotations of a gang of one
-Job, and it owns everything else, including the Jobs of the other roles. A rank in the gang is the rank in the role plus
-the number of ranks of the roles before, so the ranks of the first role begin at 0.
+The Job of the first role is the main Job: it has the name, labels and annotations of a gang of one Job, and owns
+everything else. A rank in the gang is the rank in the role plus the number of ranks of the roles before.
 
-In a queue of Kueue, the Jobs of all roles are those of one JobSet, which Kueue admits as a whole. The main Job is then
-a Job without pods, which owns the JobSet.
+In a queue of Kueue, the Jobs of all roles are those of one JobSet, and the main Job is a Job without pods, which owns
+it.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ def roles_of(spec: GangSpec) -> tuple[RoleRanks, ...]:
 
 
 def format_roles(roles: tuple[RoleRanks, ...]) -> str:
-    """Return the value of `ANNOTATION_ROLES`: a JSON list of pairs of a name and a number of ranks."""
+    """Return the value of `ANNOTATION_ROLES`: a JSON list of names and numbers of ranks."""
     return json.dumps([(role.name, role.size) for role in roles], separators=(",", ":"))
 
 
 def parse_roles(text: str | None) -> tuple[RoleRanks, ...]:
-    """Return the roles that `format_roles` wrote; empty if there is no text, or if the text has another form."""
+    """Return the roles that `format_roles` wrote; empty for another text."""
     try:
         return _with_offsets([(str(name), int(size)) for name, size in json.loads(text or "[]")])
     except (ValueError, TypeError):
@@ -82,7 +81,7 @@ def format_role_jobs(uids: Mapping[str, str]) -> str:
 
 
 def parse_role_jobs(text: str | None) -> Mapping[str, str] | None:
-    """Return the UIDs that `format_role_jobs` wrote; `None` if there is no text, or if the text has another form."""
+    """Return the UIDs that `format_role_jobs` wrote; `None` for another text."""
     try:
         return {str(role): str(uid) for role, uid in json.loads(text or "null").items()}
     except (ValueError, AttributeError):
@@ -90,28 +89,21 @@ def parse_role_jobs(text: str | None) -> Mapping[str, str] | None:
 
 
 def spec_of_role(spec: GangSpec, role: str) -> GangSpec:
-    """Return the spec of one role, as the spec of a gang of one Job. The role must have known parameters only."""
+    """Return the spec of one role, as that of a gang of one Job. The role must have known parameters only."""
     return replace(spec, roles=None, **(spec.roles or {})[role])
 
 
 def role_job_name(main_job: str, role: str) -> str:
-    """Return the name of the Job of a role that is not the first one.
-
-    :param main_job: The name of the Job of the first role.
-    """
+    """Return the name of the Job of a role that is not the first one."""
     return f"{main_job}-{role}"
 
 
 def job_set_job_name(job_set: str, role: str) -> str:
-    """Return the name that the JobSet controller gives to the Job of a role, of which there is one."""
     return f"{job_set}-{role}-0"
 
 
 def main_job_name_max(roles: tuple[RoleRanks, ...], *, has_job_set: bool = False) -> int:
-    """Return how many characters the name of the gang may have, so that the host names of all ranks are valid.
-
-    :param has_job_set: The Jobs of the roles are those of a JobSet.
-    """
+    """Return how many characters the name of the gang may have, so that the host names of all ranks are valid."""
     names = [job_set_job_name("", role.name) if has_job_set else role_job_name("", role.name) for role in roles]
     tails = [len(f"{name}-{role.size - 1}") for name, role in zip(names, roles, strict=True)]
     return min([JOB_NAME_MAX, *(HOST_NAME_MAX - tail for tail in (tails if has_job_set else tails[1:]))])

@@ -1,10 +1,8 @@
 """Spec: the description of one gang, as plain data.
 
-A `GangSpec` holds only the parameters that shape the Job. Two submissions with the same hash therefore ask for the same
-gang. The enumerations in this module control what happens around the Job (reattach, results, logs, clean-up), and are
-passed separately. This module validates nothing: `validation.validate` reports all problems at once.
-
-What a task wants of the logs of its ranks, and the checks of the parameters that say so.
+A `GangSpec` holds only the parameters that shape the Job, so specs with the same hash ask for the same gang. The
+enumerations control what happens around the Job. This module is cheap to import, and checks only parameters that do not
+shape the Job; `validation.validate` checks specs.
 """
 
 from __future__ import annotations
@@ -25,12 +23,11 @@ from airflow_provider_gangjobs.gang.client_models import MODELS, convert_paramet
 HASH_LENGTH: Final = 16
 FIELD_HASH_LENGTH: Final = 8
 PROVIDER_FILE_PREFIX: Final = "gangjobs."
-"""Prefix of the names of the provider's own files. The hash excludes these files, because their content changes with
-the release of the provider and the gang stays the same."""
+"""Prefix of the provider's own files, which the hash excludes, because they change with its release."""
 RESULT_HELPER_FILE: Final = "gangjobs_result.py"
-"""A file of the provider, too. Programs on the ranks import it, so its name is that of a Python module."""
+"""A file of the provider, too, which programs on the ranks import."""
 RESULTS_LIMIT_BYTES: Final = 2**20
-"""Default of `results_limit`: the results of 256 ranks always fit. Airflow stores them as one value of its database."""
+"""Default of `results_limit`. Airflow stores results as one value of its database."""
 
 
 class GangPolicy(StrEnum):
@@ -119,10 +116,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     """The description of one gang. Times are in seconds. A parameter that is `None` leaves the manifest's value in
     place.
 
-    `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override the manifest, and apply to
-    its first container. `pod_overrides` is then merged into the pod template by a strategic merge.
-
-    Models of the official Python client, such as `V1Volume`, are converted into dicts (`gang.client_models`).
+    `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override it, and apply to its first
+    container. `pod_overrides` is then merged into the pod template by a strategic merge.
     """
 
     image: str | None = None
@@ -143,12 +138,11 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     """Name -> content, mounted read-only at /gang/files in every container."""
     uploads: Sequence[str] = ()
-    """Content ids of uploaded files, mounted in the same directory as `files`. If a name occurs twice, the last file
-    wins."""
+    """Content ids of uploaded files, mounted where `files` are. The last file of a name wins."""
 
     roles: Mapping[str, Mapping[str, Any]] | None = None
-    """Roles of the gang: name -> the parameters of the role (`gang.roles.ROLE_PARAMETERS`). The order counts: the Job
-    of the first role is the main Job of the gang. The default is a gang of one Job."""
+    """Roles of the gang: name -> the parameters of the role (`gang.roles.ROLE_PARAMETERS`). The first role has the main
+    Job."""
 
     name: str | None = None
     """Start of the Job's name. A digest and the number of the attempt follow it."""
@@ -160,9 +154,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     gang: GangPolicy | str = GangPolicy.REQUIRED
     gang_scheduler: str | None = None
-    """What places the gang: `native`, `kueue`, `volcano`, `coscheduling` or `yunikorn`. The default, `auto`, is the
-    scheduler to which the `schedulerName` of the pods belongs, else the scheduler of the connection, else the Topology
-    of the Kueue queue if it keeps gangs together, else `native`."""
+    """What places the gang: `native`, `kueue`, `volcano`, `coscheduling` or `yunikorn`. `auto` leaves the choice to the
+    `schedulerName` of the pods, the connection, and the queue."""
     dialect: str | None = None
     """Name of a dialect, for example `native`. The default is the best dialect that the cluster serves."""
     rendezvous: bool | Rendezvous | None = None
@@ -173,8 +166,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     queue_priority: str | None = None
     """Name of the Kueue WorkloadPriorityClass. The default is the priority of the pods."""
     topology: str | None = None
-    """The node label whose value all nodes of the gang share, in the form
-    `required:LABEL` or `preferred:LABEL`. The label must be a level of the Topology of the Kueue queue."""
+    """The node label whose value all nodes of the gang share: `required:LABEL` or `preferred:LABEL`, a level of the
+    Topology of the queue."""
     priority_class: str | None = None
     service_account: str | None = None
     node_selector: Mapping[str, str] | None = None
@@ -191,11 +184,10 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     assemble_timeout_s: float | None = None
     run_timeout_s: float | None = None
-    """If both timeouts are set, the Job gets an activeDeadlineSeconds that ends it even if no triggerer watches the
+    """With both timeouts, or the next one, the Job gets an activeDeadlineSeconds, in case no triggerer watches the
     gang."""
     execution_timeout_s: float | None = None
-    """How long the try of the task may take that submits the gang. The Job gets an activeDeadlineSeconds for this
-    limit, too."""
+    """How long the try of the task may take that submits the gang."""
     termination_grace_s: int | None = None
     ttl_after_finished_s: int | None = None
     keep_suspended: bool = False
@@ -220,11 +212,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def field_digests(self) -> dict[str, str]:
-        """Short digest of each parameter that was given.
-
-        Parameters that have their default value are absent. A release that adds parameters therefore does not change
-        the hash of a gang that was submitted before.
-        """
+        """Short digest of each parameter that has another value than its default, so that a release may add
+        parameters."""
         return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in self._given_parameters.items()}
 
     @property
@@ -234,8 +223,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def hash(self) -> str:
-        """Hash that is equal for submissions of the same gang. It does not depend on the order of keys, machine or
-        release."""
+        """Hash that is equal for submissions of the same gang, whatever the order of keys, machine and release."""
         return _digest(self._given_parameters)[:HASH_LENGTH]
 
     @cached_property
@@ -350,3 +338,22 @@ def _are_ranks(given: Any) -> bool:
 
 def _is_whole_number(given: Any) -> bool:
     return isinstance(given, int) and not isinstance(given, bool)
+
+
+CHOICES: Final[dict[str, type[StrEnum]]] = {
+    "reattach": Reattach,
+    "results": Results,
+    "logs": Logs,
+    "on_finish": OnFinish,
+    "on_kill": OnKill,
+    "wait_until": WaitUntil,
+}
+
+
+def validate_choices(**chosen: Any) -> tuple[Problem, ...]:
+    """Return the problems of the parameters that do not shape the Job (`CHOICES`)."""
+    return tuple(
+        Problem(name, f"is {value!r}", f"Choose one of {', '.join(CHOICES[name])}")
+        for name, value in chosen.items()
+        if value not in list(CHOICES[name])
+    )

@@ -10,23 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
-from airflow_provider_gangjobs.gang.labels import (
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.jobs.read import get_main_job
+from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.kube.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
     ANNOTATION_MAX_TRIES,
     ANNOTATION_WAIT_UNTIL,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.jobs.read import get_main_job
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import Claim, GangRef
     from airflow_provider_gangjobs.gang.render.policy import TimeLimit
@@ -98,7 +98,7 @@ def claim_patch(job: Object, claim: Claim, *, installation: str = "") -> Object:
     return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
 
 
-async def holds_claim(client: ClientProtocol, ref: GangRef, claim_id: str) -> bool:
+async def holds_claim(client: Client, ref: GangRef, claim_id: str) -> bool:
     """Return whether `claim_id` is responsible for the gang. Returns false if the Job is gone.
 
     Raises:
@@ -108,7 +108,7 @@ async def holds_claim(client: ClientProtocol, ref: GangRef, claim_id: str) -> bo
     return job is not None and job.holds_claim(claim_id)
 
 
-async def is_gone(client: ClientProtocol, ref: GangRef) -> bool:
+async def is_gone(client: Client, ref: GangRef) -> bool:
     """Return whether no Job of this uid exists.
 
     Raises:
@@ -117,21 +117,21 @@ async def is_gone(client: ClientProtocol, ref: GangRef) -> bool:
     return await get_main_job(client, ref) is None
 
 
-async def mark_delivered(client: ClientProtocol, ref: GangRef, *, at: datetime) -> bool:
+async def mark_delivered(client: Client, ref: GangRef, *, at: datetime) -> bool:
     """Mark the outcome as delivered, so that the next submission is a new attempt. Returns false if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
     return await RetryingRequests(client, ref.namespace).jobs(ref).patch(mark)
 
 
 async def mark_delivered_by(
-    client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
+    client: Client, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
 ) -> Object | None:
     """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
     mark = {annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
     return await patch_claimed(client, ref, claim_id, mark, clock=clock)
 
 
-async def hand_over(client: ClientProtocol, ref: GangRef, claim_id: str, *, at: datetime) -> bool:
+async def hand_over(client: Client, ref: GangRef, claim_id: str, *, at: datetime) -> bool:
     """Give up the claim of a gang that runs on after its task has succeeded, if `claim_id` holds the claim.
 
     Nothing that happens to the task instance ends the gang after that. If the gang has ended, the next submission of
@@ -148,7 +148,7 @@ async def hand_over(client: ClientProtocol, ref: GangRef, claim_id: str, *, at: 
 
 
 async def patch_claimed(
-    client: ClientProtocol, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
+    client: Client, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
 ) -> Object | None:
     """Set values of the Job if `claim_id` is responsible for the gang when the server applies the patch.
 

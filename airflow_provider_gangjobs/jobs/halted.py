@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
+from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.jobs.read import get_main_job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -34,9 +34,7 @@ BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
 """The pauses where a process is about to be killed."""
 
 
-async def finish_halted(
-    client: ClientProtocol, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S
-) -> bool:
+async def finish_halted(client: Client, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
     """Make a suspended Job fail if the Job was halted or its activeDeadlineSeconds is 0. Raises no `ClusterError`.
 
     Of a gang with roles, this is the main Job. Safe to repeat.
@@ -72,7 +70,7 @@ async def finish_halted(
     return False
 
 
-async def delete_job_set(client: ClientProtocol, ref: GangRef) -> None:
+async def delete_job_set(client: Client, ref: GangRef) -> None:
     """Delete the JobSet of a gang with roles, with its Jobs and pods. Safe to repeat.
 
     The JobSet and its Jobs stay until their pods are gone.
@@ -94,7 +92,7 @@ async def delete_job_set(client: ClientProtocol, ref: GangRef) -> None:
             )
 
 
-async def _deactivate_workload(client: ClientProtocol, ref: GangRef) -> bool:
+async def _deactivate_workload(client: Client, ref: GangRef) -> bool:
     # Few tasks have a queue, and each process that resumes a task would pay for the import.
     from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload
 

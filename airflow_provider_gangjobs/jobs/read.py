@@ -9,15 +9,14 @@ from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector, roles_selectors
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import PodView, make_interner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 __all__ = ["get_job", "get_main_job", "list_jobs", "list_pods", "list_role_jobs"]
@@ -52,7 +51,7 @@ async def list_pods(
     return pods_of(ref, found)
 
 
-async def get_job(client: ClientProtocol, ref: GangRef) -> Job | None:
+async def get_job(client: Client, ref: GangRef) -> StoredGang | None:
     """Return the Job that has the gang's name now, combined with the other Jobs of its gang; `None` if there is none.
 
     A gang of one Job costs one request. If the gang has roles, its Jobs are listed, too.
@@ -72,7 +71,7 @@ async def get_job(client: ClientProtocol, ref: GangRef) -> Job | None:
     return read_gang(main_job, listed) if main_job is not None else None
 
 
-async def get_main_job(client: ClientProtocol, ref: GangRef) -> Job | None:
+async def get_main_job(client: Client, ref: GangRef) -> StoredGang | None:
     """Return the Job with exactly this uid; `None` if it is gone. The other Jobs of a gang with roles are not read.
 
     Raises:
@@ -86,7 +85,7 @@ async def get_main_job(client: ClientProtocol, ref: GangRef) -> Job | None:
 
 
 async def list_role_jobs(
-    client: ClientProtocol, namespace: str | None, main_jobs: Sequence[Mapping[str, Any]]
+    client: Client, namespace: str | None, main_jobs: Sequence[Mapping[str, Any]]
 ) -> Sequence[Mapping[str, Any]]:
     """Return the Jobs of the other roles of some gangs. Requests are sent only if one of the gangs has roles.
 
@@ -99,9 +98,7 @@ async def list_role_jobs(
     return await list_jobs(client, namespace, roles_selectors(names))
 
 
-async def list_jobs(
-    client: ClientProtocol, namespace: str | None, label_selectors: Sequence[str]
-) -> list[Mapping[str, Any]]:
+async def list_jobs(client: Client, namespace: str | None, label_selectors: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return the Jobs that one of the label selectors selects, with one list for each.
 
     Raises:

@@ -1,32 +1,50 @@
-"""Requests about the gangs of one namespace. They are counted, and callers have those retried that are safe to repeat.
+"""The requests about the gangs of one namespace, and about the Jobs of one gang, and the rule that repeats them.
 
 A write whose answer was lost is never treated as a failed write. Safe to repeat are reads, deletions with a uid, and
 patches that have the same result however often they are sent. The table of the package `submission` says which loop
-repeats what.
+repeats what. A submission gives up at its deadline, and a follower waits for an answer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.client import PatchType
-from airflow_provider_gangjobs.cluster.client_protocol import delete_uid, patch_version
-from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.cluster.client import (
+    PatchType,
+    delete_uid,
+    patch_uid,
+    patch_unchanged,
+    patch_version,
+    version_of,
+)
+from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.jobs.requests import JobRequests
+from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
+from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    MainContainersEnd,
+    StoredGang,
+    end_by_main_patch,
+    read_job,
+)
+from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted
+from airflow_provider_gangjobs.jobs.read import get_job
 from airflow_provider_gangjobs.kube.views import Object
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from airflow_provider_gangjobs.cluster.client import PropagationPolicy
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client, PropagationPolicy
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.kube.views import JobView
+
+log = logging.getLogger(__name__)
 
 
 class RestartSubmission(Exception):  # noqa: N818 - not an error: the submission lists the Jobs again
@@ -50,20 +68,20 @@ T = TypeVar("T")
 class RetryingRequests:
     """Sends the requests of one operation on gangs in one namespace: a submission, an ending, an upload or a cleanup.
 
-    A request is not retried, unless its method says so, or a caller sends it with `retry` or `retry_write`.
+    A request is not retried, unless its method says so, or a caller sends it with `retry`.
     """
 
-    def __init__(self, client: ClientProtocol, namespace: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, client: Client, namespace: str, *, clock: Clock | None = None) -> None:
         self.client = client
         self.namespace = namespace
-        self.clock = clock or Clock()
+        self.clock = clock or client.clock
         self.sent = 0
         """How many requests were sent, without those that the client retried."""
         self._found: dict[tuple[Resource, str], Object | None] = {}
         self._listed: dict[Resource, Objects] = {}
 
     def jobs(self, ref: GangRef) -> JobRequests:
-        """Return the requests about the Jobs of one gang. They are counted, and retried as `retry_write` does."""
+        """Return the requests about the Jobs of one gang. They are counted, and retried, also after a conflict."""
         return JobRequests(self.client, ref, retry=self._retry_counted, clock=self.clock)
 
     def backoff(self) -> Backoff:
@@ -90,7 +108,7 @@ class RetryingRequests:
         self.sent += 1
         return await self.client.list(resource, self.namespace, label_selector=selector)
 
-    async def send(self, request: Callable[[ClientProtocol], Awaitable[T]]) -> T:
+    async def send(self, request: Callable[[Client], Awaitable[T]]) -> T:
         """Return the answer of one request, which is not retried.
 
         :param request: Sends the request with the client of the submission.
@@ -172,12 +190,12 @@ class RetryingRequests:
             propagation_policy=propagation_policy,
         )
 
-    async def read_gang(self, stored: Object) -> Job:
-        """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed, with retries."""
+    async def read_gang(self, stored: Object) -> StoredGang:
+        """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed."""
         job = read_job(stored)
         if not job.has_roles:
             return job
-        return read_gang(stored, await self.retry(lambda: self.list(JOBS, gang_selector(job.ref.name))))
+        return read_gang(stored, await self.list(JOBS, gang_selector(job.ref.name)))
 
     async def remove(self, resource: Resource, name: str, uid: str) -> bool:
         """Delete the object of exactly this uid, with retries. Returns false if the object was gone."""
@@ -186,27 +204,20 @@ class RetryingRequests:
             self.sent += 1
             return await delete_uid(self.client, resource, name, self.namespace, uid)
 
-        return await self.retry_write(delete)
+        return await self.retry(delete, after_conflict=True)
 
-    async def retry(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Retry a request that is safe to repeat until the server answers, at most `TRIES_MAX` times."""
-        return await self._retry(request, lambda error: error.transient or error.may_have_applied)
+    async def retry(self, request: Callable[[], Awaitable[T]], *, after_conflict: bool = False) -> T:
+        """Retry a request that is safe to repeat until the server answers, at most `TRIES_MAX` times.
 
-    async def retry_write(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Retry a write as `retry` does, and also after a conflict: others changed the object at the same time."""
-        return await self._retry(
-            request, lambda error: error.transient or error.may_have_applied or isinstance(error, Conflict)
-        )
-
-    async def _retry(self, request: Callable[[], Awaitable[T]], is_safe: Callable[[ClusterError], bool]) -> T:
+        :param after_conflict: Retry also after a conflict: others changed the object at the same time.
+        """
         backoff = self.backoff()
         for _ in range(TRIES_MAX - 1):
             try:
                 return await request()
             except ClusterError as error:
-                if not is_safe(error):
-                    raise
-                if not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
+                is_safe = error.transient or error.may_have_applied or (after_conflict and isinstance(error, Conflict))
+                if not is_safe or not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     raise
         return await request()
 
@@ -215,4 +226,99 @@ class RetryingRequests:
             self.sent += 1
             return await request()
 
-        return await self.retry_write(send)
+        return await self.retry(send, after_conflict=True)
+
+
+class Retry(Protocol):
+    """A rule for retries, such as `tracking.retry_until_answered.retry_until_answered`."""
+
+    async def __call__(self, request: Callable[[], Awaitable[T]], /) -> T:
+        """Repeat a request that is safe to repeat. Return its answer, or raise its last error."""
+
+
+class JobRequests:
+    """The requests about the Jobs of one gang. A Job of the same name with another uid is never changed.
+
+    Unless noted, every method raises what `retry` raises.
+    """
+
+    __slots__ = ("_clock", "client", "ref", "retry")
+
+    def __init__(self, client: Client, ref: GangRef, *, retry: Retry, clock: Clock) -> None:
+        self.client = client
+        self.ref = ref
+        self.retry = retry
+        self._clock = clock
+
+    async def read(self) -> StoredGang | None:
+        """Return the gang of the Job that has the name now; `None` if there is no Job of this name."""
+        return await self.retry(lambda: get_job(self.client, self.ref))
+
+    async def patch(self, body: Mapping[str, Any]) -> bool:
+        """Merge-patch the Job. Return false if the Job is gone, or if another Job has its name."""
+        return await self.retry(partial(self._patch, self.ref, body))
+
+    async def patch_unchanged(self, job: StoredGang, body: Mapping[str, Any]) -> bool:
+        """Merge-patch the Job in exactly the version that was read. Return false if the Job has changed."""
+        version = {**version_of(job.view.metadata), "uid": self.ref.uid}
+        return await self.retry(lambda: patch_unchanged(self.client, JOBS, version, body))
+
+    async def end_by_main(self, job: JobView, end: MainContainersEnd) -> bool:
+        """Mark one Job of the gang, and end its pods. Return false if the Job is not in the version that was read."""
+        body = end_by_main_patch(end)
+        return await self.retry(lambda: patch_unchanged(self.client, JOBS, version_of(job.metadata), body))
+
+    async def halt(self, job: StoredGang, reason: str) -> bool:
+        """Halt the gang of a Job that was just read. Return false if the Job is gone.
+
+        Of a gang with roles, this is the main Job: that of the first role, or the Job without pods that owns the
+        JobSet. `end_jobs` ends the others. A Job that is suspended stays suspended until `finish_halted` makes it fail.
+        """
+        return await self.patch(halt_patch(reason, StoredGang(job.jobs[0]) if job.jobs else job))
+
+    async def finish_halted(self, job: StoredGang | None) -> None:
+        """Make the Job of a halted gang fail if it is suspended. Raises no `ClusterError`.
+
+        :param job: The Job as it was just read; `None` if it is gone.
+        """
+        if job is not None and next_finish_step(job) is FinishStep.END:
+            await finish_halted(self.client, self.ref, clock=self._clock)
+
+    async def end_jobs(self, gang: StoredGang) -> None:
+        """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted.
+
+        Safe to repeat. The main Job of a halted gang is left out: its halt ends it.
+
+        :param gang: The gang as it was just read.
+        """
+        for one in jobs_to_end(gang):
+            if one.metadata.uid != self.ref.uid or not gang.is_halted:
+                await self.retry(partial(self._patch, StoredGang(one).ref, end_patch()))
+        if must_delete_job_set(gang):
+            await self.retry(lambda: delete_job_set(self.client, self.ref))
+
+    async def finish_main_job(self, gang: StoredGang) -> None:
+        """Make the suspended main Job of a JobSet fail, after `end_jobs` has set its activeDeadlineSeconds to 0.
+
+        Raises no `ClusterError`.
+
+        :param gang: The gang as it was just read. Nothing is done if its roles are no JobSet.
+        """
+        if gang.has_job_set:
+            await finish_halted(self.client, self.ref, clock=self._clock)
+
+    async def set_ttl(self, job: StoredGang | None) -> None:
+        """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now.
+
+        Raises no `ClusterError`: without a time to live the Jobs stay.
+        """
+        patch = ttl_patch(job) if job is not None and job.jobs else None
+        if patch is None:
+            return
+        try:
+            await self._patch(self.ref, patch)
+        except ClusterError as exc:
+            log.warning("gang %s: its Jobs have no time to live: %s", self.ref, exc)
+
+    async def _patch(self, ref: GangRef, body: Mapping[str, Any]) -> bool:
+        return await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, body)

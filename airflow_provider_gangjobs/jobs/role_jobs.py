@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 
-async def extend_time_limits(requests: RetryingRequests, gang: Job, limit_s: int | None) -> None:
+async def extend_time_limits(requests: RetryingRequests, gang: StoredGang, limit_s: int | None) -> None:
     """Give the Jobs of a gang other than the main Job this time limit, if theirs is shorter. Safe to repeat.
 
     :param gang: The gang as it was before it was adopted.
@@ -26,7 +26,7 @@ async def extend_time_limits(requests: RetryingRequests, gang: Job, limit_s: int
         return
     for one in jobs_to_end(gang):
         if one.metadata.uid != gang.ref.uid and (one.spec.active_deadline_seconds or limit_s) < limit_s:
-            await requests.jobs(Job(one).ref).patch({"spec": {"activeDeadlineSeconds": limit_s}})
+            await requests.jobs(StoredGang(one).ref).patch({"spec": {"activeDeadlineSeconds": limit_s}})
 
 
 async def start_role(requests: RetryingRequests, name: str, uid: str, generation: int) -> Object:
@@ -61,7 +61,7 @@ async def end_roles_of_halted_gang(requests: RetryingRequests, ref: GangRef) -> 
             await end_roles(requests, ref)
 
 
-async def finish_halts(requests: RetryingRequests, jobs: list[Job]) -> None:
+async def finish_halts(requests: RetryingRequests, jobs: list[StoredGang]) -> None:
     """End the roles that still run of gangs that were halted. Whoever halted a gang may have died in between."""
     for job in jobs:
         if job.is_halted and (jobs_to_end(job) or must_delete_job_set(job)):

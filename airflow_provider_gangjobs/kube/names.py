@@ -1,10 +1,9 @@
-"""Names: which ones Kubernetes accepts, the keys of labels and annotations, and the JSON pointers of fields.
+"""Names: which ones Kubernetes accepts, and the JSON pointers of fields.
 
 The rules and limits are those of `k8s.io/apimachinery/pkg/util/validation` and `ValidateObjectMeta`. Each
 `problem_with_...` function returns the problem as a phrase, or None if the text is valid.
 
-The keys are those that views read. `gang.labels` documents them, together with all other keys. A pointer (RFC 6901)
-names a value of an object in a JSON patch.
+A pointer (RFC 6901) names a value of an object in a JSON patch.
 """
 
 from __future__ import annotations
@@ -16,25 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-__all__ = [
-    "ANNOTATIONS_BYTES_MAX",
-    "annotation_pointer",
-    "is_dns_label",
-    "is_dns_subdomain",
-    "pointers_of",
-    "problem_with_config_map_key",
-    "problem_with_dns_label",
-    "problem_with_dns_label_1035",
-    "problem_with_dns_subdomain",
-    "problem_with_env_name",
-    "problem_with_finalizer",
-    "problem_with_label_selector",
-    "problem_with_label_value",
-    "problem_with_qualified_name",
-    "to_label_value",
-]
-
 
 LABEL_MAX: Final = 63
 SUBDOMAIN_MAX: Final = 253
@@ -110,7 +90,6 @@ def to_label_value(text: str) -> str:
 
 
 def problem_with_label_value(text: Any) -> str | None:
-    """Value of a label. It may be empty."""
     if text == "":
         return None
     return _problem(
@@ -229,68 +208,14 @@ class _SelectorSyntax:
 
 
 def is_dns_label(text: Any) -> bool:
-    """Return whether `text` is an RFC 1123 label."""
     return problem_with_dns_label(text) is None
 
 
 def is_dns_subdomain(text: Any) -> bool:
-    """Return whether `text` is an RFC 1123 subdomain."""
     return problem_with_dns_subdomain(text) is None
 
 
-PREFIX: Final = "gangjobs.airflow"
-
-LABEL_GANG: Final = f"{PREFIX}/gang"
-LABEL_TASK: Final = f"{PREFIX}/task"
-LABEL_ATTEMPT: Final = f"{PREFIX}/attempt"
-LABEL_DROPPED: Final = f"{PREFIX}/dropped"
-LABEL_INSTALLATION: Final = f"{PREFIX}/installation"
-LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
-LABEL_GANG_ROLE: Final = f"{PREFIX}/gang-role"
-LABEL_DAG_ID: Final = "dag_id"
-LABEL_TASK_ID: Final = "task_id"
-LABEL_RUN_ID: Final = "run_id"
-LABEL_TRY_NUMBER: Final = "try_number"
-LABEL_MAP_INDEX: Final = "map_index"
-LABEL_CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
-LABEL_CONTROLLER_UID_BEFORE_1_27: Final = "controller-uid"
-LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
-LABEL_KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
-LABEL_KUEUE_JOB_UID: Final = "kueue.x-k8s.io/job-uid"
-LABEL_JOB_SET: Final = "jobset.sigs.k8s.io/jobset-name"
-
-ANNOTATION_SUBMISSION_ID: Final = f"{PREFIX}/trigger-id"
-ANNOTATION_SPEC_HASH: Final = f"{PREFIX}/spec-hash"
-ANNOTATION_SPEC_FIELDS: Final = f"{PREFIX}/spec-fields"
-ANNOTATION_CLAIM: Final = f"{PREFIX}/claim"
-ANNOTATION_MAX_TRIES: Final = f"{PREFIX}/max-tries"
-ANNOTATION_DELIVERED: Final = f"{PREFIX}/delivered"
-ANNOTATION_DISRUPTIONS: Final = f"{PREFIX}/disruptions"
-ANNOTATION_HALTED: Final = f"{PREFIX}/halted"
-ANNOTATION_MAIN_CONTAINERS: Final = f"{PREFIX}/main-containers"
-ANNOTATION_DELETED_BY: Final = f"{PREFIX}/deleted-by"
-ANNOTATION_TIME_LIMIT: Final = f"{PREFIX}/time-limit"
-ANNOTATION_TASK: Final = f"{PREFIX}/task"
-ANNOTATION_GANG: Final = f"{PREFIX}/gang"
-ANNOTATION_REQUESTS: Final = f"{PREFIX}/requests"
-ANNOTATION_ON_KILL: Final = f"{PREFIX}/on-kill"
-ANNOTATION_ON_FINISH: Final = f"{PREFIX}/on-finish"
-ANNOTATION_QUEUE: Final = f"{PREFIX}/queue"
-ANNOTATION_QUEUED: Final = f"{PREFIX}/queued"
-ANNOTATION_REQUEUES: Final = f"{PREFIX}/requeues"
-ANNOTATION_ASSEMBLY_BASELINE: Final = f"{PREFIX}/assembly-baseline"
-ANNOTATION_WAIT_UNTIL: Final = f"{PREFIX}/wait-until"
-ANNOTATION_ROLES: Final = f"{PREFIX}/roles"
-ANNOTATION_ROLE_JOBS: Final = f"{PREFIX}/role-jobs"
-ANNOTATION_TTL: Final = f"{PREFIX}/ttl-after-finished"
-ANNOTATION_RANK_OFFSET: Final = f"{PREFIX}/rank-offset"
-ANNOTATION_STREAMED: Final = f"{PREFIX}/streamed"
-ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
-ANNOTATION_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-
-
 def annotation_pointer(name: str) -> str:
-    """Return the pointer of an annotation."""
     return f"/metadata/annotations/{_escape(name)}"
 
 

@@ -14,32 +14,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "ResourceList",
-    "format_amounts",
-    "format_bytes",
-    "format_cpu",
-    "parse",
-    "requests_of",
-    "total_of",
-]
-
 ResourceList = dict[str, Decimal]
 """Amount by resource name: cpu in cores, memory in bytes, and other resources as counts."""
 
 _QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)$", re.ASCII)
 _BINARY_STEPS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_FACTORS: dict[str, Decimal] = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(10**3),
-    "M": Decimal(10**6),
-    "G": Decimal(10**9),
-    "T": Decimal(10**12),
-    "P": Decimal(10**15),
-    "E": Decimal(10**18),
-    **{suffix: Decimal(1024**power) for power, suffix in enumerate(_BINARY_STEPS, start=1)},
+_DECIMAL_STEPS = ("n", "u", "m", None, "k", "M", "G", "T", "P", "E")
+_FACTORS: dict[str | None, Decimal] = {
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(_DECIMAL_STEPS, start=-3)},
+    **{suffix: Decimal(1024) ** power for power, suffix in enumerate(_BINARY_STEPS, start=1)},
 }
 _EXPONENT_CHARACTERS_MAX = 4
 """With the `e` and the sign. `1e999999999` is a short string, but its number would fill the memory."""
@@ -63,7 +46,7 @@ def parse(quantity: str | float | Decimal) -> Decimal:
         if len(exponent) > _EXPONENT_CHARACTERS_MAX:
             raise ValueError(f"{quantity!r} is not a quantity: its exponent is out of range")
         return Decimal(number + exponent)
-    return Decimal(number) * _FACTORS[suffix] if suffix else Decimal(number)
+    return Decimal(number) * _FACTORS[suffix]
 
 
 def format_cpu(cores: Decimal) -> str:
@@ -74,7 +57,7 @@ def format_cpu(cores: Decimal) -> str:
 
 
 def format_bytes(amount: Decimal) -> str:
-    """Return bytes, rounded up to whole bytes, with the largest binary suffix that divides them."""
+    """Return whole bytes, rounded up, with the largest binary suffix that divides them."""
     count = math.ceil(amount)
     for power in range(len(_BINARY_STEPS), 0, -1):
         if count and count % 1024**power == 0:
@@ -98,9 +81,9 @@ def total_of(parts: Iterable[tuple[ResourceList, int]]) -> ResourceList:
 def requests_of(pod_spec: Mapping[str, Any]) -> ResourceList:
     """Return the resource requests of a pod, as the scheduler calculates them.
 
-    The requests of containers and sidecars (init containers with restartPolicy Always) are added. Each other init
-    container runs next to the sidecars that were started before it. Pod-level requests take precedence. The overhead is
-    added to the result. A resource with a limit and without a request counts with its limit.
+    Containers and sidecars (init containers with restartPolicy Always) are added. Each other init container runs next
+    to the sidecars before it. Pod-level requests take precedence, and the overhead is added. A limit counts where a
+    request is missing.
 
     Raises:
         ValueError: a value is not a quantity. The message names the resource.

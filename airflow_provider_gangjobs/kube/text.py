@@ -11,7 +11,7 @@ _WORD_CHARACTERS_MAX: Final = 64
 
 
 def to_sentence(text: str) -> str:
-    """Return the text with a full stop at the end, unless the text is empty or ends with another mark."""
+    """Return the text with a full stop at the end, unless it ends with another mark."""
     return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
 
 
@@ -21,7 +21,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def cut_end(text: str, characters_max: int) -> str:
-    """Return the beginning of a text, at most `characters_max` long; a cut is at the end of a word."""
+    """Return the beginning of a text, cut at the end of a word."""
     if len(text) <= characters_max:
         return text
     kept = text[: characters_max - len(ELLIPSIS) + 1]
@@ -30,10 +30,8 @@ def cut_end(text: str, characters_max: int) -> str:
 
 
 def keep_end(text: str, characters_max: int) -> str:
-    """Return the end of a text, at most `characters_max` long; a cut is at the beginning of a line or of a word.
-
-    Lines are preferred unless the cut would leave out most of what fits.
-    """
+    """Return the end of a text, cut at the beginning of a line, or of a word if that would leave out most of what
+    fits."""
     if len(text) <= characters_max:
         return text
     kept = text[-(characters_max - len(ELLIPSIS)) :]

@@ -1,9 +1,8 @@
 """Views: the fields of Kubernetes objects that tracking reads, decoded directly from JSON.
 
-Decoding a pod into a view takes a few microseconds and less than a kilobyte. A dict takes ten times as much of both.
-Other fields, labels, and annotations are skipped, so fields of newer servers and long annotations of add-ons do no
-harm. Views are read-only and contain no cycles, hence `gc=False`: thousands of views do not lengthen a full garbage
-collection. Objects that are written to the API stay dicts, of the type `Object`.
+A view takes a tenth of the time and memory of a dict. All other fields, labels and annotations are skipped. Views are
+read-only and contain no cycles, hence `gc=False`: they do not lengthen a garbage collection. Objects that are written
+to the API stay dicts, of the type `Object`.
 
 An interner stores equal values once: 100,000 pods of one gang differ in name, uid, version, and little else.
 """
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from msgspec.structs import force_setattr as _set
 
-from airflow_provider_gangjobs.kube import names as keys
+from airflow_provider_gangjobs.kube import labels as keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,19 +33,16 @@ VALUES_MAX: Final = 8192
 
 
 def make_interner(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
-    """Return a function that maps each hashable value to the first equal value that the function received.
+    """Return a function that maps each hashable value to the first equal value that it received.
 
-    The function remembers at most `values_max` values and forgets the least recently used one. Objects keep a forgotten
-    value, and an equal value that arrives later is stored a second time.
+    It forgets the least recently used of more than `values_max` values.
     """
     return lru_cache(maxsize=values_max)(_identity)
 
 
 def interner_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
-    """Return a function that interns the values of a view, given the view and the previous view of the same object.
-
-    Return `None` if views of this kind have no method `intern(intern_value, previous, latest)`.
-    """
+    """Return a function that interns the values of a view, given the previous view of the same object, if views of this
+    kind have a method `intern`."""
     intern = getattr(kind, "intern", None)
     if intern is None:
         return None
@@ -121,7 +117,6 @@ class Meta(_View, frozen=True):
     owner_references: tuple[OwnerReference, ...] = ()
 
     def is_owned_by(self, uid: str) -> bool:
-        """Return whether an owner reference of the object has this uid."""
         return any(owner.uid == uid for owner in self.owner_references)
 
 
@@ -202,7 +197,7 @@ class JobStatus(_View, frozen=True):
 
 
 class JobView(_View, frozen=True):
-    """A Job as the server has it. `gang.state.job.Job` interprets the fields."""
+    """A Job as the server has it. `gang.state.stored_gang.StoredGang` interprets the fields."""
 
     metadata: JobMeta = JobMeta()
     spec: JobSpec = JobSpec()
@@ -290,8 +285,7 @@ class PodStatus(_View, frozen=True):
     message: str = ""
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
-    """The conditions in `POD_CONDITIONS`, and in `FAILED_POD_CONDITIONS` if the pod has failed. The other conditions,
-    four or more per pod, are dropped."""
+    """Those in `POD_CONDITIONS`, or in `FAILED_POD_CONDITIONS` if the pod has failed."""
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
@@ -312,69 +306,51 @@ class PodView(_View, frozen=True):
     def intern(
         self, intern_value: Callable[[Any], Any], previous: PodView | None = None, latest: PodView | None = None
     ) -> None:
-        """Replace values of this view by equal values of other views, so that each is stored once.
+        """Replace values of this view by equal values of other views, so that each is stored once, before the view is
+        shared.
 
-        The code that decodes the view calls this method before it shares the view. A running pod has the same status
-        as all pods that reached the same state in the same second. A terminated pod has a status of its own.
+        A running pod has the same status as all pods that reached the same state in the same second.
 
         :param intern_value: Returns the stored value that equals its argument.
-        :param previous: An earlier view of the same pod. Unchanged values are taken from it: a comparison costs less
-            than `intern_value`. The uid is taken from it too, because dictionaries keep the first uid as their key, and
-            the new one would be stored in addition.
-        :param latest: The view that was interned last. It replaces a missing `previous`, and its status is compared
-            too, because many pods change in the same way in the same second.
+        :param previous: An earlier view of the same pod. Comparing with it costs less than `intern_value`. Dictionaries
+            keep its uid as their key, so it replaces the new one.
+        :param latest: The view that was interned last, which replaces a missing `previous`. Many pods change in the
+            same way in the same second.
         """
         known = previous or latest or _NO_POD
-        meta, was = self.metadata, known.metadata
         if previous is not None:
-            _set(meta, "uid", was.uid)
-            _set(meta, "name", was.name)
-            if meta.annotations == was.annotations:
-                _set(meta, "annotations", was.annotations)
-        _set(meta, "namespace", was.namespace if meta.namespace == was.namespace else intern_value(meta.namespace))
-        created = meta.creation_timestamp
-        _set(
-            meta,
-            "creation_timestamp",
-            was.creation_timestamp if created == was.creation_timestamp else intern_value(created),
-        )
-        _set(meta, "labels", was.labels if meta.labels == was.labels else intern_value(meta.labels))
-        _set(meta, "finalizers", was.finalizers if meta.finalizers == was.finalizers else intern_value(meta.finalizers))
-        owners = meta.owner_references
-        _set(meta, "owner_references", was.owner_references if owners == was.owner_references else intern_value(owners))
-        _set(self, "spec", known.spec if self.spec == known.spec else intern_value(self.spec))
-        if self.status == known.status:
-            _set(self, "status", known.status)
-        elif latest is not None and self.status == latest.status:
+            _set(self.metadata, "uid", previous.metadata.uid)
+            _set(self.metadata, "name", previous.metadata.name)
+            if self.metadata.annotations == previous.metadata.annotations:
+                _set(self.metadata, "annotations", previous.metadata.annotations)
+        names = ("namespace", "creation_timestamp", "labels", "finalizers", "owner_references")
+        _share(self.metadata, known.metadata, names, intern_value)
+        _share(self, known, ("spec",), intern_value)
+        if latest is not None and self.status == latest.status != known.status:
             _set(self, "status", latest.status)
-        elif self.status.phase in PHASES_TERMINAL:
-            self._intern_terminated(intern_value, known.status)
+        elif self.status == known.status or self.status.phase not in PHASES_TERMINAL:
+            _share(self, known, ("status",), intern_value)
         else:
-            _set(self, "status", intern_value(self.status))
+            self._intern_terminated(intern_value, known.status)
 
     def _intern_terminated(self, intern_value: Callable[[Any], Any], known: PodStatus) -> None:
-        status = self.status
-        _set(status, "phase", intern_value(status.phase))
-        _set(
-            status,
-            "start_time",
-            known.start_time if status.start_time == known.start_time else intern_value(status.start_time),
-        )
-        for container in status.container_statuses:
-            _set(container, "name", intern_value(container.name))
-            _set(
-                container,
-                "last_state",
-                _NO_STATE if container.last_state == _NO_STATE else intern_value(container.last_state),
-            )
+        _share(self.status, known, ("phase", "start_time"), intern_value)
+        for container in self.status.container_statuses:
+            _share(container, _NO_CONTAINER, ("name", "last_state"), intern_value)
             terminated = container.state.terminated
             if terminated is not None:
-                _set(terminated, "reason", intern_value(terminated.reason))
-                _set(terminated, "started_at", intern_value(terminated.started_at))
-                _set(terminated, "finished_at", intern_value(terminated.finished_at))
+                _share(terminated, _NO_END, ("reason", "started_at", "finished_at"), intern_value)
 
 
-_NO_STATE: Final = ContainerState()
+def _share(own: _View, known: _View, names: tuple[str, ...], intern_value: Callable[[Any], Any]) -> None:
+    """Replace the values of these fields by equal values: those of the known view, or interned ones."""
+    for name in names:
+        value, known_value = getattr(own, name), getattr(known, name)
+        _set(own, name, known_value if value == known_value else intern_value(value))
+
+
+_NO_CONTAINER: Final = ContainerStatus()
+_NO_END: Final = Terminated()
 _NO_POD: Final = PodView()
 PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 POD_CONDITIONS: Final = {"PodScheduled": "False", "DisruptionTarget": "True"}
@@ -527,7 +503,7 @@ class JobSetStatus(_View, frozen=True):
 
 
 class JobSetView(_View, frozen=True):
-    """A JobSet of jobset.x-k8s.io, of which `gang.foreign_job_set` makes a `Job`."""
+    """A JobSet of jobset.x-k8s.io, of which `gang.foreign_job_set` makes a `StoredGang`."""
 
     metadata: Meta = Meta()
     spec: JobSetSpec = JobSetSpec()
@@ -564,7 +540,6 @@ class EventView(_View, frozen=True):
 
     @property
     def seen(self) -> datetime | None:
-        """When the event happened last."""
         repeated = self.series.last_observed_time if self.series else None
         first = self.event_time or self.first_timestamp or self.metadata.creation_timestamp
         return repeated or self.last_timestamp or first
@@ -582,3 +557,32 @@ def view(kind: type[View], obj: dict[str, Any]) -> View:
 def find_true_condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     """Return the condition of this type if its status is `True`, and `None` otherwise."""
     return next((item for item in conditions if item.type == kind and item.status == "True"), None)
+
+
+def end_condition(job: JobView) -> Condition | None:
+    """Return the condition with which a Job has ended; `None` if it has not."""
+    found = (find_true_condition(job.status.conditions, kind) for kind in ("Complete", "Failed"))
+    return next((one for one in found if one is not None), None)
+
+
+def parse_spans(text: str) -> tuple[range, ...]:
+    """Return the parts of `status.completedIndexes`, such as `0-3,5,7-9`, each a range of indexes.
+
+    Raises:
+        ValueError: The text is not a compact list.
+    """
+    return tuple(_parse_span(part) for part in text.split(",") if part)
+
+
+def parse_indexes(text: str) -> frozenset[int]:
+    """Return the indexes in `status.completedIndexes`.
+
+    Raises:
+        ValueError: The text is not a compact list.
+    """
+    return frozenset[int]().union(*parse_spans(text))
+
+
+def _parse_span(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)

@@ -115,11 +115,6 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         return gangs
 
     async def _wait_for_pods(self, service: GangService, gangs: list[GangRef]) -> None:
-        """Wait until no pod of the gangs runs.
-
-        Raises:
-            SubmissionFailed: pods still run when the time is over.
-        """
         clock = service.client.clock
         end = clock.monotonic() + self.pods_gone_within_s
         while running := sum([await service.release_and_count_running(ref) for ref in gangs]):

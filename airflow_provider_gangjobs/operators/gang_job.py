@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.spec import (
 from airflow_provider_gangjobs.parameters import checks, shorthands
 from airflow_provider_gangjobs.parameters.checks import callback_paths, renamed_parameters
 from airflow_provider_gangjobs.parameters.storage import to_url
-from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters, require_valid
+from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters
 
 if TYPE_CHECKING:
     import os
@@ -315,36 +315,19 @@ class GangJobOperator(GangParameters):
         self.result_storage = to_url(result_storage)
         self.log_storage = to_url(log_storage)
         self._convert_models()
-        reattach = shorthands.reattach_of(durable, reattach)
-        require_valid(
-            self,
-            spec=None if self._is_in_task_process() else self._spec_parameters(),
-            choices={
-                "results": results,
-                "logs": logs,
-                "reattach": reattach,
-                "on_finish": on_finish,
-                "on_kill": on_kill,
-                "wait_until": wait_until,
-            },
-            logs={
-                "log_limit": log_limit,
-                "log_containers": log_containers,
-                "stream_logs": stream_logs,
-                "workers": workers,
-            },
-        )
-        self.results = Results(results)
-        self.logs = Logs(logs)
-        self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
+        self.results = results
+        self.logs = logs
+        self.log_containers = log_containers
         self.log_limit = log_limit
         self.stream_logs = stream_logs
-        self.reattach = Reattach(reattach)
+        self.reattach = shorthands.reattach_of(durable, reattach)
         self.durable = durable
-        self.on_finish = OnFinish(on_finish)
-        self.kill_policy = OnKill(on_kill)
-        self.wait_until = WaitUntil(wait_until)
+        self.on_finish = on_finish
+        self.kill_policy = on_kill
+        self.wait_until = wait_until
         self.deferrable = default_deferrable() if deferrable is None else deferrable
+        self._check_parameters()
+        self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
@@ -362,7 +345,7 @@ class GangJobOperator(GangParameters):
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
         with self._opened_try(context, retry_for_s=RESUMED_READS_CONNECTION_FOR_S) as this_try:
-            return this_try.complete(GangEvent.from_payload(event))
+            return this_try.resume(GangEvent.from_payload(event))
 
     def execute_after_previous(self, context: Context, event: dict[str, Any]) -> Any:
         """Submit the gang after the wait for the pods of an earlier attempt.
@@ -422,8 +405,8 @@ class GangJobOperator(GangParameters):
 
         :param ti: The task instance of the context.
         """
-        if self._try is not None and self._try.delivery is not None:
-            self._try.delivery.deliver_accepted(ti)
+        if self._try is not None:
+            self._try.deliver(ti)
 
     def defer_for(self, args: TriggerArgs, timeout: timedelta | None, *, for_previous: bool) -> NoReturn:
         """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""

@@ -12,14 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil
-from airflow_provider_gangjobs.gang.validation.choices import validate_choices
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 def append_item(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
@@ -67,27 +63,6 @@ def is_templated(value: Any) -> bool:
 def is_manifest_file(manifest: Any) -> bool:
     """Return whether the manifest is the path of a file. YAML text has several lines."""
     return isinstance(manifest, str) and "\n" not in manifest.strip() and manifest.endswith(MANIFEST_SUFFIXES)
-
-
-def find_problems(
-    spec: Mapping[str, Any] | None, *, choices: Mapping[str, Any], durations: Mapping[str, Any], max_disruptions: Any
-) -> tuple[Problem, ...]:
-    """Return the problems of an operator's parameters that rendering their templates cannot resolve.
-
-    :param spec: The parameters that are fields of `GangSpec`. `None` in the process of a task, where the submission
-        checks them.
-    :param choices: The parameters that are enumerations, such as `results` and `on_kill`.
-    :param durations: The timeouts, in seconds.
-    :param max_disruptions: The parameter of the same name.
-    """
-    wrong_durations = duration_problems(**durations)
-    reported = {f"{problem.path}_s" for problem in wrong_durations}
-    return (
-        *validate_choices(**choices),
-        *wrong_durations,
-        *disruption_problems(max_disruptions),
-        *(() if spec is None else spec_problems({name: value for name, value in spec.items() if name not in reported})),
-    )
 
 
 def spec_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -231,20 +206,12 @@ def read_file(path: str, folders: Iterable[str]) -> bytes:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
-class _Limits(Protocol):
-    """The limits among the parameters of a task, in seconds."""
-
-    max_disruptions: int
-    queue_timeout_s: Any
-    assemble_timeout_s: Any
-    run_timeout_s: Any
-
-
-def limit_problems(task: _Limits, wait_until: WaitUntil | str) -> tuple[Problem, ...]:
+def limit_problems(task: Any) -> tuple[Problem, ...]:
     """Return the problems of limits that nobody enforces after the task has ended.
 
     The API server enforces the sum of `assemble_timeout` and `run_timeout` (`gang.render.policy`).
     """
+    wait_until = task.wait_until
     if wait_until not in (WaitUntil.SUBMITTED, WaitUntil.RUNNING):
         return ()
     what = f'is not enforced after the end of the task with wait_until="{WaitUntil(wait_until)}"'

@@ -201,7 +201,6 @@ def _names(arguments: list[ast.arg]) -> list[str]:
 
 
 def _free_name_problems(node: _Definition, function: FunctionType) -> Iterator[Problem]:
-    """Yield a problem for each name that the function does not define itself."""
     enclosing = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for name in sorted(_free_names(node) - _PROVIDED - {node.name}):
         if name in enclosing:
@@ -249,8 +248,6 @@ def _all_tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 class _RemoveAnnotations(ast.NodeTransformer):
-    """Remove the annotations of parameters, results and variables."""
-
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
         return node

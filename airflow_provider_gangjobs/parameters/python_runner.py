@@ -263,15 +263,15 @@ def main(folder: Path, environ: Mapping[str, str]) -> int:
         if reason:
             print(reason, file=sys.stderr)
         if code:
-            record_error(environ, f"SystemExit: {reason or code}")
+            write_error(environ, f"SystemExit: {reason or code}")
         return code
     except ResultError as error:
         print(error, file=sys.stderr)
-        record_error(environ, str(error))
+        write_error(environ, str(error))
         return 1
     except BaseException as error:
         traceback.print_exception(type(error), error, _user_traceback(error))
-        record_error(environ, format_error(error))
+        write_error(environ, format_error(error))
         return 1
     return 0
 
@@ -313,7 +313,7 @@ def _user_traceback(error: BaseException) -> Optional[types.TracebackType]:
     return frames
 
 
-def record_error(environ: Mapping[str, str], error: str) -> None:
+def write_error(environ: Mapping[str, str], error: str) -> None:
     """Write the error to the result file, which the kubelet reads. If the file cannot be written, print that."""
     if len(error) > ERROR_CHARACTERS_MAX:
         error = error[: ERROR_CHARACTERS_MAX - 3] + "..."

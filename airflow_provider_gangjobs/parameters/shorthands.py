@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.kube.names import problem_with_dns_subdomain
 from airflow_provider_gangjobs.parameters.checks import add_env, append_item, is_templated, parse_whole_number
 
@@ -211,7 +211,6 @@ def _launch_torchrun(spec: dict[str, Any]) -> None:
 
 
 def _gpus(resources: Any) -> int:
-    """Return the number of GPUs of a rank; 0 if it has none."""
     given = resources if isinstance(resources, Mapping) else {}
     limits = given.get("limits", given.get("requests", given))
     counts = (count for name, count in limits.items() if str(name).endswith("/gpu"))
@@ -303,15 +302,6 @@ def _slots_problems(given: Any) -> tuple[Problem, ...]:
 
 
 def _launch_mpi(spec: dict[str, Any], *, ssh_secret: Any, slots_per_worker: Any) -> None:
-    """Change the parameters of a `GangSpec` so that rank 0 runs the command as an MPI launcher.
-
-    :param spec: The parameters that were given.
-    :param ssh_secret: Name of the Secret with the SSH key.
-    :param slots_per_worker: Number of MPI processes of a rank. `None` means 1.
-
-    Raises:
-        InvalidGangSpec: parameters are missing, wrong, or contradict each other.
-    """
     if problems := (*mpi_problems("mpi", ssh_secret, slots_per_worker), *_mpi_spec_problems(spec)):
         raise InvalidGangSpec(problems)
     given = [spec.get("command") or (), spec.get("args") or ()]
@@ -347,7 +337,6 @@ def _mpi_spec_problems(spec: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _literal_env(env: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield name and value of the variables of `env`, in either of its forms, that have a value."""
     if isinstance(env, Mapping):
         yield from ((name, value) for name, value in env.items() if not isinstance(value, Mapping))
     elif isinstance(env, (list, tuple)):
@@ -360,7 +349,6 @@ def _is_positive(value: Any) -> bool:
 
 
 def _mpi_environment(slots: Any) -> dict[str, Any]:
-    """Return the variables of the script and of the MPI launchers."""
     return {
         "GANG_MPI_FOLDER": FOLDER,
         "GANG_MPI_SSH_KEY": f"{KEY_FOLDER}/{KEY}",

@@ -3,7 +3,7 @@
 The folder of a task is `<url>/<dag id>/<run id>/<task id>`, and the map index of a mapped task. In this folder, each
 installation of Airflow has a folder, because two installations may run equal DAGs and share a storage. The folder of
 the installation comes last, so that the variable that names the folder of the task to the ranks is the same in all
-releases: the variable belongs to the hash by which a retry finds the gang of the try before.
+versions: the variable belongs to the hash by which a retry finds the gang of the try before.
 
 A worker checks the storages before it creates anything. Large results are written by the ranks themselves, with the
 file `gangjobs_result.py`, so a folder in their file system must be on a volume that outlives their pods.
@@ -79,15 +79,6 @@ def installation_folder(url: str, key: TaskKey) -> str:
     """Return the URL of the folder of a task of one installation: that of the task if the installation has no id."""
     folder = task_folder(url, key)
     return f"{folder}/installation-{key.installation}" if key.installation else folder
-
-
-def result_folders(url: str, key: TaskKey) -> tuple[str, ...]:
-    """Return the URLs of the folders in which the ranks of a task may store results.
-
-    The last one is that of a gang which a release without folders of installations has submitted. It can be removed
-    when no such gang runs any more, in version 0.3.
-    """
-    return tuple(dict.fromkeys((installation_folder(url, key), task_folder(url, key))))
 
 
 def _path_component(text: str) -> str:
@@ -181,8 +172,15 @@ class TaskStorages:
 
     @property
     def result_folders(self) -> tuple[str, ...]:
-        """Where the ranks may have stored results."""
-        return () if self.result_url is None else result_folders(self.result_url, self.key)
+        """Where the ranks may have stored results.
+
+        The last one is that of a gang which a version without folders of installations has submitted. It can be removed
+        when no such gang runs any more, in version 0.3.
+        """
+        if self.result_url is None:
+            return ()
+        folders = installation_folder(self.result_url, self.key), task_folder(self.result_url, self.key)
+        return tuple(dict.fromkeys(folders))
 
     @property
     def result_folder(self) -> str | None:
@@ -226,15 +224,10 @@ class TaskStorage:
         self._parameter = parameter
 
     @property
-    def address_of_folder(self) -> str:
-        """The URL of the folder."""
-        return installation_folder(self._url, self._key)
-
-    @property
     def _folder(self) -> ObjectStoragePath:
         from airflow.sdk import ObjectStoragePath  # too expensive for a task without a storage
 
-        return ObjectStoragePath(self.address_of_folder)
+        return ObjectStoragePath(installation_folder(self._url, self._key))
 
     def address(self, name: str) -> str:
         """Return the URL of an object. Airflow keeps credentials in the connection, not in the URL."""

@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
     log_problems,
+    validate_choices,
 )
 from airflow_provider_gangjobs.parameters import checks, shorthands
 from airflow_provider_gangjobs.parameters.storage import storage_problems, with_result_storage
@@ -33,6 +34,7 @@ from airflow_provider_gangjobs.parameters.storage import storage_problems, with_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
+    from enum import StrEnum
 
     from airflow.sdk import Context
     from jinja2 import Environment
@@ -43,6 +45,16 @@ _SPEC_PARAMETERS: Final = {
     name: "rank_resources" if name == "resources" else name for name in GangSpec.__struct_fields__
 }
 """The attribute of the operator by field of `GangSpec`. `resources` of BaseOperator means something else."""
+_CHOICES: Final[Mapping[str, tuple[str, type[StrEnum]]]] = {
+    "results": ("results", Results),
+    "logs": ("logs", Logs),
+    "reattach": ("reattach", Reattach),
+    "on_finish": ("on_finish", OnFinish),
+    "on_kill": ("kill_policy", OnKill),
+    "wait_until": ("wait_until", WaitUntil),
+}
+"""The attribute of the operator and the enumeration, by parameter."""
+_LOG_PARAMETERS: Final = ("log_limit", "log_containers", "stream_logs", "workers")
 _DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout")
 _FILES: Final = ("manifest", "pod_template_file")
 """Only these may be template files. `resolve_template_files` reads them: with the mechanism of Airflow, an argument
@@ -173,7 +185,7 @@ class GangParameters(ShortErrors):
     launch: str
     ssh_secret: Any
     slots_per_worker: Any
-    wait_until: WaitUntil
+    wait_until: WaitUntil | str
 
     def gang_spec(self, result_folder: str | None = None) -> GangSpec:
         """Return the spec that the rendered parameters describe.
@@ -205,6 +217,39 @@ class GangParameters(ShortErrors):
             return None
         timeout = self.execution_timeout
         return timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None
+
+    def _check_parameters(self) -> None:
+        """Check the parameters when the DAG file is parsed, as far as their templates allow, and convert the choices.
+
+        The process of a task does not check the parameters that describe the gang. The submission does that after their
+        templates are rendered, and a process that resumes the task would pay for loading the rules.
+
+        Raises:
+            InvalidGangSpec: a parameter is invalid. The error lists all problems.
+        """
+        task: Any = self
+        spec = None if self._is_in_task_process() else self._spec_parameters()
+        _require(tuple(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS})))
+        durations = checks.duration_problems(**{name: getattr(self, f"{name}_s") for name in _DURATIONS})
+        reported = {f"{problem.path}_s" for problem in durations}
+        _require(
+            (
+                *validate_choices(**{name: getattr(self, attribute) for name, (attribute, _) in _CHOICES.items()}),
+                *durations,
+                *checks.disruption_problems(task.max_disruptions),
+                *(() if spec is None else checks.spec_problems({k: v for k, v in spec.items() if k not in reported})),
+                *shorthands.choice_problems(self.launch, task.skip_on_exit_codes),
+                *shorthands.mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker),
+                *checks.callback_problems(task.callbacks),
+                *shorthands.result_problems(task.results_limit),
+                *storage_problems("result_storage", task.result_storage),
+                *storage_problems("log_storage", task.log_storage),
+                *checks.limit_problems(task),
+                *shorthands.role_problems(task.roles, self.wait_until, self.launch),
+            )
+        )
+        for attribute, kind in _CHOICES.values():
+            setattr(self, attribute, kind(getattr(self, attribute)))
 
     def _convert_models(self) -> None:
         """Replace models of the official Python client by dicts, so that Airflow renders the templates in them."""
@@ -260,46 +305,9 @@ class GangParameters(ShortErrors):
         return is_unmapped or get_parsing_context().task_id is not None
 
 
-def require_valid(
-    task: Any, *, spec: Mapping[str, Any] | None, choices: Mapping[str, Any], logs: Mapping[str, Any]
-) -> None:
-    """Check the parameters of an operator when the DAG file is parsed, as far as their templates allow.
-
-    :param task: The operator, a `GangParameters` with all attributes but the choices.
-    :param spec: The parameters that describe the gang. `None` in the process of a task, where the submission checks
-        them after their templates are rendered. Loading the rules earlier would cost CPU time in the process that
-        resumes the task, too.
-    :param choices: The parameters that are enumerations, such as `results` and `on_kill`.
-    :param logs: The parameters of `gang.spec.log_problems`.
-
-    Raises:
-        InvalidGangSpec: a parameter is invalid. The error lists all problems.
-    """
-    _require(tuple(log_problems(**logs)))
-    wait_until = choices["wait_until"]
-    _require(
-        (
-            *checks.find_problems(
-                spec,
-                choices=choices,
-                durations={name: getattr(task, f"{name}_s") for name in _DURATIONS},
-                max_disruptions=task.max_disruptions,
-            ),
-            *shorthands.choice_problems(task.launch, task.skip_on_exit_codes),
-            *shorthands.mpi_problems(task.launch, task.ssh_secret, task.slots_per_worker),
-            *checks.callback_problems(task.callbacks),
-            *shorthands.result_problems(task.results_limit),
-            *storage_problems("result_storage", task.result_storage),
-            *storage_problems("log_storage", task.log_storage),
-            *checks.limit_problems(task, wait_until),
-            *shorthands.role_problems(task.roles, wait_until, task.launch),
-        )
-    )
-
-
 def _require(problems: tuple[Problem, ...]) -> None:
     if problems:
         raise InvalidGangSpec(problems)
 
 
-__all__ = ["GangParameters", "TaskParameters", "require_valid"]
+__all__ = ["GangParameters", "TaskParameters"]

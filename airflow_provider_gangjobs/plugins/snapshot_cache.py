@@ -158,17 +158,6 @@ class SnapshotCache:
         client.users += 1
         return client
 
-    async def aclose(self) -> None:
-        """Cancel the running tasks and close the clients."""
-        tasks = [task for _, task in self._snapshots.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for client in self._clients.values():
-            await client.service.client.aclose()
-        self._snapshots.clear()
-        self._clients.clear()
-
 
 def describe_error(error: Exception, locator: GangLocator) -> str:
     """Return the sentence that the page shows for an error."""

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
+
 from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_halt
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.roles import RoleRanks
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
@@ -291,7 +293,9 @@ def build_view(locator: GangLocator, snapshot: GangSnapshot, now: datetime) -> G
 # -- the Job exists --------------------------------------------------------------------------------------------------
 
 
-def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, requests: str, now: datetime) -> GangView:
+def _view_of_job(
+    locator: GangLocator, snapshot: GangSnapshot, job: StoredGang, requests: str, now: datetime
+) -> GangView:
     record = record_of(job)
     observation = _observation(snapshot, job)
     phase = observation.phase
@@ -321,8 +325,7 @@ def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, request
     )
 
 
-def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
-    """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
+def _observation(snapshot: GangSnapshot, job: StoredGang) -> Observation:
     evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
@@ -330,7 +333,7 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
     return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), evidence)
 
 
-def _counts_of_job(job: Job) -> Counts:
+def _counts_of_job(job: StoredGang) -> Counts:
     """Return counts from the Job's counters, which do not distinguish the pods that have not started."""
     started, ranks = job.started_ranks, job.ranks
     return Counts(
@@ -344,7 +347,7 @@ def _counts_of_job(job: Job) -> Counts:
     )
 
 
-def _state_counts_of_job(job: Job) -> tuple[tuple[str, int], ...]:
+def _state_counts_of_job(job: StoredGang) -> tuple[tuple[str, int], ...]:
     status = job.status
     with_pods = status.active + status.succeeded + status.failed + status.terminating
     counts = {
@@ -361,7 +364,6 @@ def _state_counts_of_job(job: Job) -> tuple[tuple[str, int], ...]:
 def _summary_and_remedy(
     observation: Observation, record: SubmissionRecord, outcomes: Sequence[Outcome], requests: str
 ) -> tuple[str, str]:
-    """Return why the gang is in its phase, and what the user can do."""
     if observation.wait.cause is WaitCause.HALTED and record.error is not None:
         return record.error.message, diagnose_halt(record.error.reason, record.error.message).remedy
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
@@ -398,7 +400,6 @@ def _details(record: SubmissionRecord, requests: str, ranks: int, roles: Sequenc
 
 
 def _format_requests(job: Mapping[str, Any]) -> str:
-    """Return the resource requests of one rank, extended resources first: `1 nvidia.com/gpu, 4 cpu, 16Gi memory`."""
     try:
         requests = requests_of(job["spec"]["template"]["spec"])
     except (KeyError, TypeError, ValueError):
@@ -448,7 +449,7 @@ def _view_without_job(locator: GangLocator) -> GangView:
 
 
 def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
-    rows = [replace(outcome_row(_outcome(rank)), seconds=rank.seconds) for rank in end.ranks]
+    rows = [_row_of_end(rank) for rank in end.ranks]
     ranks = end.counts.get("ranks", len(rows))
     return GangView(
         title=str(locator.ref),
@@ -466,17 +467,6 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     )
 
 
-def _outcome(end: RankEnd) -> Outcome:
-    return Outcome(
-        uid="",
-        pod=end.pod,
-        outcome=end.outcome,
-        rank=end.rank,
-        node=end.node,
-        exit_code=end.exit_code,
-        reason=end.reason,
-        message=end.message,
-        disruption=end.disruption,
-        role=end.role,
-        role_rank=end.role_rank,
-    )
+def _row_of_end(end: RankEnd) -> RankRow:
+    known = {name: value for name, value in asdict(end).items() if name != "seconds"}
+    return replace(outcome_row(Outcome(uid="", **known)), seconds=end.seconds)

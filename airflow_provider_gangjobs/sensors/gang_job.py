@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 UNTIL: Final = ("running", "succeeded", "ended")
 WAIT_FOR: Final = ("all", "any")
-RECORD_WITHIN_S: Final = 300.0
+OUTCOMES_WITHIN_S: Final = 300.0
 """How long a poke waits until the outcomes of a gang that has ended are recorded."""
 
 
@@ -187,7 +187,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         phase = phase_of(gang.job)
         if phase in FINAL_PHASES and gang.ref not in self._events:
             of_gang = args.of_gang(gang.ref)
-            event = wait_for_event_in_worker(of_gang, self.log, config=config, limit_s=RECORD_WITHIN_S)
+            event = wait_for_event_in_worker(of_gang, self.log, config=config, limit_s=OUTCOMES_WITHIN_S)
             if event.status in (Status.ERROR, Status.TIMEOUT):
                 return Answer.UNKNOWN
             self._events[gang.ref] = event
@@ -248,7 +248,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     @property
     def _is_for_one(self) -> bool:
-        """Whether the sensor was given one gang, and not a list."""
         if self.selector is not None:
             return False
         if self.external_task_id is not None:
@@ -262,11 +261,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         return hook, hook.config()
 
     def _args(self, context: Context, hook: GangJobHook, config: ClusterConfig) -> SelectionArgs:
-        """Return the arguments of the wait that the rendered parameters describe.
-
-        Raises:
-            InvalidGangSpec: a parameter is invalid.
-        """
         from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
 
         if problems := self._selector_problems():
@@ -297,7 +291,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid.
         """
-        from airflow_provider_gangjobs.gang.validation.choices import validate_choices
+        from airflow_provider_gangjobs.gang.spec import validate_choices
 
         kinds = ("gangs", "submission_ids", "external_task_id", "selector")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})

@@ -181,7 +181,6 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
 
 
 def _error_of(event: GangEvent) -> GangJobError:
-    """Return the error of a JobSet that has not succeeded."""
     from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import NOT_SERVED
     from airflow_provider_gangjobs.gang.outcome.event import Status
 

@@ -7,6 +7,7 @@ packages `submission`, `tracking`, `ending` and `cluster`, which implement the u
         submission = await service.submit(GangSpec(image="i", workers=4), submission_id="nightly")
 
 A DAG file may import this module, so the module imports no client library. Each method imports what it calls.
+`follow` takes no client, because all followers on an event loop share their watches.
 """
 
 from __future__ import annotations
@@ -32,15 +33,22 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.spec import GangSpec, LogOptions
+    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+    from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.submission.discovery.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.record import Submission, SubmissionPage, SubmissionRecord
     from airflow_provider_gangjobs.submission.request import SubmissionRequest
     from airflow_provider_gangjobs.submission.uploads import Upload
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
+    from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, KnownLogs
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+
+__all__ = ["GangService", "follow"]
+
 
 DEFAULT_NAMESPACE: Final = "default"
 SUBMISSIONS_PER_PAGE: Final = 100
@@ -131,12 +139,9 @@ class GangService(Struct, frozen=True):
                 request = SubmissionRequest.of_id(submission_id, **options)
             else:
                 raise ValueError("Give either submission_id or key")
-        clock = self.client.clock
-        with request_deadline(clock.monotonic() + request.deadline_s):
+        with request_deadline(self.client.clock.monotonic() + request.deadline_s):
             discovered = await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
-            return await submit(
-                self.client, spec, request, discovered=discovered, namespace=self.namespace, clock=clock
-            )
+            return await submit(self.client, spec, request, discovered=discovered, namespace=self.namespace)
 
     async def submission(self, submission_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
         """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.
@@ -475,4 +480,26 @@ class GangService(Struct, frozen=True):
         return await release_and_count_running(self.client, ref)
 
 
-__all__ = ["GangService"]
+async def follow(
+    config: ClusterConfig,
+    ref: GangRef,
+    *,
+    until: FollowUntil = "ended",
+    deadlines: Deadlines | None = None,
+    report: Callable[[Observation], None] = lambda _: None,
+    logs: LogReader | None = None,
+) -> GangEvent:
+    """Wait until a gang runs or has ended, and record its outcomes in the ledger meanwhile.
+
+    :param until: What to wait for: `running` or `ended`.
+    :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
+    :param report: Called with each new observation of the gang.
+    :param logs: Reads logs of pods that are being deleted, before the pods are released.
+    """
+    from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
+
+    await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.follow")
+    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+    from airflow_provider_gangjobs.tracking import follow as tracking
+
+    return await tracking.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report, logs=logs)

@@ -19,7 +19,7 @@ import threading
 from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 
 from airflow_provider_gangjobs.service import GangService
 
@@ -93,7 +93,7 @@ class EventLoopThread:
                 log.warning("The interrupted requests to the cluster have not ended within %.0f s", self._stop_within_s)
             raise
         finally:
-            if not call.has_started:
+            if call.task is None:
                 coroutine.close()
             self._calls.discard(call)
         return result()
@@ -124,7 +124,7 @@ class EventLoopThread:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         if self._thread is None:
-            self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="gangjobs", daemon=True)
+            self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name="gangjobs", daemon=True)
             self._thread.start()
         self._is_ready.wait()
         assert self._loop is not None
@@ -149,14 +149,11 @@ class EventLoopThread:
 
 
 class _Call(Generic[T]):
-    """One coroutine on its way through the loop."""
-
     def __init__(self, coroutine: Coroutine[object, object, T]) -> None:
         self._coroutine = coroutine
         self._context = copy_context()
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[T] | None = None
         self.is_cancelled = False
-        self.has_started = False
         self.ended = threading.Event()
         # `SimpleQueue.get` is a single call in C, which a signal handler's exception cannot leave half done.
         self.results: SimpleQueue[Callable[[], T]] = SimpleQueue()
@@ -164,10 +161,9 @@ class _Call(Generic[T]):
     def start(self) -> None:
         """Start the coroutine. Called on the loop."""
         if self.is_cancelled:
-            self._fail(asyncio.CancelledError())
+            self._end(_raise_cancelled)
             return
-        self.has_started = True
-        self.task = asyncio.get_running_loop().create_task(self._run(), context=self._context)
+        self.task = asyncio.get_running_loop().create_task(self._coroutine, context=self._context)
         self.task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
@@ -175,28 +171,18 @@ class _Call(Generic[T]):
         if self.task is not None:
             self.task.cancel()
 
-    async def _run(self) -> None:
-        """Run the coroutine. Always leaves one result."""
-        try:
-            value = await self._coroutine
-        except BaseException as error:  # raised in the thread that waits
-            self._fail(error)
-        else:
-            self.results.put(lambda: value)
-            self.ended.set()
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # asyncio logs an exception that nobody retrieves, as after an interrupted wait
+        self._end(task.result)
 
-    def _finish(self, _: asyncio.Task[None]) -> None:
-        """Leave a result also if the task was cancelled before its first step, which `_run` does not see."""
-        if not self.ended.is_set():
-            self._coroutine.close()
-            self._fail(asyncio.CancelledError())
-
-    def _fail(self, error: BaseException) -> None:
-        def fail() -> T:
-            raise error
-
-        self.results.put(fail)
+    def _end(self, result: Callable[[], T]) -> None:
+        self.results.put(result)
         self.ended.set()
+
+
+def _raise_cancelled() -> NoReturn:
+    raise asyncio.CancelledError
 
 
 class GangSession:

@@ -12,17 +12,17 @@ Who retries what. Each loop runs inside the one above it, and no other loop repe
 
     loop                 where                          what is repeated                   until
     -------------------  -----------------------------  ---------------------------------  -----------------------------
-    the operator's wait  `GangJobOperator`              the submission, while pods of an   `assemble_timeout`
+    the operator's wait  `attempt.task_try.TaskTry`     the submission, while pods of an   `assemble_timeout`
                                                         earlier attempt run
     the rounds           `submit.submit`                the list of the Jobs and the       `ROUNDS_MAX` rounds
                                                         decision, after RestartSubmission
     the step             `steps.step.run_step`          one write, after the object was    `TRIES_MAX` tries, or
                                                         read and is not the wanted one     `WEBHOOK_WAIT_S` seconds
-    the transport        `cluster.http.retry`           one request that the server did    `RETRY_FOR_S` seconds
+    the transport        `cluster.http.transport`       one request that the server did    `RETRY_FOR_S` seconds
                                                         not process, or that reads
 
-A request between the steps, such as the deletion of a superseded gang, is repeated by `RetryingRequests.retry` or
-`retry_write` in the place of the step. The three inner loops start nothing after the deadline of the request
+A request between the steps, such as the deletion of a superseded gang, is repeated by `RetryingRequests.retry`
+in the place of the step. The three inner loops start nothing after the deadline of the request
 (`deadline_s`). Waits for something that others do (pods that end, a controller that creates objects) repeat a read and
 retry nothing: an error goes to the step or ends the submission.
 

@@ -21,39 +21,39 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 class Adopt(Struct, frozen=True):
     """Continue with this Job, after the deletion of the superseded Jobs."""
 
-    job: Job
-    superseded: tuple[Job, ...] = ()
+    job: StoredGang
+    superseded: tuple[StoredGang, ...] = ()
 
 
 class SubmitNew(Struct, frozen=True):
     """Submit the attempt of this number, after the deletion of the superseded Jobs."""
 
     number: int
-    superseded: tuple[Job, ...] = ()
+    superseded: tuple[StoredGang, ...] = ()
 
 
 class Refuse(Struct, frozen=True):
     """Refuse to submit: this Job was created from other parameters, and it is not known which parameters are wanted."""
 
-    job: Job
+    job: StoredGang
 
 
 class TakenOver(Struct, frozen=True):
     """Do nothing: another try of the task is responsible for this Job, or for the attempt that follows the Job."""
 
-    job: Job
+    job: StoredGang
 
 
 SubmissionAction = Adopt | SubmitNew | Refuse | TakenOver
@@ -64,7 +64,7 @@ class TaskRule(Struct, frozen=True):
 
     reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED
     return_failed: bool = False
-    """Return the last attempt, once, if it has failed and no try has handled that, instead of submitting the next."""
+    """Adopt the last attempt if it has failed and no try has handled its failure. The caller diagnoses it."""
 
 
 class NextAttemptRule(Struct, frozen=True):
@@ -95,7 +95,7 @@ AdoptionRule = TaskRule | NextAttemptRule | SubmissionIdRule
 
 def decide(
     rule: AdoptionRule,
-    jobs: Sequence[Job],
+    jobs: Sequence[StoredGang],
     *,
     claim: str,
     spec_hash: str,
@@ -119,26 +119,24 @@ def decide(
 
 
 class _Question(Struct, frozen=True):
-    """What is known when a rule decides."""
-
-    jobs: Sequence[Job]
+    jobs: Sequence[StoredGang]
     claim: str
     spec_hash: str
     min_attempt: int
     max_tries: int | None
 
     @property
-    def newest_first(self) -> list[Job]:
+    def newest_first(self) -> list[StoredGang]:
         return sorted(self.jobs, key=_attempt, reverse=True)
 
     @property
     def next_number(self) -> int:
         return max([self.min_attempt, *(job.attempt_number + 1 for job in self.jobs)])
 
-    def has_same_spec(self, job: Job) -> bool:
+    def has_same_spec(self, job: StoredGang) -> bool:
         return job.spec_hash == self.spec_hash
 
-    def may_continue(self, job: Job) -> bool:
+    def may_continue(self, job: StoredGang) -> bool:
         """Return whether the task may continue with a gang, as far as the parameters of the gang decide that.
 
         A gang of other parameters is continued unless a user has cleared the task since another task instance claimed
@@ -183,7 +181,7 @@ def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
     return SubmitNew(ask.next_number, tuple(live))
 
 
-def gang_of_later_try(jobs: Sequence[Job], claim: str) -> Job | None:
+def gang_of_later_try(jobs: Sequence[StoredGang], claim: str) -> StoredGang | None:
     """Return the newest Job whose claim is the id of a try that seems to be later than the try that holds `claim`.
 
     Such a Job is a suspicion. A worker that was stopped for longer than Airflow waits for its heartbeat may continue
@@ -195,7 +193,7 @@ def gang_of_later_try(jobs: Sequence[Job], claim: str) -> Job | None:
     return max(later, key=_attempt, default=None)
 
 
-def _has_later_claim(job: Job, claim: str) -> bool:
+def _has_later_claim(job: StoredGang, claim: str) -> bool:
     theirs, ours = _created_ms(job.claim or ""), _created_ms(claim)
     is_later = theirs is not None and ours is not None and theirs > ours
     return is_later and state_of(job) is not SubmissionState.DROPPED
@@ -241,14 +239,14 @@ def _decide_for_id(ask: _Question) -> SubmissionAction:
     return Adopt(same, tuple(job for job in others if state_of(job) is SubmissionState.IN_PROGRESS))
 
 
-def _is_current(job: Job) -> bool:
+def _is_current(job: StoredGang) -> bool:
     """Return whether the gang is live or has succeeded, also if its outcome was delivered."""
     state = state_of(job)
     is_abandoned = state in {SubmissionState.DELETING, SubmissionState.DROPPED}
     return state is SubmissionState.IN_PROGRESS or (job.complete_condition is not None and not is_abandoned)
 
 
-def _adopt_newest(ask: _Question, candidates: list[Job], live: list[Job]) -> SubmissionAction:
+def _adopt_newest(ask: _Question, candidates: list[StoredGang], live: list[StoredGang]) -> SubmissionAction:
     """Adopt the newest candidate that the task may continue with, and supersede all other live gangs.
 
     A candidate that was created from these parameters comes first. An incomplete submission of other parameters cannot
@@ -265,7 +263,7 @@ def _adopt_newest(ask: _Question, candidates: list[Job], live: list[Job]) -> Sub
     return Adopt(found, tuple(job for job in live if job is not found))
 
 
-def differing_fields(spec: GangSpec, job: Job) -> tuple[str, ...]:
+def differing_fields(spec: GangSpec, job: StoredGang) -> tuple[str, ...]:
     """Return the names of the parameters whose digests differ between the spec and the Job, sorted."""
     ours, theirs = spec.field_digests, job.field_digests
     if not theirs:
@@ -273,5 +271,5 @@ def differing_fields(spec: GangSpec, job: Job) -> tuple[str, ...]:
     return tuple(sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)))
 
 
-def _attempt(job: Job) -> int:
+def _attempt(job: StoredGang) -> int:
     return job.attempt_number

@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import task_selector
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.kube.views import PodView, view
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
     from airflow_provider_gangjobs.submission.request import PreviousGangs
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 PAUSE_CAP_S: Final = 5.0
 
 
-def may_still_run(job: Job) -> bool:
+def may_still_run(job: StoredGang) -> bool:
     """Return whether pods of a gang may run although the gang is not live any more. Pure.
 
     The Job controller reports an end only when all pods have ended (`podReplacementPolicy: Failed`).
@@ -54,9 +54,9 @@ class EarlierAttempts(Struct, frozen=True):
     requests: RetryingRequests
     digests: Sequence[str]
     """The digests of the task, see `SubmissionKey.digests`."""
-    jobs: Sequence[Job]
+    jobs: Sequence[StoredGang]
     """All Jobs of the task, as they were listed."""
-    deleted: Sequence[Job]
+    deleted: Sequence[StoredGang]
     """Of these, the Jobs that the submission has just deleted."""
 
     async def wait(self, previous: PreviousGangs) -> bool:
@@ -89,7 +89,7 @@ class EarlierAttempts(Struct, frozen=True):
                 log.info("%s", error)
             has_waited = True
 
-    async def _release_and_list_running(self, waited_for: Sequence[Job]) -> list[PodView]:
+    async def _release_and_list_running(self, waited_for: Sequence[StoredGang]) -> list[PodView]:
         kept = {job.ref.uid for job in self.jobs} - {job.ref.uid for job in waited_for}
         halted = {job.ref.uid for job in waited_for if state_of(job) is SubmissionState.HALTED}
         listed = [view(PodView, pod) for pod in await self.requests.list(PODS, task_selector(*self.digests))]

@@ -13,18 +13,17 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG_ROLE
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 __all__ = [
     "FailureCause",
@@ -101,7 +100,7 @@ class SubmissionRecord:
     error: FailureCause | None = None
 
 
-def record_of(job: Job) -> SubmissionRecord:
+def record_of(job: StoredGang) -> SubmissionRecord:
     """Return the record of the submission that a stored Job belongs to."""
     assert job.created_at is not None, "a stored Job has a creation time"
     phase = phase_of(job)
@@ -124,7 +123,7 @@ def record_of(job: Job) -> SubmissionRecord:
     )
 
 
-def _state(job: Job, phase: Phase) -> SubmissionState:
+def _state(job: StoredGang, phase: Phase) -> SubmissionState:
     """Return the state as a user reads it. A gang that was halted has failed, and the phase shows how a gang ended."""
     if job.is_being_deleted:
         return SubmissionState.DELETING
@@ -136,14 +135,14 @@ def _state(job: Job, phase: Phase) -> SubmissionState:
 _STATE_OF: Final = {Phase.SUCCEEDED: SubmissionState.SUCCEEDED, Phase.FAILED: SubmissionState.FAILED}
 
 
-def _error(job: Job) -> FailureCause | None:
+def _error(job: StoredGang) -> FailureCause | None:
     failed = job.failed_condition or job.failure_target_condition
     if failed is not None and not job.failed_by_halt:
         return FailureCause(failed.reason, failed.message)
     return FailureCause(*job.halt_cause) if job.is_halted else None
 
 
-async def find_record(client: ClientProtocol, submission_id: str, *, namespace: str) -> SubmissionRecord | None:
+async def find_record(client: Client, submission_id: str, *, namespace: str) -> SubmissionRecord | None:
     """Return the record of the newest attempt of a submission, or None if there is no such submission.
 
     Raises:
@@ -167,7 +166,7 @@ class SubmissionPage:
 
 
 async def list_records(
-    client: ClientProtocol,
+    client: Client,
     *,
     namespace: str | None,
     selector: str | None = None,

@@ -18,8 +18,6 @@ from airflow_provider_gangjobs.gang.spec import Reattach, Validate
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule, SubmissionIdRule, TaskRule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_provider_gangjobs.gang.identity import SubmissionKey, TaskKey
     from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
@@ -77,8 +75,6 @@ class SubmissionRequest(Struct, frozen=True, kw_only=True):
     the task always wants the gang."""
     previous: PreviousGangs | None = None
     """How to wait for the pods of earlier attempts. None means not to wait."""
-    labels: Mapping[str, str] = {}
-    """The labels of the task, for a gang that is created."""
     deadline_s: float = SUBMISSION_DEADLINE_S
     """For how many seconds requests are retried, in total."""
 

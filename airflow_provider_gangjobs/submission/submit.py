@@ -1,6 +1,6 @@
 """Submit: a task has one live gang, however often and from wherever the gang is submitted.
 
-The order of the steps works on every release, whatever feature gates are enabled, and every object has an owner:
+The order of the steps works on every version of Kubernetes and with any feature gates, and every object has an owner:
 
 1. List the task's Jobs: adopt one, or submit the next attempt.
 2. POST the Job, suspended, and check that the stored Job has the pods' link to their group.
@@ -27,11 +27,10 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.conditional_deletion import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
-from airflow_provider_gangjobs.gang.labels import TASK_LABELS
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
@@ -39,12 +38,13 @@ from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, end_of, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles_of_halted_gang, finish_halts
+from airflow_provider_gangjobs.kube.labels import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     Refuse,
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
@@ -101,7 +100,6 @@ async def submit(
     *,
     discovered: DiscoveredResources,
     namespace: str = "default",
-    clock: Clock | None = None,
 ) -> Submission:
     """Create the gang that is asked for, or adopt the gang that exists.
 
@@ -123,7 +121,7 @@ async def submit(
     require_valid(spec)
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
-    requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
+    requests = RetryingRequests(client, requested_namespace(spec) or namespace)
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
     )
@@ -153,7 +151,7 @@ def _step(where: str, name: str) -> Iterator[None]:
         raise SubmissionFailed(where, name, str(error), error.transient, permission_advice(error)) from error
 
 
-def _taken_over(job: Job) -> SubmissionFailed:
+def _taken_over(job: StoredGang) -> SubmissionFailed:
     return SubmissionFailed(str(job.ref), CHOOSE_ATTEMPT, TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
 
 
@@ -203,7 +201,13 @@ class _SubmissionRun(Struct, frozen=True):
         job = action.job
         await self._confirm_change_of(job)
         with _step(self.where, "adopt the Job"):
-            claimed = await self._claim(stored[job.ref.uid])
+            claimed = await take_claim(
+                self.requests,
+                stored[job.ref.uid],
+                self.request.claim,
+                installation=self.request.key.installation,
+                limit=time_limit(self.spec, manifest_of(self.spec)),
+            )
         self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
         progress = self._progress_of_adopted_job(claimed)
         is_live = state_of(job) is SubmissionState.IN_PROGRESS
@@ -215,7 +219,9 @@ class _SubmissionRun(Struct, frozen=True):
                 await self._complete(progress)
         return self._submission(progress, job)
 
-    async def _begin_attempt(self, action: SubmitNew, jobs: list[Job], stored: Mapping[str, Object]) -> Submission:
+    async def _begin_attempt(
+        self, action: SubmitNew, jobs: list[StoredGang], stored: Mapping[str, Object]
+    ) -> Submission:
         """Delete what the new attempt supersedes, wait for its pods, and submit the attempt."""
         with _step(self.where, "read the Topology of the queue"):
             progress = await self._progress_of_new_attempt(action.number)
@@ -228,7 +234,7 @@ class _SubmissionRun(Struct, frozen=True):
             await self._complete(progress)
         return self._submission(progress, None)
 
-    async def _require_current_try(self, later: Job) -> None:
+    async def _require_current_try(self, later: StoredGang) -> None:
         """Ask Airflow which try runs, because the id of the try that is responsible for this Job is later.
 
         Raises:
@@ -249,7 +255,7 @@ class _SubmissionRun(Struct, frozen=True):
             later.ref,
         )
 
-    async def _confirm_change_of(self, job: Job) -> None:
+    async def _confirm_change_of(self, job: StoredGang) -> None:
         """Confirm the try before it adopts or deletes a gang that another try may be responsible for.
 
         Raises:
@@ -258,13 +264,12 @@ class _SubmissionRun(Struct, frozen=True):
         if self.request.confirm is not None and not job.holds_claim(self.request.claim.id):
             await self.request.confirm()
 
-    def _warn_of_other_parameters(self, job: Job, text: str) -> None:
-        """Log which parameters of a gang differ from those of the spec, if any, and what happens to the gang."""
+    def _warn_of_other_parameters(self, job: StoredGang, text: str) -> None:
         if job.spec_hash != self.spec.hash:
             names = ", ".join(differing_fields(self.spec, job)) or "their names are not known"
             log.warning(text, job.ref, names)
 
-    async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
+    async def _wait_for_previous(self, jobs: list[StoredGang], action: SubmitNew) -> None:
         """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
         await finish_halts(self.requests, jobs)
         if self.request.previous is None:
@@ -273,17 +278,17 @@ class _SubmissionRun(Struct, frozen=True):
         if await earlier.wait(self.request.previous):
             raise RestartSubmission("The pods of the previous attempt have ended", min_attempt=action.number)
 
-    async def _remove_superseded(self, old: Job, seen: Object) -> None:
+    async def _remove_superseded(self, old: StoredGang, seen: Object) -> None:
         """Delete a superseded gang. Restart if the gang was claimed, was started, or has ended in the meantime."""
         await self._confirm_change_of(old)
 
-        def is_superseded(job: Job) -> bool:
+        def is_superseded(job: StoredGang) -> bool:
             was_started = old.never_ran and not job.never_ran
             return state_of(job) is SubmissionState.IN_PROGRESS and job.claim == old.claim and not was_started
 
         with _step(self.where, "delete an earlier attempt"):
             removal = await delete_job_if(self.requests, old.ref, is_superseded, seen=seen)
-        if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
+        if removal.kept is not None and not removal.kept.is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
     async def _progress_of_new_attempt(self, number: int) -> Progress:
@@ -292,7 +297,7 @@ class _SubmissionRun(Struct, frozen=True):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
         decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where, queue=queue)
         if isinstance(scheduler, YuniKorn):
-            scheduler = replace(scheduler, nonce=secrets.token_hex(8))
+            scheduler = YuniKorn(nonce=secrets.token_hex(8))
         attempt = build_attempt(
             self.request.key,
             self.request.claim,
@@ -301,7 +306,6 @@ class _SubmissionRun(Struct, frozen=True):
             name=requested_name(self.spec),
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
-            labels=self.request.labels,
         )
         progress = Progress(
             self.requests,
@@ -321,15 +325,14 @@ class _SubmissionRun(Struct, frozen=True):
         """Continue with the placement that the Job was created with, even if the cluster supports more now."""
         adopted = read_job(job)
         decision = PlacementDecision.parse(adopted.decision or "off")
+        labels = {name: value for name, value in job["metadata"]["labels"].items() if name in TASK_LABELS}
         attempt = Attempt(
             namespace=self.requests.namespace,
             name=adopted.ref.name,
-            digest=self.request.key.digest,
             number=adopted.attempt_number,
+            key=self.request.key,
             submission_id=adopted.submission_id or "",
-            claim=self.request.claim.id,
-            task=self.request.key.to_json(),
-            labels={name: value for name, value in job["metadata"]["labels"].items() if name in TASK_LABELS},
+            claim=replace(self.request.claim, labels=labels),
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(
@@ -342,15 +345,6 @@ class _SubmissionRun(Struct, frozen=True):
             job=job,
             confirm=self.request.confirm,
             adopted=True,
-        )
-
-    async def _claim(self, job: Object) -> Object:
-        return await take_claim(
-            self.requests,
-            job,
-            self.request.claim,
-            installation=self.request.key.installation,
-            limit=time_limit(self.spec, manifest_of(self.spec)),
         )
 
     async def _complete(self, progress: Progress) -> None:
@@ -367,20 +361,15 @@ class _SubmissionRun(Struct, frozen=True):
                 if self.request.keeps_failed and isinstance(error, GangJobError):
                     await halt_job(self.requests, progress.stored, format_halt_note(error))
                 else:
-                    await self._delete_incomplete_job(progress)
+                    await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
             elif progress.role_jobs:
                 await end_roles_of_halted_gang(progress.requests, progress.ref)
             raise
 
-    async def _delete_incomplete_job(self, progress: Progress) -> None:
-        """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
+    def _is_own_suspended(self, job: StoredGang) -> bool:
+        return job.is_suspended and job.holds_claim(self.request.claim.id)
 
-        def is_ours(job: Job) -> bool:
-            return job.is_suspended and job.holds_claim(self.request.claim.id)
-
-        await delete_job_if(self.requests, progress.ref, is_ours)
-
-    def _submission(self, progress: Progress, adopted: Job | None) -> Submission:
+    def _submission(self, progress: Progress, adopted: StoredGang | None) -> Submission:
         job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored
         state = end_of(job)
         return Submission(

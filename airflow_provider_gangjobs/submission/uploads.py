@@ -14,16 +14,15 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import UPLOAD
-from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.pod_checks import problems_with_files
 from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX, RetryingRequests
+from airflow_provider_gangjobs.kube.labels import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
-    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -42,9 +41,7 @@ class Upload:
     uploaded_at: datetime
 
 
-async def upload(
-    client: ClientProtocol, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None
-) -> str:
+async def upload(client: Client, files: Mapping[str, str | bytes], *, namespace: str) -> str:
     """Store the files, unless they are stored. Returns their content id. Safe to repeat and to run concurrently.
 
     Raises:
@@ -54,7 +51,7 @@ async def upload(
     problems = tuple(problems_with_files(files)) if files else (_NO_FILES,)
     if problems:
         raise InvalidGangSpec(problems)
-    requests = RetryingRequests(client, namespace, clock=clock)
+    requests = RetryingRequests(client, namespace)
     try:
         return await _store(requests, files)
     except ClusterError as error:
@@ -87,13 +84,13 @@ async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -
     raise SubmissionFailed(where, _STEP, cause, operation=UPLOAD)
 
 
-async def uploads(client: ClientProtocol, *, namespace: str) -> list[Upload]:
+async def uploads(client: Client, *, namespace: str) -> list[Upload]:
     """Return all uploads of a namespace, sorted by content id. The server also sends the content of the files."""
     stored = await RetryingRequests(client, namespace).list(CONFIGMAPS, f"{LABEL_PURPOSE}={ObjectPurpose.UPLOAD}")
     return sorted(map(_to_upload, stored), key=lambda one: one.content_id)
 
 
-async def delete_upload(client: ClientProtocol, content_id: str, *, namespace: str) -> bool:
+async def delete_upload(client: Client, content_id: str, *, namespace: str) -> bool:
     """Delete an upload, even if gangs use it. Returns false if the upload was gone. Safe to repeat.
 
     Raises:

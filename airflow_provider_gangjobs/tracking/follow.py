@@ -36,8 +36,8 @@ from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.jobs.requests import JobRequests
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult, HarvestTask
+from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
 from airflow_provider_gangjobs.tracking.job_steps import Requeue, Sidecars
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.retry_until_answered import (
@@ -45,17 +45,24 @@ from airflow_provider_gangjobs.tracking.retry_until_answered import (
     gather_or_cancel,
     retry_until_answered,
 )
-from airflow_provider_gangjobs.tracking.watch.gang_watch import GangObserver, GangWatch, Pace, observe_listed
+from airflow_provider_gangjobs.tracking.watch.gang_watch import (
+    GangObserver,
+    GangWatch,
+    Pace,
+    group_resource,
+    observe_listed,
+    podgroups_served,
+)
 from airflow_provider_gangjobs.tracking.watch.wait_evidence import WaitEvidence, job_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, LogReader
     from airflow_provider_gangjobs.tracking.watch.gang_watch import ObservedPods
 
@@ -113,7 +120,7 @@ async def follow(
         while True:
             watch = GangWatch(client, ref)
             try:
-                await watch.subscribe_to_podgroups(client)
+                watch.subscribe_to_groups(client, await podgroups_served(client))
                 wanted = _Wanted(deadlines, until, reporter, logs)
                 return await _Follower(client, ref, watch, wanted, pace).run()
             except InformerClosedError:
@@ -175,7 +182,7 @@ class _Follower:
         """Evaluate the state of the gang, act and sleep until there is an event."""
         try:
             await self._sync()
-            self.watch.subscribe_to_podgroup_of(self.client, self.watch.job)
+            self.watch.subscribe_to_groups(self.client, group_resource(self.watch.job))
             while True:
                 self.harvest.check()
                 found = await self._evaluate()
@@ -250,45 +257,43 @@ class _Follower:
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
         ends_in_s = await self.sidecars.advance(job, pods.index)
-        return await self._next_sleep(observation, _soonest(report_in_s, requeue_s, ends_in_s))
+        return await self._next_sleep(observation, report_in_s, requeue_s, ends_in_s)
 
     def _keep_times(self, observation: Observation) -> None:
         if observation.phase is Phase.QUEUED:  # the times of a run that the queue has stopped do not count
             self.began.clear()
         self.began |= observation.began
 
-    def _adds_up_runs(self, job: Job) -> bool:
-        """Return whether Kueue's Workload shows earlier runs that count for `assemble_timeout`."""
+    def _adds_up_runs(self, job: StoredGang) -> bool:
         return self.deadlines.assemble_s is not None and job.is_queued_by_kueue
 
-    async def _requeue(self, job: Job | None) -> float | None:
+    async def _requeue(self, job: StoredGang | None) -> float | None:
         """Do the next step of the return to the queue (`Requeue.advance`). A follower without assemble_timeout does
         nothing."""
         if self.deadlines.assemble_s is None:
             return None
         return await self.requeue.advance(job, self.watch.queue_workload, self.now())
 
-    async def _next_sleep(self, observation: Observation, evaluate_in_s: float | None) -> _Sleep:
+    async def _next_sleep(self, observation: Observation, *others_s: float | None) -> _Sleep:
         """Return how long to sleep: until a deadline is due, or something has to be reported, done or read."""
-        due = next_deadline(observation, self.deadlines)
-        sleep_s = STALE_S if due is None else self._until_evaluation_s(due)
-        if evaluate_in_s is not None:
-            sleep_s = min(sleep_s, evaluate_in_s)
-        events_in_s = await self.evidence.read_due(observation, self._age_s(observation))
+        age_s = (self.now() - observation.since).total_seconds() if observation.since else 0.0
+        events_in_s = await self.evidence.read_due(observation, age_s)
         if events_in_s == 0.0:
             return _Sleep(0.0, 0.0)
-        if events_in_s is not None:
-            sleep_s = min(sleep_s, events_in_s)
+        deadline_in_s = self._until_evaluation_s(next_deadline(observation, self.deadlines))
+        sleep_s = min(each for each in (STALE_S, deadline_in_s, events_in_s, *others_s) if each is not None)
         collect_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
-        return _Sleep(min(max(sleep_s, 0.0), STALE_S), collect_s)
+        return _Sleep(max(sleep_s, 0.0), collect_s)
 
-    def _until_evaluation_s(self, due: datetime) -> float:
+    def _until_evaluation_s(self, due: datetime | None) -> float | None:
         """Return how long to sleep because of a deadline, in seconds.
 
         The estimate of the server's time is late by up to `RESOLUTION_S`, and each response may correct it. A follower
         that slept until the deadline by the present estimate would keep the present error. So the follower evaluates
         the gang also shortly before the deadline.
         """
+        if due is None:
+            return None
         left_s = (due - self.now()).total_seconds()
         return left_s - RESOLUTION_S if left_s > RESOLUTION_S else left_s
 
@@ -299,12 +304,9 @@ class _Follower:
             await self.clock.sleep(min(left_s, COLLECT_S))
             await self.observer.process_changes()
 
-    def _age_s(self, observation: Observation) -> float:
-        return (self.now() - observation.since).total_seconds() if observation.since else 0.0
-
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _verdict_before_deletion(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
+    def _verdict_before_deletion(self, job: StoredGang | None, verdict: Verdict) -> tuple[StoredGang | None, Verdict]:
         """Prefer the verdict of a Job that ended and was then deleted: a time to live may delete it at once."""
         deleted = self.watch.gone_job
         earlier = judge(deleted, self.ref) if deleted is not None else None
@@ -312,13 +314,13 @@ class _Follower:
             return deleted, earlier
         return job, verdict
 
-    async def _confirm(self, pods: ObservedPods, observed: Job | None, probable: Verdict) -> GangEvent | _Sleep:
+    async def _confirm(self, pods: ObservedPods, observed: StoredGang | None, probable: Verdict) -> GangEvent | _Sleep:
         """Ask the server whether the verdict that the watch shows is true, and harvest meanwhile.
 
         A Job that ended and does not exist any more ended with that verdict: its pods may be all that kept it, and they
         are being released.
         """
-        final = self._final_harvest()
+        final = FinalHarvest(self.harvest, self.observer, self.now)
         meanwhile = final.prepare(observed, pods) if probable.job_is_there else final.load_ledger()
         job, _ = await gather_or_cancel(self.jobs.read(), meanwhile)
         verdict = judge(job, self.ref, last_seen=observed or self.watch.gone_job)
@@ -330,7 +332,7 @@ class _Follower:
                 verdict, job = probable, observed
         return await self._end(verdict, job, final)
 
-    async def _end(self, verdict: Verdict, job: Job | None, final: FinalHarvest) -> GangEvent:
+    async def _end(self, verdict: Verdict, job: StoredGang | None, final: FinalHarvest) -> GangEvent:
         phase = PHASE_OF_VERDICT[verdict.kind] if verdict.job_is_there else self.reporter.last_alive
         pods = await self.observer.refresh()
         seen = await self.observer.observe(pods.index, job, None)
@@ -343,7 +345,8 @@ class _Follower:
         if verdict.job_is_there:
             await self.jobs.set_ttl(job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)
-        observation = _at_the_end(observation, verdict, result)
+        counts = replace(observation.counts, held=result.held)  # the pods that were listed as held have been released
+        observation = replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts)
         self.reporter.report(observation, self.now())
         return self._event(
             Status(verdict.kind.value),
@@ -351,14 +354,14 @@ class _Follower:
             diagnose_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks),
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
-            notes=(*result.notes, *self._notes_on_lost_results(verdict), *_notes_on_sidecars(job)),
+            notes=(*result.notes, *self._notes_on_end(verdict, job)),
         )
 
-    def _notes_on_lost_results(self, verdict: Verdict) -> tuple[str, ...]:
-        return (RESULTS_GONE,) if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None else ()
-
-    def _final_harvest(self) -> FinalHarvest:
-        return FinalHarvest(self.harvest, self.observer, self.now)
+    def _notes_on_end(self, verdict: Verdict, job: StoredGang | None) -> Iterator[str]:
+        if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None:
+            yield RESULTS_GONE
+        if job is not None and job.is_ended_by_main:
+            yield ENDED_BY_MAIN
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
@@ -388,7 +391,7 @@ class _Follower:
         await self.jobs.end_jobs(job)
         return await self._halted(halted, observation)
 
-    def _failed_assembly(self, job: Job, observation: Observation) -> DeadlineHalt:
+    def _failed_assembly(self, job: StoredGang, observation: Observation) -> DeadlineHalt:
         """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
         cause, line = observation.wait.cause, observation.line
         if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_cause is not None:
@@ -407,7 +410,7 @@ class _Follower:
         :param halted: The deadline that has passed; `None` if something else halted the gang, such as a user.
         :param before: The observation at which the gang was halted, if this follower halted it.
         """
-        final = self._final_harvest()
+        final = FinalHarvest(self.harvest, self.observer, self.now)
         await final.load_ledger()
         result = await final.run()
         job = await self.jobs.read()
@@ -460,17 +463,3 @@ class _Follower:
 
 
 _RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)
-
-
-def _notes_on_sidecars(job: Job | None) -> tuple[str, ...]:
-    return (ENDED_BY_MAIN,) if job is not None and job.is_ended_by_main else ()
-
-
-def _soonest(*seconds: float | None) -> float | None:
-    return min((each for each in seconds if each is not None), default=None)
-
-
-def _at_the_end(observation: Observation, verdict: Verdict, result: FinalHarvestResult) -> Observation:
-    """Return the last observation. Pods that were listed as held have been released since."""
-    counts = replace(observation.counts, held=result.held)
-    return replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts)

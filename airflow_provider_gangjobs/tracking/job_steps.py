@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload, patch_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.state.job import Requeues
-from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     RequeueStep,
     begin_requeue,
@@ -33,7 +30,9 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
     may_end_by_main,
     read_rules,
 )
+from airflow_provider_gangjobs.gang.state.stored_gang import MainContainersEnd, Requeues
 from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-    from airflow_provider_gangjobs.jobs.requests import JobRequests
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
     from airflow_provider_gangjobs.kube.views import KueueWorkloadView
     from airflow_provider_gangjobs.tracking.harvest.final_harvest import HarvestTask
 
@@ -62,14 +61,12 @@ _REFUSALS: Final = {
 class Requeue:
     """Returns one gang to its queue."""
 
-    __slots__ = ("_jobs", "refusal")
-
     def __init__(self, jobs: JobRequests) -> None:
         self._jobs = jobs
         self.refusal = ""
         """Why the gang cannot be returned; empty if it can."""
 
-    async def begin(self, job: Job) -> bool:
+    async def begin(self, job: StoredGang) -> bool:
         """Mark the gang, whose `assemble_timeout` has passed. Return false if the gang has to be halted.
 
         :param job: The Job as it was just read.
@@ -81,14 +78,14 @@ class Requeue:
             await self._mark(job, mark)
         return mark is not None or job.is_being_requeued
 
-    def summary(self, job: Job) -> str:
+    def summary(self, job: StoredGang) -> str:
         """Return what to say about the returns when the gang is halted; empty if there is nothing to say."""
         if self.refusal:
             return f"The gang was not returned to its queue: {self.refusal}"
         done = job.requeues
         return f"Kueue let the gang run {done.count + 1} times" if done is not None and done.count else ""
 
-    async def advance(self, job: Job | None, workload: KueueWorkloadView | None, now: datetime) -> float | None:
+    async def advance(self, job: StoredGang | None, workload: KueueWorkloadView | None, now: datetime) -> float | None:
         """Do the step that is due, and note when the earlier runs of the gang do not count any more.
 
         :param job: The Job as the informer shows it.
@@ -126,7 +123,7 @@ class Requeue:
             change: dict[str, Any] = {"spec": {"active": True}}
             await self._jobs.retry(lambda: patch_workload(self._jobs.client, found, change))
 
-    async def _mark(self, job: Job, mark: Requeues) -> None:
+    async def _mark(self, job: StoredGang, mark: Requeues) -> None:
         """Write the annotation, unless the Job has changed. Then the next look judges the new version."""
         await self._jobs.patch_unchanged(job, _annotate(ANNOTATION_REQUEUES, str(mark)))
 
@@ -142,8 +139,6 @@ AGAIN_S: Final = 5.0
 class Sidecars:
     """The end of one gang by its main containers. Only the follower calls it."""
 
-    __slots__ = ("_client", "_harvest", "_jobs", "_now", "_rules")
-
     def __init__(self, client: Client, jobs: JobRequests, harvest: HarvestTask, now: Callable[[], datetime]) -> None:
         self._client = client
         self._jobs = jobs
@@ -151,7 +146,7 @@ class Sidecars:
         self._now = now
         self._rules: JobRules | None = None
 
-    async def advance(self, job: Job | None, pods: PodIndex) -> float | None:
+    async def advance(self, job: StoredGang | None, pods: PodIndex) -> float | None:
         """Do the next step, if one is due. Safe to repeat, and to do by several followers at once.
 
         Returns:
@@ -170,8 +165,7 @@ class Sidecars:
         left_s = (due - self._now()).total_seconds()
         return left_s if left_s > 0 else await self._end(self._rules)
 
-    async def _read_rules(self, job: Job) -> JobRules | None:
-        """Return the rules of the Jobs of the gang; `None` if one of them is gone."""
+    async def _read_rules(self, job: StoredGang) -> JobRules | None:
         namespace, stored = self._jobs.ref.namespace, []
         for one in job.jobs_with_pods or (job.view,):
             try:

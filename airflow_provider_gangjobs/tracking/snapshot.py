@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.kueue import list_workloads, recent_positions
+from airflow_provider_gangjobs.cluster.kueue import list_workloads, recent_position
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector, task_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView
 
 V = TypeVar("V", bound=msgspec.Struct)
@@ -120,7 +120,7 @@ class _Reader:
         self.limits = limits
         self.jobs = jobs
         self.stored = job
-        self.job: Job = read_gang(job, role_jobs)
+        self.job: StoredGang = read_gang(job, role_jobs)
         self.ref = self.job.ref
         self.role_jobs = role_jobs
         self.unread: list[str] = []
@@ -180,7 +180,7 @@ class _Reader:
         evidence = Evidence(events, queue_workload=workload)
         if self.job.queue is None or explain_suspension(self.job, evidence).cause is not WaitCause.QUEUE:
             return None
-        return await recent_positions().get(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
+        return await recent_position(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
 
     async def _pods(self) -> tuple[list[PodView], bool]:
         sample = self.limits.sample_pods

@@ -1,49 +1,66 @@
-"""The trigger of GangJobSensor: waits for gangs that belong to somebody else."""
+"""The triggers of sensors, which wait for gangs that belong to somebody else."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
 from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
-from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs, SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-class GangSelectionTrigger(BaseTrigger):
-    """Wait for selected gangs and yield one event; see `sensor_wait.wait_for_selected`.
+class SensorTrigger(BaseTrigger):
+    """Wait for objects of others and yield one event.
 
-    The trigger has no `on_kill`: the gangs belong to other tasks. The trigger stores no state: after a restart of the
-    triggerer, the trigger reads the cluster again.
-
-    :param args: The fields of `SelectionArgs`, as keyword arguments.
+    The trigger has no `on_kill`: the objects belong to somebody else. The trigger stores no state: after a restart of
+    the triggerer, the trigger reads the cluster again.
     """
+
+    args_class: ClassVar[type[JobSetArgs | SelectionArgs]]
 
     def __init__(self, **args: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.args = SelectionArgs(**args)
+        self.args: Any = self.args_class(**args)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments with which Airflow creates this trigger again."""
         return f"{type(self).__module__}.{type(self).__qualname__}", asdict(self.args)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait for the gangs, and yield one event."""
+        """Wait, and yield one event."""
         await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.awaited")
         started = asyncio.get_running_loop().time()
         with report_metrics():
-            payload = await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)
+            payload = await self.wait()
         if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
         yield TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
 
+    async def wait(self) -> dict[str, Any]:
+        """Wait, and return the payload of the event."""
+        raise NotImplementedError
 
-__all__ = ["GangSelectionTrigger"]
+
+class GangSelectionTrigger(SensorTrigger):
+    """Wait for selected gangs and yield one event; see `sensor_wait.wait_for_selected`.
+
+    :param args: The fields of `SelectionArgs`, as keyword arguments.
+    """
+
+    args_class = SelectionArgs
+
+    async def wait(self) -> dict[str, Any]:
+        """Wait for the gangs, and return the payload of the event."""
+        return await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)
+
+
+__all__ = ["GangSelectionTrigger", "SensorTrigger"]

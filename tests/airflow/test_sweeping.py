@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.labels import LABEL_INSTALLATION
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.kube.labels import LABEL_INSTALLATION
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.airflow_home import AirflowHome
@@ -87,7 +87,7 @@ def test_cleared_task_runs_again_after_its_worker_died_before_the_delivery(api: 
     assert (first.attempt, run.xcom("gang")) == (0, 1)
 
 
-def attempts(run: DagRun, cluster: SandboxThread) -> list[Job]:
+def attempts(run: DagRun, cluster: SandboxThread) -> list[StoredGang]:
     """Return the Jobs of a run."""
     jobs = map(read_job, cluster.call(lambda it: it.registry.list(JOBS)))
     return [job for job in jobs if job.task_key is not None and job.task_key.run_id == run.run_id]

@@ -32,7 +32,7 @@ SLEEP = "import time; time.sleep(600)"
 
 async def submit(gangs: GangService, dag: str, workers: int, cpu: str) -> GangRef:
     key = TaskKey(dag, "run", "train")
-    request = SubmissionRequest(key=key, claim=Claim("somebody"), rule=TaskRule(), labels=key.labels(1))
+    request = SubmissionRequest(key=key, claim=Claim("somebody", labels=key.labels(1)), rule=TaskRule())
     return (await gangs.submit(gang_spec(workers, code=SLEEP, cpu=cpu), request)).ref
 
 

@@ -144,7 +144,9 @@ def sweeper(tenant: Tenant) -> NamespaceSweeper:
         raise AssertionError("the follower has released all pods")
 
     sweep = Sweep("prod", lambda _: False, ask, follow, grace=timedelta(seconds=1))
-    return NamespaceSweeper(sweep, tenant.namespace, read_config=read_config, followed=list, index=gang_of)
+    return NamespaceSweeper(
+        sweep=sweep, namespace=tenant.namespace, read_config=read_config, followed=list, index=gang_of
+    )
 
 
 def stored_objects() -> int:

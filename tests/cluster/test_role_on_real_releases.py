@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import SECRETS
 from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.ending.sweep.leases import Leases
-from airflow_provider_gangjobs.ending.sweep.single_sweep import sweep_once
+from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate

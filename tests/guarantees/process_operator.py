@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
@@ -35,11 +36,12 @@ class _ProcessGangs(TaskGangs):
     process: Process
 
     @contextmanager
-    def session(self) -> Iterator[None]:
-        yield
+    def session(self) -> Iterator[Any]:
+        yield SimpleNamespace(call=self._call)
 
-    def _send(self, action: Callable[[GangService], Awaitable[Any]]) -> Any:
-        return await_only(action(GangService(self.process.client())))  # type: ignore[arg-type]
+    def _call(self, action: Callable[[GangService], Awaitable[Any]]) -> Any:
+        self._client = self.process.client()
+        return await_only(action(GangService(self._client)))  # type: ignore[arg-type]
 
 
 class ProcessOperator(GangJobOperator):

@@ -14,10 +14,10 @@ import pytest
 
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
 from tests.guarantees.history import Answer, Kind, Operation
@@ -57,9 +57,9 @@ class Caller:
                 submission = await cluster.submit(claim=self.claim, api=api)
                 return Answer.DONE if submission.ref == ref else Answer.LEFT
             case Kind.KILL:
-                return _KILLED[(await begin_kill(api, ref, self.claim, clock=clock)).result]
+                return _KILLED[(await begin_kill(api, ref, self.claim)).result]
             case Kind.HALT:
-                done = await halt(api, ref, reason="a test", claim_id=self.claim, clock=clock)
+                done = await halt(api, ref, reason="a test", claim_id=self.claim)
             case _:
                 done = await mark_delivered_by(api, ref, self.claim, at=datetime.now(UTC), clock=clock) is not None
         return Answer.DONE if done else Answer.LEFT

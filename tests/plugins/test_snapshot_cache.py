@@ -86,7 +86,6 @@ async def test_error_reveals_nothing_of_the_connection(error: Exception, text: s
     result = await cache.get(LOCATOR)
 
     assert result == SnapshotResult(None, text)
-    await cache.aclose()
 
 
 async def test_concurrent_requests_share_one_snapshot() -> None:
@@ -102,7 +101,6 @@ async def test_concurrent_requests_share_one_snapshot() -> None:
     assert isinstance(results[0], asyncio.CancelledError)
     assert results[1:] == [SnapshotResult(None, OTHER_ERROR)] * 49
     assert connection.reads == 1
-    await cache.aclose()
 
 
 async def test_snapshot_is_reused_until_it_expires() -> None:
@@ -118,7 +116,6 @@ async def test_snapshot_is_reused_until_it_expires() -> None:
     await cache.get(LOCATOR)
 
     assert connection.reads == 2
-    await cache.aclose()
 
 
 async def test_each_task_and_connection_has_its_own_snapshot() -> None:
@@ -133,14 +130,12 @@ async def test_each_task_and_connection_has_its_own_snapshot() -> None:
         await cache.get(locator)
 
     assert connection.reads == 3
-    await cache.aclose()
 
 
 async def test_snapshot_of_a_silent_cluster_times_out() -> None:
     cache = SnapshotCache(timeout_s=0.0, read_config=FailingConnection(ClusterError("never")))
 
     assert await cache.get(LOCATOR) == SnapshotResult(None, TIMED_OUT)
-    await cache.aclose()
 
 
 async def test_unknown_connection_is_not_read() -> None:
@@ -149,4 +144,3 @@ async def test_unknown_connection_is_not_read() -> None:
 
     assert await cache.get(replace(LOCATOR, kubernetes_conn_id=None)) == SnapshotResult(None, UNKNOWN_CONNECTION)
     assert connection.reads == 0
-    await cache.aclose()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
+from airflow_provider_gangjobs.gang.identity import ledger_selector
 from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.tracking.harvest import ledger as ledgers
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from gangjobs_sandbox.registry import PatchKind
@@ -60,7 +60,7 @@ class GangWithoutControllers:
         harvester.enqueue(await list_pods(self.plane.client, self.ref))
 
     def shards(self) -> list[dict[str, Any]]:
-        return self.plane.registry.list(CONFIGMAPS, NAMESPACE, ledgers.selector(self.ref))
+        return self.plane.registry.list(CONFIGMAPS, NAMESPACE, ledger_selector(self.ref.name, self.ref.uid))
 
 
 async def drained(harvester: Harvester) -> Exception | None:

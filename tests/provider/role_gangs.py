@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.submission_cluster import KEY
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.submission_requests import task_request
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ async def submit_roles(plane: VirtualControlPlane, spec: GangSpec = LEADER_AND_W
     """Submit a gang with roles, as a task does."""
     request = task_request(**{"key": KEY, "claim": CLAIM, **options})
     discovered = await discover_for(plane.client, spec, namespace=NAMESPACE)
-    clock = loop_clock()
-    return (await submit(plane.client, spec, request, discovered=discovered, namespace=NAMESPACE, clock=clock)).ref
+    return (await submit(plane.client, spec, request, discovered=discovered, namespace=NAMESPACE)).ref
 
 
 def pod_of(plane: VirtualControlPlane, ref: GangRef, role: str, rank: int = 0) -> dict[str, Any]:

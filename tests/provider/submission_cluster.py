@@ -14,12 +14,12 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import claim_patch
+from airflow_provider_gangjobs.kube.labels import LABEL_TASK
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings
@@ -30,7 +30,6 @@ from tests.submission_requests import task_request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.client_protocol import ClientProtocol
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.submission.record import Submission
     from airflow_provider_gangjobs.submission.request import ConfirmTry
@@ -102,7 +101,7 @@ class SubmissionCluster:
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         policies: Policies | None = None,
         max_tries: int | None = None,
-        api: ClientProtocol | None = None,
+        api: Client | None = None,
         confirm: ConfirmTry | None = None,
     ) -> Submission:
         return await submit(
@@ -110,7 +109,6 @@ class SubmissionCluster:
             spec,
             task_request(key, claim, reattach=reattach, policies=policies, max_tries=max_tries, confirm=confirm),
             discovered=self.discovered,
-            clock=self.time.clock(),
         )
 
     async def adopt(self, ref: GangRef, claim: str) -> None:

@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.labels import (
+from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
     ANNOTATION_HALTED,
@@ -16,9 +19,6 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_DROPPED,
     LABEL_KUEUE_QUEUE,
 )
-from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     NextAttemptRule,

@@ -63,7 +63,6 @@ async def submit_after_dry_run(cluster, spec, api=None):
         spec,
         task_request(KEY, "x", dry_run=True),
         discovered=cluster.discovered,
-        clock=cluster.time.clock(),
     )
 
 

@@ -14,9 +14,9 @@ from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
 from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import WaitEnd
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from airflow_provider_gangjobs.triggers import gang_job, job_set, sensor

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.ending.half_submitted import CleanupAction, CleanupReport, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import JobDeleted
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -40,7 +40,6 @@ async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec 
         spec,
         id_request("op"),
         discovered=cluster.discovered,
-        clock=cluster.time.clock(),
     )
 
 
@@ -57,9 +56,7 @@ async def tidied(
     """Tidy at a time at which all objects are this old."""
     now = cluster.bench.clock.now() + age
     options = {"older_than": HOUR, **options}
-    return await clean_up_half_submitted(
-        api or cluster.client, namespace=NAMESPACE, now=lambda: now, clock=cluster.time.clock(), **options
-    )
+    return await clean_up_half_submitted(api or cluster.client, namespace=NAMESPACE, now=lambda: now, **options)
 
 
 def actions(result: CleanupReport) -> list[CleanupAction]:

@@ -12,12 +12,13 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, For
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.ending.kill import halt_live
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.views import end_condition
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.follower import Follower
@@ -86,7 +87,7 @@ def state(cluster: SubmissionCluster) -> SubmissionState:
 async def test_halted_gang_fails_although_kueue_suspends_its_job_again(cluster, faster: int):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster)
-    assert await halt(api, ref, reason="stop", clock=cluster.time.clock())
+    assert await halt(api, ref, reason="stop")
     assert api.patches == [HALT, *[DEACTIVATE, START] * (faster + 1)]
     assert (state(cluster), cluster.bench.pods()) == (SubmissionState.FAILED, [])
 
@@ -101,14 +102,14 @@ async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(c
     api = ClusterWithKueue(cluster, faster)
     assert await finish_halted(api, ref, clock=cluster.time.clock())
     assert api.patches == [START] * (faster + 1)
-    assert read_job(cluster.jobs()[0]).has_end_condition
+    assert end_condition(read_job(cluster.jobs()[0]).view)
     assert cluster.bench.pods() == []
 
 
 async def test_halt_gives_up_in_time_and_its_gang_does_not_run(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await halt(api, ref, reason="stop", clock=cluster.time.clock())
+    assert await halt(api, ref, reason="stop")
     assert (api.patches.count(START), cluster.time.now) == (len(PAUSES_S), sum(PAUSES_S))
     assert (state(cluster), cluster.bench.pods()) == (SubmissionState.HALTED, [])
 
@@ -116,7 +117,7 @@ async def test_halt_gives_up_in_time_and_its_gang_does_not_run(cluster):
 async def test_halt_by_a_process_that_is_killed_waits_less_than_a_second(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await halt_live(api, ref, "ti-1", reason="stop", clock=cluster.time.clock())
+    assert await halt_live(api, ref, "ti-1", reason="stop")
     assert (api.patches.count(START), cluster.time.now) == (len(BRIEF_PAUSES_S), sum(BRIEF_PAUSES_S))
 
 
@@ -130,7 +131,7 @@ ERRORS: dict[str, tuple[list[ClusterError], SubmissionState]] = {
 @pytest.mark.parametrize(("errors", "expected"), ERRORS.values(), ids=ERRORS)
 async def test_halt_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: SubmissionState):
     ref = await submit_queued(cluster)
-    assert await halt(ClusterWithKueue(cluster, 0, list(errors)), ref, reason="stop", clock=cluster.time.clock())
+    assert await halt(ClusterWithKueue(cluster, 0, list(errors)), ref, reason="stop")
     assert state(cluster) is expected
 
 

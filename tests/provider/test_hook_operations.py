@@ -14,8 +14,7 @@ from airflow_provider_gangjobs.exceptions import SubmissionConflict
 from airflow_provider_gangjobs.exceptions.deprecation import GangJobsDeprecationWarning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from gangjobs_sandbox.resources import PODS
 

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, HeadAndEnd, 
 from airflow_provider_gangjobs.tracking.logs.whole_logs import HELD_PARTS, LineWriter
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
-from tests.provider.virtual_time import in_virtual_time
+from tests.provider.virtual_time import START, in_virtual_time
 
 if TYPE_CHECKING:
     from tests.provider.virtual_control_plane import VirtualControlPlane
@@ -284,10 +284,14 @@ async def test_rest_of_a_streamed_log_that_was_removed_with_an_evicted_pod_is_mi
     ref = plane.submit(workers=1)
     await plane.until(lambda: plane.running_ranks() == 1)
     name = _set_status(plane, EVICTED)
-    position = {f"{name}/main": str(LogPosition(0, 2, "2020-01-01T00:00:00.000000000Z"))}
+    position = {f"{name}/main": str(LogPosition(1))}
     lines: list[str] = []
     await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend, known=KnownLogs(position))
     assert lines[1].startswith(f"[rank 0] (left out here: what was not streamed could not be read: {REMOVED}")
+
+
+SECOND_LINE = LogPosition(int(START.timestamp()) * 10**9 + 1000)
+"""The position after the second line: the lines of `plane.logs` are a microsecond apart."""
 
 
 # -- after a stream ----------------------------------------------------------------------------------------
@@ -295,7 +299,7 @@ async def test_rest_of_a_streamed_log_that_was_removed_with_an_evicted_pod_is_mi
 
 @in_virtual_time
 async def test_log_continues_where_it_was_streamed_to(plane):
-    position = LogPosition(int(plane.clock.now().timestamp()) - 100, 2, "2026-01-01T00:00:00.000000000Z")
+    position = SECOND_LINE
     lines, (copied,), name = await _copy(plane, "a\nb\nc\n", positions=str(position))
     assert lines == [
         f"[rank 0] (log of pod {name}, container main, after what was streamed)",
@@ -311,7 +315,7 @@ async def test_streamed_log_of_a_pod_that_succeeded_is_not_read_for_its_last_lin
     await plane.until(lambda: plane.running_ranks() == 1)
     name = _set_status(plane, {"phase": "Succeeded"})
     plane.logs |= {name: "a\nb\nc\n"}
-    position = LogPosition(int(plane.clock.now().timestamp()) - 100, 2, "2026-01-01T00:00:00.000000000Z")
+    position = SECOND_LINE
     (copied,) = await copy_logs(
         plane.client, ref, LogOptions(Logs.ALL), lambda _: None, known=KnownLogs({f"{name}/main": str(position)})
     )
@@ -320,7 +324,7 @@ async def test_streamed_log_of_a_pod_that_succeeded_is_not_read_for_its_last_lin
 
 @in_virtual_time
 async def test_log_that_differs_from_the_streamed_one_is_copied_with_a_note(plane):
-    position = LogPosition(0, 2, "2020-01-01T00:00:00.000000000Z")
+    position = LogPosition(1)
     lines, _, _ = await _copy(plane, "a\nb\n", positions=str(position))
     assert "may appear a second time" in lines[1]
     assert lines[2:4] == ["[rank 0] a", "[rank 0] b"]

@@ -16,9 +16,9 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import HOLD_S
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_STREAMED
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, ANNOTATION_STREAMED
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
@@ -192,13 +192,30 @@ async def test_stream_that_breaks_neither_loses_nor_repeats_a_line(plane, faults
     waiting = wait(plane, ref, lines)
     expected = []
     for number in range(60):
-        expected += [f"step {number}"] * (number % 3 + 1)  # equal times, and equal lines
+        expected += [f"step {number}"] * (number % 3 + 1)  # equal lines
         plane.write(pod, f"step {number}\n" * (number % 3 + 1))
         await asyncio.sleep(15 if number % 10 else 60)
     assert len(lines.of_rank) > 100
     plane.finish_all()
     event = await waiting
     assert lines.of_rank + said(await copied_after(plane, event)) == expected
+
+
+@in_virtual_time
+async def test_line_that_was_cut_is_written_whole_after_the_break(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    plane.arm("drop-after", method="GET", path="/log", query="follow", chunks=2)
+    waiting = wait(plane, ref, lines)
+    plane.write(pod, f"first\n{'x' * 200_000}\nlast\n")
+    await asyncio.sleep(60)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    written = [line for line in lines.all if line.startswith("[rank 0") and "] (" not in line]
+    begins = [at for at, line in enumerate(written) if line.startswith("[rank 0] x")]
+    assert len(begins) == 2  # the part before the break, and the whole line
+    assert "".join(line.partition("] ")[2] for line in written[begins[1] : -1]) == "x" * 200_000
+    assert [line for line in written if "x" not in line] == ["[rank 0] first", "[rank 0] last"]
 
 
 # -- pods that are deleted ---------------------------------------------------------------------------------
@@ -240,6 +257,19 @@ async def test_stream_reads_the_rest_of_a_deleted_pod_at_once(plane, bytes_max, 
     assert lines.of_rank == expected
     assert event.whole_logs == (f"{pod}/main",)
     assert (await copied_after(plane, event))[0].startswith("[rank 1]")
+
+
+@in_virtual_time
+async def test_last_line_of_a_deleted_pod_is_written_once_if_it_has_no_line_end(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    plane.write(pod, "step\nlast words")
+    await asyncio.sleep(5)
+    plane.finish("train", 1, exit_code=1)
+    event = await waiting
+    assert lines.of_rank == ["step", "last words"]
+    assert event.whole_logs == (f"{pod}/main",)
 
 
 @in_virtual_time

@@ -11,8 +11,7 @@ from airflow_provider_gangjobs.ending.delete_submission import delete_submission
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
 from airflow_provider_gangjobs.submission.record import FailureCause, SubmissionRecord, find_record, list_records
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
@@ -36,7 +35,7 @@ async def submit(
     cluster: SubmissionCluster, spec: GangSpec = GANG_OF_4, submission_id: str = ID, **options: Any
 ) -> Submission:
     options = {"api": cluster.client, "discovered": cluster.discovered, **options}
-    return await submit_gang(options.pop("api"), spec, id_request(submission_id), clock=cluster.time.clock(), **options)
+    return await submit_gang(options.pop("api"), spec, id_request(submission_id), **options)
 
 
 async def find(cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
@@ -63,7 +62,6 @@ async def delete(
         api or cluster.client,
         submission_id,
         namespace=NAMESPACE,
-        clock=cluster.time.clock(),
         **{"timeout_s": 120, **options},
     )
 
@@ -241,7 +239,7 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
 
     cluster.run_controllers_during_sleep()
     with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
-        await delete_submission(cluster.client, ID, namespace=NAMESPACE, timeout_s=60, clock=cluster.time.clock())
+        await delete_submission(cluster.client, ID, namespace=NAMESPACE, timeout_s=60)
     assert caught.value.retryable
     assert (await found(cluster)).state is SubmissionState.FAILED
     assert await delete(cluster) == (submission.ref,)

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_gangjobs.cluster import resources as cluster_resources
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.ending.release import release_all, release_pods
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import PodView
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import NAMESPACES, PODS

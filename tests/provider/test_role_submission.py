@@ -10,8 +10,9 @@ from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.ending.half_submitted import CleanupAction, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG_ROLE, LABEL_INSTALLATION, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -80,6 +81,18 @@ async def test_a_crash_leaves_one_gang_to_the_next_try(after_a_crash):
             submission = await cluster.submit(LEADER_AND_WORKERS, claim="ti-last")
             check_one_gang(cluster, submission)
             assert submission.attempt == 0, crash
+
+
+async def test_roles_that_another_try_creates_name_their_installation():
+    key = TaskKey("etl", "run", "train", installation="mine")
+    for crash in await all_crashes(after_a_crash=False):
+        async with running_cluster() as cluster:
+            with pytest.raises(ProcessDied):
+                await cluster.submit(LEADER_AND_WORKERS, key=key, api=CrashingClient(cluster.client, crash))
+            await cluster.submit(LEADER_AND_WORKERS, key=key, claim="ti-2")
+            cluster.bench.run(30)
+            labels = [each["metadata"]["labels"] for each in (*cluster.objects(JOBS), *cluster.objects(PODS))]
+            assert {each.get(LABEL_INSTALLATION) for each in labels} == {"mine"}, crash
 
 
 async def test_a_crash_leaves_no_pod_that_runs():
@@ -153,10 +166,10 @@ async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(
     async with running_cluster() as cluster:
 
         async def halt_it() -> None:
-            from airflow_provider_gangjobs.gang.state.job import read_job
+            from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 
             (job,) = cluster.live_jobs()
-            assert await halt(cluster.client, read_job(job).ref, reason="stop", clock=cluster.time.clock())
+            assert await halt(cluster.client, read_job(job).ref, reason="stop")
 
         with pytest.raises(SubmissionFailed, match="halted"):
             await cluster.submit(LEADER_AND_WORKERS, api=InterleavingClient(cluster.client, at, halt_it))

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionFailed,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 from airflow_provider_gangjobs.jobs.claim import holds_claim, mark_delivered
 from airflow_provider_gangjobs.submission.request import UnconfirmedTry
 from gangjobs_sandbox.api import Fault, FaultKind

@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete_submission import delete_submission
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -102,7 +102,7 @@ async def test_kill_whose_answer_is_lost_is_known_to_be_done(cluster, kind: Faul
     ref = (await cluster.submit(claim="ti-1")).ref
     cluster.faults.add(Fault(kind, method="DELETE", times=1))
 
-    assert await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock()) is KillResult.DELETED
+    assert await kill(cluster.client, ref, "ti-1") is KillResult.DELETED
 
     assert cluster.live_jobs() == []
 
@@ -112,7 +112,7 @@ async def test_kill_gives_up_after_repeated_conflicts(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="DELETE", times=None))
 
     with pytest.raises(Conflict):
-        await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock())
+        await kill(cluster.client, ref, "ti-1")
 
 
 async def test_empty_claim_is_responsible_for_nothing(cluster):
@@ -159,8 +159,6 @@ async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
     change = partial(mark_delivered_by, cluster.client, first.ref, "ti-1", at=NOW)
     api = InterleavingClient(cluster.client, "delete jobs", change)
 
-    await delete_submission(
-        api, first.submission_id, namespace=NAMESPACE, job=True, timeout_s=120, clock=cluster.time.clock()
-    )
+    await delete_submission(api, first.submission_id, namespace=NAMESPACE, job=True, timeout_s=120)
 
     assert (api.happened, cluster.jobs()) == (1, [])

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_gangjobs.ending.delete_gang import delete_job
 from airflow_provider_gangjobs.ending.halt import halt
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -78,6 +78,6 @@ async def test_marks_on_a_job_that_is_gone_return_false(cluster):
 async def test_deletion_is_retried_while_others_change_the_job(cluster, fault):
     submission = await cluster.submit()
     cluster.faults.add(fault)
-    await delete_job(cluster.client, submission.ref, clock=cluster.time.clock())
+    await delete_job(cluster.client, submission.ref)
     cluster.bench.run()
     assert cluster.jobs() == []

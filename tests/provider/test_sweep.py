@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.ending.kill import begin_kill
-from airflow_provider_gangjobs.ending.sweep.namespace_view import ListedView
-from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S, Sweep
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S, NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.examples import examples
@@ -60,7 +59,7 @@ class Sweeper:
 
     async def swept(self, *, after_s: float = 0.0, api: Any = None) -> list[SweptGang]:
         self.cluster.time.now += after_s
-        view = await ListedView.read(self.cluster.client, NAMESPACE)
+        view = await NamespaceView.read(self.cluster.client, NAMESPACE)
         return await self.sweep.run(api or self.cluster.client, view)
 
     async def until_confirmed(self, *, api: Any = None) -> list[SweepAction]:
@@ -377,7 +376,7 @@ class PagesUngated:
 
 
 OTHERS: dict[str, Callable[[SubmissionCluster, GangRef], Callable[[Any], Awaitable[Any]]]] = {
-    "kill": lambda cluster, ref: lambda api: begin_kill(api, ref, "ti-1", clock=cluster.time.clock()),
+    "kill": lambda cluster, ref: lambda api: begin_kill(api, ref, "ti-1"),
     "deliver": lambda cluster, ref: lambda api: mark_delivered_by(api, ref, "ti-1", at=NOW, clock=cluster.time.clock()),
 }
 

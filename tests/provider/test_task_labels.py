@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from kubernetes.client import CoreV1Api
 from kubernetes.config import new_client_from_config
 from kubernetes.watch import Watch
+from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, TASK_LABELS
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM, TASK_LABELS
 from airflow_provider_gangjobs.kube.names import problem_with_label_value, to_label_value
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS, PODS
@@ -134,7 +135,9 @@ def test_airflow_does_not_clean_up_the_pods_of_gangs(task, embedded: SandboxThre
 
 async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_of_the_first_try():
     key = TaskKey("etl", "run", "train")
-    first, second = (task_request(key, f"ti-{number}", labels=key.labels(number)) for number in (1, 2))
+    first, second = (
+        replace(task_request(key, ""), claim=Claim(f"ti-{number}", labels=key.labels(number))) for number in (1, 2)
+    )
     async with running_cluster() as cluster:
         options = {"discovered": cluster.discovered, "clock": cluster.time.clock()}
         with pytest.raises(ProcessDied):

@@ -22,15 +22,15 @@ from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S
 from airflow_provider_gangjobs.ending.sweep.sweeper import LINGER_S, LOOK_EVERY_S
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.labels import (
+from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_ON_FINISH,
     ANNOTATION_ON_KILL,
     ANNOTATION_TASK,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger

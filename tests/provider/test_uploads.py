@@ -22,7 +22,7 @@ FILES = {"train.py": "print('é')\n", "weights.bin": b"\x00\xff" * 10}
 
 
 async def store(cluster: SubmissionCluster, files=FILES, api=None) -> str:
-    return await upload(api or cluster.client, files, namespace=NAMESPACE, clock=cluster.time.clock())
+    return await upload(api or cluster.client, files, namespace=NAMESPACE)
 
 
 async def test_the_same_content_is_stored_once(cluster):

@@ -15,6 +15,7 @@ import itertools
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory, informers
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import (
+from airflow_provider_gangjobs.kube.labels import (
     FINALIZER_HARVEST,
     LABEL_ATTEMPT,
     LABEL_GANG,
@@ -217,9 +218,12 @@ class VirtualControlPlane:
         return next(pod for pod in self.pods(name) if pod["metadata"]["annotations"][INDEX] == str(rank))
 
     def write(self, pod: str, text: str) -> None:
-        """Add lines to the log of a pod, with the present time."""
-        self.logs[pod] = self.logs.get(pod, "") + text
-        self.log_times.setdefault(pod, []).extend([self.clock.now()] * text.count("\n"))
+        """Add lines to the log of a pod, with the present time. As in containerd, each has a time of its own."""
+        self.logs[pod] = log = self.logs.get(pod, "") + text
+        times = self.log_times.setdefault(pod, [])
+        for _ in range(log.count("\n") + (not log.endswith("\n")) - len(times)):
+            after = times[-1] + timedelta(microseconds=1) if times else START
+            times.append(max(self.clock.now(), after))
         self._changed.set()
 
     def held(self, name: str = "train") -> list[Obj]:
@@ -360,7 +364,8 @@ class _Logs:
         lines = [f"{line}\n" for line in text.split("\n")] if text else []
         lines[-1:] = [lines[-1][:-1]] if text and not text.endswith("\n") else []
         times = self._times.get(key, [])
-        moments = [*times, *[START] * (len(lines) - len(times))][: len(lines)]
+        moments = [START + timedelta(microseconds=number) for number in range(len(lines))]
+        moments[: len(times)] = times[: len(lines)]
         return [
             f"{at:%Y-%m-%dT%H:%M:%S.%f}000Z {line}" if timestamps else line
             for at, line in zip(moments, lines, strict=True)

@@ -234,6 +234,14 @@ def test_long_lines_are_split_and_marked(tmp_path: Path) -> None:
     assert records == [[b"P", b"x" * LINE_BYTES_MAX], [b"F", b"xxxxxy"]]
 
 
+def test_lines_that_arrive_at_once_have_times_of_their_own(tmp_path: Path) -> None:
+    output = Output(str(tmp_path / "log"), bytes_max=10**6)
+    output.feed("stdout", b"line\n" * 1000)
+    output.close()
+    times = [line.split(b" ", 1)[0] for line in (tmp_path / "log").read_bytes().splitlines()]
+    assert times == sorted(set(times))
+
+
 def test_log_is_bounded_on_disk(tmp_path: Path) -> None:
     output = Output(str(tmp_path / "log"), bytes_max=1000)
     for number in range(100):

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
 from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, view
 
 CREATED = datetime(2026, 8, 1, 12, 0, 0, tzinfo=UTC)
@@ -51,7 +51,7 @@ class JobBuilder:
     def view(self) -> JobView:
         return view(JobView, self.obj)
 
-    def read(self) -> Job:
+    def read(self) -> StoredGang:
         return read_job(self.obj)
 
     def _status(self, **fields: Any) -> Self:

@@ -13,7 +13,7 @@ from tests.unit.fault_server import SECRET
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
 
 
 def config_of(**extras: Any) -> ClusterConfig:
@@ -21,7 +21,7 @@ def config_of(**extras: Any) -> ClusterConfig:
     return ClusterConfig.from_extras("k8s", extras)
 
 
-def load(**extras: Any) -> RestConfig:
+def load(**extras: Any) -> Access:
     """Load the credentials of an Airflow connection with these extras."""
     return CredentialSource(config_of(**extras)).load()
 
@@ -37,5 +37,4 @@ def service_account(directory: Path, *, authority: bytes) -> Path:
     directory.mkdir()
     (directory / "token").write_text(f"{SECRET}\n")
     (directory / "ca.crt").write_bytes(authority)
-    (directory / "namespace").write_text("team")
     return directory

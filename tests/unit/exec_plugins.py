@@ -14,7 +14,7 @@ from tests.unit.fault_server import kubeconfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
 
 V1 = "client.authentication.k8s.io/v1"
 HEAD = f"""
@@ -60,5 +60,5 @@ class Plugin:
         content = kubeconfig("http://here", user=self.user(**fields), cluster=cluster)
         return ClusterConfig.from_extras("k8s", {"kube_config": content})
 
-    def load(self, **fields: Any) -> RestConfig:
+    def load(self, **fields: Any) -> Access:
         return CredentialSource(self.config(**fields)).load()

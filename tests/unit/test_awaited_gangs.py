@@ -23,20 +23,20 @@ from airflow_provider_gangjobs.gang.awaited_gangs import (
 )
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.parameters.target_gangs import external_tasks, read_gangs
 
 MET, FAILED, WAITING, UNKNOWN = Answer.MET, Answer.FAILED, Answer.WAITING, Answer.UNKNOWN
 
 
-def job(name: str, task: str = "", attempt: int = 0, *, dropped: bool = False) -> Job:
+def job(name: str, task: str = "", attempt: int = 0, *, dropped: bool = False) -> StoredGang:
     labels = {"gangjobs.airflow/task": task or name, "gangjobs.airflow/attempt": str(attempt)}
     if dropped:
         labels["gangjobs.airflow/dropped"] = "true"
     return read_job({"metadata": {"name": name, "namespace": "n", "uid": f"uid of {name}", "labels": labels}})
 
 
-def names(selection: GangSelection, *jobs: Job) -> dict[str, str | None]:
+def names(selection: GangSelection, *jobs: StoredGang) -> dict[str, str | None]:
     return {key: gang.ref.name if gang.ref else None for key, gang in selection.find(jobs).items()}
 
 
@@ -151,7 +151,7 @@ def test_map_index_that_is_no_number_is_refused() -> None:
 def made_at(second: int, name: str, attempt: int = 0) -> SelectedGang:
     stored = job(name, "t", attempt).view
     metadata = replace(stored.metadata, creation_timestamp=datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC))
-    return SelectedGang(GangRef("n", name, f"uid of {name}"), Job(replace(stored, metadata=metadata)))
+    return SelectedGang(GangRef("n", name, f"uid of {name}"), StoredGang(replace(stored, metadata=metadata)))
 
 
 @pytest.mark.parametrize(

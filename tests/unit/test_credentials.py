@@ -102,10 +102,9 @@ def test_default_file_is_used_before_the_service_account(pod: Path, tmp_path: Pa
 @pytest.mark.parametrize("given_extras", [{}, {"in_cluster": True}], ids=str)
 def test_pod_uses_its_service_account(pod: Path, given_extras: dict[str, Any]) -> None:
     material = CredentialSource(config_of(**given_extras), service_account_dir=pod).load()
-    assert (material.base_url, material.authorization, material.namespace, material.tls.ca) == (
+    assert (material.base_url, material.authorization, material.tls.ca) == (
         "https://10.0.0.1:443",
         f"Bearer {SECRET}",
-        "team",
         SERVER.certificate,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
+from airflow_provider_gangjobs.cluster.auth.credential_source import Access
 from airflow_provider_gangjobs.cluster.auth.credentials import RETRY_RENEWAL_S, Credentials
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig
 from airflow_provider_gangjobs.cluster.clock import Clock
@@ -25,10 +25,10 @@ class Source:
         self.now = 0.0
         self.is_broken = False
 
-    def load(self) -> RestConfig:
+    def load(self) -> Access:
         if self.is_broken:
             raise CredentialsFailed("k8s", "the issuer is away")
-        return RestConfig("http://x", SECRET, TlsConfig(), None, None, 60.0)
+        return Access("http://x", SECRET, TlsConfig(), None, None, 60.0)
 
     def credentials(self) -> Credentials:
         config = ClusterConfig.from_extras("k8s", {"kube_config_path": "/nowhere"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource, RestConfig
+from airflow_provider_gangjobs.cluster.auth.credential_source import Access, CredentialSource
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, Unauthorized
 from gangjobs_sandbox.tls import issue
@@ -32,11 +32,11 @@ class Source:
         self.renew_in_s = renew_in_s
         self.fails = fails
 
-    def load(self) -> RestConfig:
+    def load(self) -> Access:
         self.loads += 1
         if self.fails:
             raise CredentialsFailed("k8s", "no")
-        return RestConfig("http://here", f"Bearer {self.loads}", renew_in_s=self.renew_in_s)
+        return Access("http://here", f"Bearer {self.loads}", renew_in_s=self.renew_in_s)
 
 
 async def test_credentials_are_loaded_once_for_all_requests() -> None:

@@ -166,14 +166,14 @@ async def test_discovery_that_stopped_early_for_one_gang_is_not_shared() -> None
 async def test_old_discovery_is_repeated(versions: Any, lasts_s: float) -> None:
     now = 0.0
     clock = Clock(monotonic=lambda: now)
-    async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config) as client:
-        await discover(client, clock=clock)
+    async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config, clock=clock) as client:
+        await discover(client)
         first = len(server.requests)
         now = lasts_s - 1
-        await discover(client, clock=clock)
+        await discover(client)
         assert len(server.requests) == first
         now = lasts_s
-        await discover(client, clock=clock)
+        await discover(client)
         assert len(server.requests) == 2 * first
 
 

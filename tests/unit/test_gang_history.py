@@ -9,8 +9,8 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from tests.unit.builders import REF, at
 
 ATTEMPT = build_attempt(TaskKey("dag", "run", "train"), Claim("c"), namespace="ns", number=0)

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.identity import (
     task_selector,
     tasks_selectors,
 )
-from airflow_provider_gangjobs.gang.labels import (
+from airflow_provider_gangjobs.kube.labels import (
     LABEL_ATTEMPT,
     LABEL_DROPPED,
     LABEL_GANG,

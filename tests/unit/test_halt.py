@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
+from airflow_provider_gangjobs.kube import labels
 from tests.unit.builders import JobBuilder, job
 
 

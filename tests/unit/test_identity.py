@@ -90,7 +90,7 @@ def test_slug_is_short_and_starts_with_a_letter(text):
 
 def test_attempts_differ_only_in_their_number():
     first, second = (build_attempt(TRAIN, Claim("c"), namespace="ml", number=n) for n in (0, 1))
-    assert first.digest == second.digest
+    assert first.key.digest == second.key.digest
     assert first.name[:-1] == second.name[:-1]
     assert first.submission_id != second.submission_id
 

@@ -216,7 +216,7 @@ class InformerMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_watch_at_a_time(self) -> None:
-        statistics = self.health.statistics(self.store, decode_errors=0)
+        statistics = self.health.statistics(self.store)
         assert statistics.watches_open <= 1
         assert statistics.watches_opened == self.server.watches
 

@@ -85,7 +85,6 @@ async def test_hundred_gangs_share_one_list_and_one_watch() -> None:
         {"resource": PODS},
         {"namespace": "other"},
         {"label_selector": "a=b"},
-        {"field_selector": "a=b"},
         {"decode": OtherView},
         {"index": by_uid},
         {"cluster": config_for("http://127.0.0.1:1")},

@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.gang.roles import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import phase_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 
@@ -189,7 +189,7 @@ def role_job(role: str, state: str, at: str = T1, *, uid: str | None = None, **m
     return {"metadata": metadata, "spec": spec, "status": status}
 
 
-def gang_of(leader: str | None, worker: str | None, **changes: Any) -> Job:
+def gang_of(leader: str | None, worker: str | None, **changes: Any) -> StoredGang:
     states = {"leader": leader, "worker": worker}
     return read_gang(
         stored_main_job(**changes), [role_job(role, state) for role, state in states.items() if state is not None]

@@ -1,7 +1,7 @@
 """Kubeconfigs read by the provider and by the official Python clients, side by side.
 
-Each client judges each kubeconfig of `kubeconfig_cases`: same server, headers, certificates, proxy, and namespace, or
-an error. A difference that the case does not list is a failure, and so is a listed difference that does not exist.
+Each client judges each kubeconfig of `kubeconfig_cases`: same server, headers, certificates, and proxy, or an error. A
+difference that the case does not list is a failure, and so is a listed difference that does not exist.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ def by_provider(paths: list[str], context: str | None) -> Result:
         "verify": loaded.tls.verify,
         "server_name": loaded.server_hostname,
         "proxy": loaded.proxy,
-        "namespace": loaded.namespace,
     }
 
 
@@ -91,7 +90,6 @@ def by_official_client(paths: list[str], context: str | None, library: Any, conf
         "verify": configuration.verify_ssl,
         "server_name": configuration.tls_server_name,
         "proxy": configuration.proxy,
-        "namespace": loader.current_context["context"].get("namespace"),
     }
 
 
@@ -192,7 +190,6 @@ def by_kubectl(paths: list[str], context: str | None) -> Result:
         "verify": not cluster.get("insecure-skip-tls-verify"),
         "server_name": cluster.get("tls-server-name"),
         "proxy": cluster.get("proxy-url"),
-        "namespace": shown["contexts"][0]["context"].get("namespace"),
     }
 
 

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource, RestConfig
+from airflow_provider_gangjobs.cluster.auth.credential_source import Access, CredentialSource
 from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
@@ -68,7 +68,7 @@ VALUES = st.recursive(
 )
 
 
-Result = RestConfig | InvalidConnection | CredentialsFailed
+Result = Access | InvalidConnection | CredentialsFailed
 
 
 def load(content: Any, **extras: Any) -> Result:
@@ -90,7 +90,7 @@ def load_text(content: bytes) -> Result:
 
 def shown(result: Result) -> str:
     """Everything that a log could contain of a result."""
-    if isinstance(result, RestConfig):
+    if isinstance(result, Access):
         return repr(result)
     assert result.__cause__ is None
     return f"{result!r} {''.join(traceback.format_exception(result))}"

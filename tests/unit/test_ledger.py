@@ -2,8 +2,9 @@
 
 import json
 
+from airflow_provider_gangjobs.gang.identity import ledger_selector
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode, selector
+from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode
 from tests.unit.builders import REF, at
 
 GOLDEN_V1 = (
@@ -55,6 +56,6 @@ def test_entry_of_a_later_version_is_unknown_and_not_lost():
 
 
 def test_selector_finds_the_ledger_of_one_job_only():
-    assert selector(REF) == (
+    assert ledger_selector(REF.name, REF.uid) == (
         "gangjobs.airflow/gang=train-0,gangjobs.airflow/role=ledger,gangjobs.airflow/job-uid=job-uid"
     )

@@ -1,4 +1,7 @@
-"""A log that arrives in any chunks is split into lines, and a log that is resumed has each line once."""
+"""A log that arrives in any chunks is split into lines, and a log that is resumed has each line once.
+
+A resumed reader begins at the time of the last line that was read, and skips the lines that are not newer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.http.log_reader import LogCursor, LogParser, LogPart, LogPosition, unix_second
+from airflow_provider_gangjobs.cluster.http.log_reader import LogCursor, LogParser, LogPart, LogPosition, read_time
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -58,40 +61,44 @@ def test_long_line_is_not_cut_within_a_character() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stamp", "second"),
+    ("stamp", "seconds"),
     [
-        ("2026-01-01T00:00:01.123456789Z", 1),
-        ("2026-01-01T02:00:01.123456789+02:00", 1),
+        ("2026-01-01T00:00:01.123456789Z", 1.123456789),
+        ("2026-01-01T02:00:01.123456789+02:00", 1.123456789),
         ("2026-01-01T00:00:01Z", 1),
-        ("2025-12-31T19:00:01.5-05:00", 1),
+        ("2025-12-31T19:00:01.5-05:00", 1.5),
     ],
 )
-def test_second_of_a_line_does_not_depend_on_the_zone(stamp: str, second: int) -> None:
-    assert unix_second(stamp) - int(START.timestamp()) == second
+def test_time_of_a_line_does_not_depend_on_the_zone(stamp: str, seconds: float) -> None:
+    time_ns = read_time(stamp.encode())
+    assert time_ns - int(START.timestamp()) * 10**9 == round(seconds * 10**9)
     (part,) = LogParser(timestamps=True).feed(f"{stamp} a b\n".encode())
-    assert part == LogPart(b"a b", stamp)
+    assert part == LogPart(b"a b", time_ns)
 
 
-def test_end_of_a_line_without_a_time_is_kept() -> None:
-    (part,) = LogParser(timestamps=True).feed(b"no time here\n")
-    assert part == LogPart(b"no time here")
+@pytest.mark.parametrize("line", [b"no time here", b"2026-13-01T00:00:01Z x", b"2026-01-01T00:00:01 x"])
+def test_end_of_a_line_without_a_time_is_kept(line: bytes) -> None:
+    (part,) = LogParser(timestamps=True).feed(line + b"\n")
+    assert part == LogPart(line)
 
 
-@pytest.mark.parametrize("text", ["", "1,2,3", "a,1,2,3,t", "1,2,3,4"])
+@pytest.mark.parametrize("text", ["", "1,2,3", "a,1,2,3,t", "1,2,3,4", "1,2", "2026-01-01T00:00:01Z,x"])
 def test_unreadable_position_means_the_beginning(text: str) -> None:
     assert LogPosition.parse(text) is None
 
 
 def test_position_survives_its_text() -> None:
-    position = LogPosition(5, 7, "2026-01-01T00:00:01.123456789+02:00", 3, 99)
+    position = LogPosition(read_time(b"2026-01-01T00:00:01.023456789+02:00"), 99)
+    assert str(position) == "2025-12-31T22:00:01.023456789Z,99"
     assert LogPosition.parse(str(position)) == position
 
 
 # -- resumption --------------------------------------------------------------------------------------------
 
 
-Record = tuple[float, bool, bytes]
-"""Time in seconds, whether the record ends its line, and text."""
+Record = tuple[int, bool, bytes]
+"""Time in nanoseconds after `START`, whether the record ends its line, and text."""
+START_NS = int(START.timestamp()) * 10**9
 
 
 def served(records: Sequence[Record], since_s: int | None) -> bytes:
@@ -99,51 +106,92 @@ def served(records: Sequence[Record], since_s: int | None) -> bytes:
     out = bytearray()
     begins = True
     for at, ends, text in records:
-        moment = START + timedelta(seconds=at)
-        if since_s is None or moment.timestamp() >= since_s:
-            out += f"{moment:%Y-%m-%dT%H:%M:%S.%f}000Z ".encode() * begins + text + b"\n" * ends
+        if since_s is None or START_NS + at >= since_s * 10**9:
+            moment = f"{START + timedelta(seconds=at // 10**9):%Y-%m-%dT%H:%M:%S}.{at % 10**9:09d}Z "
+            out += moment.encode() * begins + text + b"\n" * ends
         begins = ends
     return bytes(out)
 
 
 @st.composite
-def log_files(draw: st.DrawFn) -> list[Record]:
-    """Records of two streams: times repeat, and are up to a second out of order."""
+def log_files(draw: st.DrawFn, steps: tuple[int, ...] = (1, 2, 10**6, 4 * 10**8, 10**9, 5 * 10**9)) -> list[Record]:
+    """Records of one file, each so many nanoseconds later than the one before."""
     count = draw(st.integers(1, 30))
-    steps = draw(st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.4, 1.0, 5.0]), min_size=count, max_size=count))
-    late = draw(st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.001, 0.9]), min_size=count, max_size=count))
-    ends = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    at, records = 1.0, []
-    for number, (step, back, end) in enumerate(zip(steps, late, ends, strict=True)):
-        at += step
-        time = at - back if not records or records[-1][1] else max(records[-1][0], at)
-        records.append((time, end or number == count - 1, b"%d" % (number % 3) * (1 + number % 7)))
+    at, records = 10**9, []
+    for number in range(count):
+        at += draw(st.sampled_from(steps))
+        ends = number == count - 1 or draw(st.booleans())
+        records.append((at, ends, b"%d" % (number % 3) * (1 + number % 7)))
     return records
+
+
+def read_some(records: list[Record], text: str, data: st.DataObject, *, is_last: bool) -> tuple[bytes, str]:
+    """Read one response, which may break anywhere. Return the whole lines of it that are new, and the position."""
+    cursor = LogCursor(LogPosition.parse(text))
+    parser = LogParser(timestamps=True, bytes_max=data.draw(st.sampled_from([40, 1000])))
+    response = served(records, cursor.begin())
+    if not is_last:
+        response = response[: data.draw(st.integers(0, len(response)))]
+    got = bytearray()
+    for part in cursor.new_parts(parser.feed(response)):
+        got += part.text + b"\n" * part.ends
+        cursor.delivered(part)
+    assert not cursor.is_other_file
+    return bytes(got[: got.rfind(b"\n") + 1]), str(cursor.position or "")
 
 
 @settings(max_examples=examples(300))
 @given(log_files(), st.data())
-def test_log_that_is_resumed_anywhere_has_each_byte_once(records: list[Record], data: st.DataObject) -> None:
-    whole = text_of(parse(served(records, None), timestamps=True))
-    got = bytearray()
-    text = ""
+def test_log_that_is_resumed_anywhere_has_each_line_once(records: list[Record], data: st.DataObject) -> None:
+    """A line that was cut is read whole by the next response."""
+    got, text = b"", ""
     for is_last in [False] * data.draw(st.integers(0, 4)) + [True]:
-        cursor = LogCursor(LogPosition.parse(text))
-        parser = LogParser(timestamps=True, bytes_max=data.draw(st.sampled_from([40, 1000])))
-        response = served(records, cursor.begin())
-        if not is_last:
-            response = response[: data.draw(st.integers(0, len(response)))]
-        for part in cursor.new_parts(parser.feed(response)):
-            got += part.text + b"\n" * part.ends
-            cursor.delivered(part)
-        text = str(cursor.position) if cursor.position else ""
-        assert not text or cursor.position.total == len(got)  # type: ignore[union-attr]
-        assert not cursor.is_other_file
-    assert bytes(got) == whole
+        lines, text = read_some(records, text, data, is_last=is_last)
+        got += lines
+        position = LogPosition.parse(text)
+        assert (position.total if position else 0) == len(got)
+    assert got == text_of(parse(served(records, None), timestamps=True))
+
+
+@settings(max_examples=examples(300))
+@given(log_files(steps=(0, 0, 1, 10**9)), st.data())
+def test_only_lines_of_the_time_of_the_last_line_are_missing(records: list[Record], data: st.DataObject) -> None:
+    """The limit of the rule: a line is lost if it has the same time as the last line that was read."""
+    records = [(at, True, b"%d" % number) for number, (at, _, _) in enumerate(records)]
+    first, text = read_some(records, "", data, is_last=False)
+    second, _ = read_some(records, text, data, is_last=True)
+    got = [int(line) for line in (first + second).split()]
+    last_ns = records[len(first.split()) - 1][0] if first else None
+    lost = sorted({number for number, (at, _, _) in enumerate(records) if at == last_ns} - set(got))
+    assert sorted([*got, *lost]) == list(range(len(records)))
+    assert got == sorted(set(got))
+
+
+def test_line_that_is_stored_late_is_not_repeated_and_hides_no_newer_line() -> None:
+    """Lines of stdout and stderr may be out of order."""
+    records = [(at * 10**8, True, b"%d" % at) for at in (10, 12, 11, 13, 12, 14)]
+    cursor = LogCursor()
+    cursor.begin()
+    for part in cursor.new_parts(LogParser(timestamps=True).feed(served(records[:3], None))):
+        cursor.delivered(part)
+    parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records, cursor.begin())))
+    assert [part.text for part in parts] == [b"13", b"12", b"14"]
+
+
+def test_position_of_the_earlier_form_means_its_second_with_a_note() -> None:
+    records = [(at * 10**8, True, b"%d" % at) for at in (10, 12, 22)]
+    second = START_NS // 10**9 + 1
+    position = LogPosition.parse(f"{second},2,0,50,2026-01-01T00:00:01.000000000Z")
+    assert position is not None
+    assert position.total == 50
+    cursor = LogCursor(position)
+    parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records, cursor.begin())))
+    assert [part.text for part in parts] == [b"10", b"12", b"22"]
+    assert cursor.is_other_file
 
 
 def test_rotated_file_is_read_whole_and_noticed() -> None:
-    records = [(float(at), True, b"%d" % at) for at in range(10)]
+    records = [(at * 10**9, True, b"%d" % at) for at in range(10)]
     cursor = LogCursor()
     cursor.begin()
     for part in cursor.new_parts(LogParser(timestamps=True).feed(served(records[:5], None))):

@@ -52,7 +52,7 @@ def test_memory_is_bounded() -> None:
     buffer = TailBuffer(1000)
     for _ in range(1000):
         buffer.feed(b"x" * 999 + b"\n")
-        assert len(buffer._kept) <= 3001
+        assert len(buffer._end._kept) <= 3001
     assert buffer.tail().lines_left_out == 999
 
 

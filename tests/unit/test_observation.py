@@ -2,7 +2,6 @@
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline, next_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -14,6 +13,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     find_named_refusal,
     summarize_scheduler_message,
 )
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from tests.examples import examples
 from tests.unit.builders import REF, JobBuilder, PodBuilder, job, pod
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
 
 ORDER = list(Phase)
@@ -26,7 +26,7 @@ few = settings(max_examples=examples(40), deadline=None)
 class Snapshot:
     """The Job and the pods at one moment. Its text is the log line of the gang, so that failures are readable."""
 
-    def __init__(self, seen_job: Job, pods: list[PodView]) -> None:
+    def __init__(self, seen_job: StoredGang, pods: list[PodView]) -> None:
         self.job = seen_job
         self.pods = pods
 
@@ -34,7 +34,7 @@ class Snapshot:
         return _observe(self.job, self.pods).line
 
 
-def _observe(seen_job: Job, pods: list[PodView]) -> Observation:
+def _observe(seen_job: StoredGang, pods: list[PodView]) -> Observation:
     return observe(seen_job, pods, None, REF)
 
 

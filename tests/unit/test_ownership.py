@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import (
     CONFIRM_AFTER,
@@ -24,6 +23,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     is_settled,
     may_release_orphaned_pods,
 )
+from airflow_provider_gangjobs.kube import labels
 from tests.unit.builders import JobBuilder, job
 
 LEAVE, ASK, RELEASE = SweepAction.LEAVE, SweepAction.ASK, SweepAction.RELEASE

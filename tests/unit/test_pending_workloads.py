@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.cluster.kueue import (
     RECENT_READ_TIMEOUT_S,
     PendingPositions,
     Position,
-    RecentPositions,
+    recent_position,
 )
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import Connection, FaultServer, Request, status
@@ -176,9 +176,9 @@ async def test_gang_that_comes_after_the_last_one_is_read_anew() -> None:
         await informers().aclose()
 
 
-def recent() -> RecentPositions:
-    """The positions for a reader that looks now and then, by the clock of the loop."""
-    return RecentPositions(clock=Clock(monotonic=asyncio.get_running_loop().time))
+def connect(config: ClusterConfig) -> Client:
+    """A client by the clock of the loop."""
+    return Client(config, clock=Clock(monotonic=asyncio.get_running_loop().time))
 
 
 async def silent(connection: Connection) -> None:
@@ -188,15 +188,14 @@ async def silent(connection: Connection) -> None:
 @in_virtual_time
 async def test_readers_that_look_often_share_one_read_a_minute() -> None:
     api = Visibility(summary("b", "a"), summary("a"))
-    async with api.server as server, Client(server.config) as client:
-        known = recent()
-        together = [known.get(client, "ns", "team", uid) for uid in "abc"]
+    async with api.server as server, connect(server.config) as client:
+        together = [recent_position(client, "ns", "team", uid) for uid in "abc"]
         assert await asyncio.gather(*together) == [3, 2, None]
         await asyncio.sleep(READ_EVERY_S - 1)
-        assert await known.get(client, "ns", "team", "a") == 3
+        assert await recent_position(client, "ns", "team", "a") == 3
         assert api.paths == [api.path]
         await asyncio.sleep(1)
-        assert await known.get(client, "ns", "team", "a") == 2
+        assert await recent_position(client, "ns", "team", "a") == 2
         assert api.paths == [api.path] * 2
 
 
@@ -204,23 +203,22 @@ async def test_readers_that_look_often_share_one_read_a_minute() -> None:
 @in_virtual_time
 async def test_reader_that_looks_often_repeats_no_failure(answers: list[Answer], pause_s: float) -> None:
     api = Visibility(*answers, summary("a"))
-    async with api.server as server, Client(server.config) as client:
-        known = recent()
+    async with api.server as server, connect(server.config) as client:
         for _ in range(3):
-            assert await known.get(client, "ns", "team", "a") is None
+            assert await recent_position(client, "ns", "team", "a") is None
         assert api.paths.count(api.path) == 1
         await asyncio.sleep(pause_s)
-        assert await known.get(client, "ns", "team", "a") == 2
+        assert await recent_position(client, "ns", "team", "a") == 2
 
 
 @in_virtual_time
 async def test_silent_server_delays_a_page_once_a_minute_for_two_seconds() -> None:
     api = Visibility(silent, summary("a"))
-    async with api.server as server, Client(server.config) as client:
-        known, loop = recent(), asyncio.get_running_loop()
+    async with api.server as server, connect(server.config) as client:
+        loop = asyncio.get_running_loop()
         started = loop.time()
-        assert await asyncio.gather(*(known.get(client, "ns", "team", "a") for _ in range(3))) == [None] * 3
-        assert await known.get(client, "ns", "team", "a") is None
+        assert await asyncio.gather(*(recent_position(client, "ns", "team", "a") for _ in range(3))) == [None] * 3
+        assert await recent_position(client, "ns", "team", "a") is None
         assert loop.time() - started == pytest.approx(RECENT_READ_TIMEOUT_S)
         await asyncio.sleep(READ_EVERY_S)
-        assert await known.get(client, "ns", "team", "a") == 2
+        assert await recent_position(client, "ns", "team", "a") == 2

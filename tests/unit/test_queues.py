@@ -6,22 +6,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_QUEUE,
-    ANNOTATION_QUEUED,
-    LABEL_KUEUE_PRIORITY,
-    LABEL_KUEUE_QUEUE,
-)
 from airflow_provider_gangjobs.gang.queues import (
-    Kueue,
-    NoQueue,
+    Queue,
     QueueFacts,
     admission_checks,
     held_reason,
     job_without_queue_error,
     queue_of_job,
     queue_problems,
-    requested_queue,
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
@@ -32,29 +24,35 @@ from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
     topology_guarantee,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.kube.labels import (
+    ANNOTATION_QUEUE,
+    ANNOTATION_QUEUED,
+    LABEL_KUEUE_PRIORITY,
+    LABEL_KUEUE_QUEUE,
+)
 
 
-def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> Job:
+def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> StoredGang:
     labels = {LABEL_KUEUE_QUEUE: label} if label else {}
     marks = {f"gangjobs.airflow/{name}": value for name, value in annotations.items()}
     return read_job({"metadata": {"name": "j", "labels": labels, "annotations": marks}, "spec": {"suspend": suspend}})
 
 
 JOBS = {
-    "no queue": (job(), NoQueue(), False, False),
-    "started": (job(suspend=False), NoQueue(), True, True),
-    "complete, not yet given to its queue": (job(queue="team"), Kueue("team"), False, False),
-    "given to its queue": (job(label="team", queue="team", queued="true"), Kueue("team"), True, True),
-    "put into a queue by the cluster": (job(label="default"), Kueue("default"), False, False),
-    "started by the queue of the cluster": (job(suspend=False, label="default"), Kueue("default"), False, False),
-    "in a queue by an earlier release": (job(label="team"), Kueue("team"), False, False),
+    "no queue": (job(), Queue(), False, False),
+    "started": (job(suspend=False), Queue(), True, True),
+    "complete, not yet given to its queue": (job(queue="team"), Queue("team"), False, False),
+    "given to its queue": (job(label="team", queue="team", queued="true"), Queue("team"), True, True),
+    "put into a queue by the cluster": (job(label="default"), Queue("default"), False, False),
+    "started by the queue of the cluster": (job(suspend=False, label="default"), Queue("default"), False, False),
+    "in a queue by an earlier release": (job(label="team"), Queue("team"), False, False),
 }
 
 
 @pytest.mark.parametrize(("stored", "queue", "started", "complete"), JOBS.values(), ids=JOBS)
-def test_queue_of_a_stored_job(stored: Job, queue: Any, started: bool, complete: bool) -> None:
+def test_queue_of_a_stored_job(stored: StoredGang, queue: Any, started: bool, complete: bool) -> None:
     found = queue_of_job(stored)
     assert found == queue
     assert (found.is_started(stored), stored.is_submission_complete) == (started, complete)
@@ -69,7 +67,7 @@ UNNAMED_JOBS = {
 
 
 @pytest.mark.parametrize(("stored", "reason"), UNNAMED_JOBS.values(), ids=UNNAMED_JOBS)
-def test_job_without_a_queue_runs_unless_the_cluster_suspends_it(stored: Job, reason: str) -> None:
+def test_job_without_a_queue_runs_unless_the_cluster_suspends_it(stored: StoredGang, reason: str) -> None:
     error = job_without_queue_error(stored)
     assert (error is not None) == bool(reason)
     assert reason in str(error)
@@ -83,7 +81,9 @@ UNNAMED = {
 
 
 @pytest.mark.parametrize(("stored", "jobs", "job_set"), UNNAMED.values(), ids=UNNAMED)
-def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(stored: Job, jobs: str, job_set: str) -> None:
+def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(
+    stored: StoredGang, jobs: str, job_set: str
+) -> None:
     for has_job_set, reason in ((False, jobs), (True, job_set)):
         problem = unnamed_roles_error(stored, has_job_set=has_job_set)
         assert (problem is not None) == bool(reason)
@@ -91,14 +91,14 @@ def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(stored: Job
 
 
 def test_job_gets_the_label_of_its_queue_last() -> None:
-    queue = requested_queue("team", "high")
+    queue = Queue("team", "high")
     assert (queue.labels(), queue.annotations()) == ({LABEL_KUEUE_PRIORITY: "high"}, {ANNOTATION_QUEUE: "team"})
     metadata = {"labels": {LABEL_KUEUE_QUEUE: "team"}, "annotations": {ANNOTATION_QUEUED: "true"}}
     assert queue.start_patch(job(queue="team")) == {"metadata": metadata}
 
 
 def test_job_that_runs_in_another_queue_stays_in_it() -> None:
-    patch = requested_queue("team").start_patch(job(suspend=False, label="default", queue="team"))
+    patch = Queue("team").start_patch(job(suspend=False, label="default", queue="team"))
     assert patch == {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}}
 
 

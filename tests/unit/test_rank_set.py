@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.state.job import parse_indexes, parse_spans
 from airflow_provider_gangjobs.gang.state.pod_index import RankSet
+from airflow_provider_gangjobs.kube.views import parse_indexes, parse_spans
 from tests.examples import examples
 
 RANKS = st.one_of(st.integers(0, 20), st.sampled_from([100_000, 2**31, "a-uid", "another-uid"]))

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_all
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import config_for, status
@@ -209,7 +209,7 @@ async def test_busy_server_is_retried() -> None:
 
 async def test_stopped_release_reports_finished_pods_only() -> None:
     async with Server() as server:
-        reported = await released(server, PODS_OF_A_LARGE_GANG, until=lambda: len(server.requests) >= 40)
+        reported = await released(server, PODS_OF_A_LARGE_GANG, is_stopped=lambda: len(server.requests) >= 40)
     assert 40 <= len(reported) < PODS_OF_A_LARGE_GANG
     assert len(reported) == len(server.requests)
 

@@ -9,24 +9,9 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_ASSEMBLY_BASELINE,
-    ANNOTATION_GANG,
-    ANNOTATION_HALTED,
-    ANNOTATION_REQUEUES,
-    LABEL_KUEUE_QUEUE,
-)
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.job import (
-    AssemblyBaseline,
-    Job,
-    Requeues,
-    parse_assembly_baseline,
-    parse_requeues,
-    read_job,
-)
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     REQUEUES_MAX,
     RequeueStep,
@@ -35,6 +20,21 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     next_assembly_baseline,
     next_step,
     pause_ends_at,
+)
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    AssemblyBaseline,
+    Requeues,
+    StoredGang,
+    parse_assembly_baseline,
+    parse_requeues,
+    read_job,
+)
+from airflow_provider_gangjobs.kube.labels import (
+    ANNOTATION_ASSEMBLY_BASELINE,
+    ANNOTATION_GANG,
+    ANNOTATION_HALTED,
+    ANNOTATION_REQUEUES,
+    LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.tracking.job_steps import Requeue
@@ -48,7 +48,9 @@ STARTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 RETURNING = f"1 {STARTED_AT.isoformat()}"
 
 
-def job(requeues: str | None = RETURNING, *, queue: str | None = "team", gang: str = "basic:why", **more: Any) -> Job:
+def job(
+    requeues: str | None = RETURNING, *, queue: str | None = "team", gang: str = "basic:why", **more: Any
+) -> StoredGang:
     """A Job that runs since `START`, unless `more` says otherwise."""
     annotations = {ANNOTATION_GANG: gang, ANNOTATION_REQUEUES: requeues, **more.pop("annotations", {})}
     labels = {LABEL_KUEUE_QUEUE: queue}
@@ -95,7 +97,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("seen", "kueue", "step"), STEPS.values(), ids=STEPS)
-def test_each_state_has_one_next_step(seen: Job, kueue: KueueWorkloadView | None, step: RequeueStep) -> None:
+def test_each_state_has_one_next_step(seen: StoredGang, kueue: KueueWorkloadView | None, step: RequeueStep) -> None:
     assert next_step(seen, kueue) is step
 
 
@@ -112,7 +114,7 @@ BEGINS = {
 
 
 @pytest.mark.parametrize(("seen", "mark"), BEGINS.values(), ids=BEGINS)
-def test_gang_returns_to_its_queue_a_limited_number_of_times(seen: Job, mark: Requeues | None) -> None:
+def test_gang_returns_to_its_queue_a_limited_number_of_times(seen: StoredGang, mark: Requeues | None) -> None:
     assert begin_requeue(seen) == mark
 
 
@@ -139,7 +141,7 @@ class KueueWithoutWorkloads:
         self.client = self
         self._error = error
 
-    async def read(self) -> Job:
+    async def read(self) -> StoredGang:
         return job()
 
     async def retry(self, request: Callable[[], Awaitable[Any]]) -> Any:
@@ -212,7 +214,7 @@ def stopped(before_ready: int, after_ready: int, preempted: int, admitted_s: int
     return view(KueueWorkloadView, {"metadata": {}, "spec": {}, "status": status})
 
 
-def noted(baseline: str | None) -> Job:
+def noted(baseline: str | None) -> StoredGang:
     return job(None, annotations={ANNOTATION_ASSEMBLY_BASELINE: baseline})
 
 
@@ -231,7 +233,7 @@ EARLIER = {
 
 @pytest.mark.parametrize(("seen", "workload", "seconds"), EARLIER.values(), ids=EARLIER)
 def test_runs_that_kueue_has_stopped_before_all_pods_were_ready_add_up(
-    seen: Job, workload: KueueWorkloadView | None, seconds: float
+    seen: StoredGang, workload: KueueWorkloadView | None, seconds: float
 ) -> None:
     assert earlier_assembly_s(seen, workload) == seconds
 
@@ -258,7 +260,7 @@ BASELINES = {
 
 @pytest.mark.parametrize(("seen", "workload", "baseline"), BASELINES.values(), ids=BASELINES)
 def test_stop_for_another_reason_ends_the_sum(
-    seen: Job, workload: KueueWorkloadView | None, baseline: AssemblyBaseline | None
+    seen: StoredGang, workload: KueueWorkloadView | None, baseline: AssemblyBaseline | None
 ) -> None:
     assert next_assembly_baseline(seen, workload) == baseline
     if baseline is not None:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt
-from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.sidecars import (
@@ -20,8 +18,10 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
     may_end_by_main,
     read_rules,
 )
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:

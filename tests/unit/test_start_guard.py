@@ -60,7 +60,10 @@ class Try:
                 self.moments[1] += write_s
             return self.writes
 
-        return self.guard.submit(self.gangs, submit, delete=delete)
+        gangs = self.gangs
+        with self.guard.submission(gangs, delete=delete):
+            submitted: int = gangs.call(submit)
+        return submitted
 
 
 @pytest.mark.parametrize(("wall_s", "monotonic_s"), [(LATE_S, 0.0), (0.0, LATE_S), (-600.0, LATE_S), (LATE_S, LATE_S)])

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, content_id_of
-from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
-from airflow_provider_gangjobs.gang.validation.choices import validate_choices
+from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous, validate_choices
 from airflow_provider_gangjobs.gang.validation.validate import require_valid, validate
 from tests.examples import examples
 from tests.unit.invalid_specs import ANYTHING, job

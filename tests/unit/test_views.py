@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer.reflector import ViewDecoder
 from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.gang import labels
+from airflow_provider_gangjobs.kube import labels
 from airflow_provider_gangjobs.kube.views import JobView, PodView, interner_of, make_interner, view
 from tests.unit.builders import condition, job, pod
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -34,7 +33,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
 from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.service.follow_gang import follow
+from airflow_provider_gangjobs.service.gangs import follow
 from airflow_provider_gangjobs.service.session import run
 
 if TYPE_CHECKING:
@@ -48,21 +47,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
-
-
-@dataclass
-class PhaseLog:
-    """Logs each observation that it is called with, and keeps the last one.
-
-    The caller calls it when the phase of the gang changes, or when the gang waits for something else.
-    """
-
-    log: Logger
-    last: Observation | None = field(default=None, init=False)
-
-    def __call__(self, observation: Observation) -> None:
-        self.log.info("%s", observation.line)
-        self.last = observation
 
 
 CONNECTION_READ_FOR_S: Final = 300.0
@@ -152,31 +136,15 @@ def pause_after_errors_s(errors: int) -> float:
 
 
 class _GangWait:
-    """One wait for one gang. A triggerer keeps thousands of these objects, so they have no `__dict__`."""
-
-    __slots__ = (
-        "_args",
-        "_clock",
-        "_config",
-        "_first_seen_at",
-        "_hook",
-        "_is_unlimited",
-        "_log",
-        "_pause_s",
-        "_phases",
-        "_streaming",
-        "_timeout",
-        "_until",
-        "callbacks",
-    )
+    """One wait for one gang."""
 
     def __init__(self, args: TriggerArgs, until: FollowUntil, log: Logger, config: ClusterConfig | None) -> None:
         self._args = args
         self._until = until
         self._log = log
         self._config = config
-        self._hook = args.hook
-        self._phases = PhaseLog(log)
+        self._last: Observation | None = None
+        """The last observation that was reported."""
         self._streaming = LogStreaming(args, log)
         self.callbacks = PhaseCallbacks(args, log)
         self._pause_s = pause_after_errors_s(args.tracking_errors)
@@ -219,7 +187,7 @@ class _GangWait:
                     return await self._follow_with_retries()
             except TimeoutError:
                 if is_fixed:  # the worker ends the gang itself
-                    return timeout_event(self._args, self._phases.last)
+                    return timeout_event(self._args, self._last)
                 if self._remaining_s() <= 0:
                     await self._learn_clock()
                 if self._remaining_s() <= 0:
@@ -245,8 +213,7 @@ class _GangWait:
 
         The worker that gets the event would also end the gang. But a worker may be free only after hours.
         """
-        last = self._phases.last
-        event = timeout_event(self._args, last)
+        event = timeout_event(self._args, self._last)
         harvested = None
         if self._clock is None:  # nothing is halted by the local clock alone
             return event
@@ -262,12 +229,12 @@ class _GangWait:
         except Exception as error:
             self._log.warning("Gang %s was not ended completely in the triggerer: %s", self._args.ref, error)
         if harvested is None or harvested.status is Status.ERROR:
-            held = max(last.counts.created, 1) if last else 1
+            held = max(self._last.counts.created, 1) if self._last else 1
             return replace(event, counts={**event.counts, "held": held})
         return replace(event, **{name: getattr(harvested, name) for name in _KEPT_AFTER_HALT})
 
     async def _read_config(self) -> ClusterConfig:
-        return self._config or await self._hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
+        return self._config or await self._args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
 
     def _remaining_s(self) -> float:
         """Return the time until the deadline, by the clock of the API server or, until it is known, the local clock."""
@@ -279,13 +246,13 @@ class _GangWait:
         """Follow the gang, and retry after faults of this process as the docstring of the module describes."""
         pause_s, self._pause_s = self._pause_s, 0.0
         await asyncio.sleep(pause_s)
-        backoff: Backoff | None = None
+        backoff = Backoff(Clock(), base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
         failures = 0
         while True:
             began = _monotonic()
             try:
                 if self._config is None:
-                    self._config = await self._hook.aconfig(
+                    self._config = await self._args.hook.aconfig(
                         retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S
                     )
             except Exception as error:  # a secrets backend may raise anything
@@ -303,7 +270,7 @@ class _GangWait:
             except Exception as error:  # a defect of this provider or of a library
                 if _monotonic() - began >= PROGRESS_S:
                     failures = 0
-                    backoff = None
+                    backoff.reset()
                 failures += 1
                 if failures > RESTARTS_MAX:
                     return self._error_event("Waiting for the gang failed", error)
@@ -311,35 +278,31 @@ class _GangWait:
             else:
                 if event.status is not Status.ERROR or not await self._reload_connection():
                     return event
-            backoff = backoff or Backoff(Clock(), base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
             await asyncio.sleep(backoff.next())
 
     def _report(self, observation: Observation) -> None:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
-        self._phases(observation)
+        self._log.info("%s", observation.line)
+        self._last = observation
         self.callbacks.report(observation)
         missing = None if self._args.deadline else missing_limit(observation, self._args.deadlines)
         if missing is not None and not self._is_unlimited:
             self._is_unlimited = True
             self._log.info("The task waits without a limit: it has neither %s nor execution_timeout", missing)
-        if observation.phase is Phase.RUNNING or observation.counts.running:
+        if self._args.stream_ranks and (observation.phase is Phase.RUNNING or observation.counts.running):
             self._streaming.start()
         if self._first_seen_at is None:
             self._first_seen_at = _monotonic()
         if self._timeout is not None and self._clock is None and not self._timeout.expired():
-            self._clock = self._server_clock()
+            from airflow_provider_gangjobs.cluster.informer import informers
+
+            clock = informers().server_clock(self._config.key) if self._config else None
+            self._clock = clock if clock is not None and clock.is_known else None
             self._timeout.reschedule(_monotonic() + self._remaining_s())
 
-    def _server_clock(self) -> ServerClock | None:
-        from airflow_provider_gangjobs.cluster.informer import informers
-
-        clock = informers().server_clock(self._config.key) if self._config else None
-        return clock if clock is not None and clock.is_known else None
-
     async def _reload_connection(self) -> bool:
-        """Read the connection again after the API server refused requests, and return whether it has changed."""
         try:
-            config = await self._hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
+            config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
         except Exception as error:  # a secrets backend may raise anything
             self._log.warning("The connection could not be read again: %s", type(error).__name__)
             return False
@@ -353,7 +316,7 @@ class _GangWait:
         log_failure(self._log, error, f"{what}. Gang {self._args.ref} cannot be followed in this process")
         # The messages of other libraries may contain credentials, so they go to the log and not into the event.
         message = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
-        phase = self._phases.last.phase if self._phases.last else Phase.SUBMITTED
+        phase = self._last.phase if self._last else Phase.SUBMITTED
         return build_event(self._args.ref, Status.ERROR, phase, reason=type(error).__name__, message=message)
 
 

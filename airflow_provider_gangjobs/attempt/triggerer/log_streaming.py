@@ -4,20 +4,15 @@ The wait starts the streams when ranks begin to run, and stops them when it has 
 stream reaches the wait, with one exception: a pod that is being deleted is released some seconds later, and the event
 is sent later, while the log of the pod is being read, because nobody can read the log afterwards.
 
-The channel over which a triggerer sends the lines of its triggers to its supervisor, which writes them to files.
+The lines of triggers go over a channel (`LogChannel`) to Airflow's supervisor, which writes them to files
+(`TriggerRunnerSupervisor` in `airflow/jobs/triggerer_job_runner.py`). It reads at most 4 KiB of lines between two
+rounds of queries of its database. When it receives the event with which a trigger ends, it closes the log of this
+trigger, and lines that it reads later are missing there. When the channel is full, the next line blocks the event loop
+of all triggers. So a trigger waits with its event until its lines are read, and a stream waits while many are unread.
 
-Airflow's supervisor (`airflow/jobs/triggerer_job_runner.py`, `TriggerRunnerSupervisor`) receives lines and events over
-two sockets, and reads at most 4 KiB of lines between two rounds of queries of its database. When it receives the event
-with which a trigger ends, it closes the log of this trigger. It writes lines that it reads later to its own output, and
-they are missing in the log of the task. When the channel is full, the next line blocks the event loop of all triggers.
-
-So a trigger waits with its event until its lines are read, and a stream waits with its lines while many are unread.
-
-Delays the event of a short wait until Airflow has noticed that the worker of the deferred task has ended.
-
-The supervisor of a worker may notice the end of the worker's process one heartbeat late. If the task runs again before
-this end has reached the scheduler, the scheduler takes the old end for the end of the new run, and fails the task
-(airflow#72716, #71580). Gangs that end within seconds, or that had ended before the deferral, would meet this often.
+The event of a short wait is delayed (`sleep_until_resumable`), because the supervisor of a worker may notice the end of
+the worker's process one heartbeat late. If the task runs again before this end has reached the scheduler, the scheduler
+takes it for the end of the new run, and fails the task (airflow#72716, #71580).
 """
 
 from __future__ import annotations
@@ -48,8 +43,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams
-
-__all__ = ["LogChannel", "find_channel", "log_channel"]
 
 
 UNREAD_BYTES_MAX: Final = 32 * 1024
@@ -130,17 +123,13 @@ MARGIN_S: Final = 1.5
 """The time in which the scheduler reads the report of the executor. The loop of the scheduler takes a second."""
 
 
-def resume_delay_s() -> float:
-    """Return how long after its deferral a task may resume, in seconds."""
-    return conf.getfloat("workers", "min_heartbeat_interval", fallback=HEARTBEAT_S) + MARGIN_S
-
-
 async def sleep_until_resumable(deferred_at: float) -> None:
     """Sleep until the task may resume, and until Airflow has read the last lines of the trigger; see `log_channel`.
 
     :param deferred_at: Time of the deferral, by the clock of the running loop.
     """
-    await asyncio.sleep(max(0.0, deferred_at + resume_delay_s() - asyncio.get_running_loop().time()))
+    delay_s = conf.getfloat("workers", "min_heartbeat_interval", fallback=HEARTBEAT_S) + MARGIN_S
+    await asyncio.sleep(max(0.0, deferred_at + delay_s - asyncio.get_running_loop().time()))
     await log_channel().drain()
 
 
@@ -158,19 +147,6 @@ LOAD_S: Final = 10.0
 
 class LogStreaming:
     """The streams of one wait, as one asyncio task. The harvest uses it as its `LogReader`."""
-
-    __slots__ = (
-        "_args",
-        "_deleted",
-        "_has_arrived",
-        "_has_streams",
-        "_holds",
-        "_log",
-        "_saves",
-        "_streams",
-        "_task",
-        "config",
-    )
 
     def __init__(self, args: TriggerArgs, log: Logger) -> None:
         self._args = args
@@ -198,11 +174,7 @@ class LogStreaming:
         return tuple(self._streams.whole_logs) if self._streams is not None and self._has_arrived else ()
 
     def start(self) -> None:
-        """Start the streams, if they are wanted and have not started."""
-        if self._args.stream_ranks:
-            self._start()
-
-    def _start(self) -> None:
+        """Start the streams, unless they have started or the cluster is not known yet."""
         if self._task is None and self.config is not None:
             self._has_streams = asyncio.Event()
             self._task = asyncio.create_task(self._run(self.config), name=f"logs of {self._args.name}")
@@ -213,17 +185,15 @@ class LogStreaming:
         """Read the logs of the pods that are being deleted, and whose logs the task wants."""
         if all(pod.metadata.deletion_timestamp is None for pod in pods):
             return
-        wanted = [pod for pod in pods if self._must_be_read_now(pod)]
-        self._deleted |= {pod.metadata.uid: pod for pod in wanted}
-        if wanted:
-            self._start()
-            if self._streams is not None:
-                self._streams.observe(wanted)
-
-    def _must_be_read_now(self, pod: PodView) -> bool:
         from airflow_provider_gangjobs.tracking.logs.last_lines import must_be_read_now
 
-        return must_be_read_now(pod, self._args.stream_ranks, Logs(self._args.kept_logs))
+        ranks, policy = self._args.stream_ranks, Logs(self._args.kept_logs)
+        wanted = [pod for pod in pods if must_be_read_now(pod, ranks, policy)]
+        self._deleted |= {pod.metadata.uid: pod for pod in wanted}
+        if wanted:
+            self.start()
+            if self._streams is not None:
+                self._streams.observe(wanted)
 
     def notify_when_read(self, pod: PodView, notify: Callable[[str], None]) -> bool:
         """Return whether the log of a pod is being read. If so, call `notify` when it is, at most `HOLD_S` later."""
@@ -305,7 +275,10 @@ class LogStreaming:
                 try:
                     await streams.run()
                 finally:
-                    await self._save()
+                    if self._saves:
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(SAVE_S):
+                                await streams.save()
         except Exception:  # a defect of a stream must not end the wait for the gang
             self._log.exception("The logs of gang %s are not streamed any more", self._args.ref)
 
@@ -319,12 +292,6 @@ class LogStreaming:
         kept_bytes_max = max(args.kept_bytes_max, args.stream_bytes_max)
         wanted = WantedLogs(args.stream_ranks, args.stream_bytes_max, Logs(args.kept_logs), kept_bytes_max)
         return GangStreams(store, wanted, output=self, mask=mask)
-
-    async def _save(self) -> None:
-        if self._saves and self._streams is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SAVE_S):
-                    await self._streams.save()
 
     def write(self, lines: Sequence[str]) -> None:
         """Write lines of a stream into the log of the task."""

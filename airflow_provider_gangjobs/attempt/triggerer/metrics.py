@@ -12,7 +12,7 @@ import contextvars
 import logging
 from collections import Counter
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -40,16 +40,6 @@ INFORMER_COUNTERS: Final = (
 HARVEST_COUNTERS: Final = ("recorded", "released", "failures")
 
 
-class StatsSink(Protocol):
-    """The part of Airflow's `Stats` that this module uses."""
-
-    def incr(self, stat: str, count: int, /) -> None:
-        """Add `count` to a counter."""
-
-    def gauge(self, stat: str, value: float, /) -> None:
-        """Set a gauge."""
-
-
 def report_metrics() -> AbstractContextManager[None]:
     """Return a context manager that counts one waiting trigger and reports the metrics of the running loop."""
     return loop_local(_PeriodicReporter)
@@ -69,8 +59,8 @@ class DeltaReporter:
     def __init__(self) -> None:
         self._last_counters: Mapping[tuple[str, str], float] = {}
 
-    def send(self, sample: Sample, sink: StatsSink) -> None:
-        """Send a sample. A counter that is lower than before belongs to a new source, so its whole value is added."""
+    def send(self, sample: Sample, sink: Any) -> None:
+        """Send a sample to Airflow's `Stats`. A counter that fell has a new source, and is added whole."""
         for name, value in sample.gauges.items():
             sink.gauge(PREFIX + name, value)
         added: Counter[str] = Counter()

@@ -86,8 +86,6 @@ def _running() -> set[asyncio.Task[None]]:
 class PhaseCallbacks:
     """The callbacks of one wait."""
 
-    __slots__ = ("_args", "_changes", "_is_stuck", "_log", "_phase", "_skipped", "_task")
-
     def __init__(self, args: TriggerArgs, log: Logger) -> None:
         self._args = args
         self._log = log
@@ -184,6 +182,3 @@ async def _run_in_thread(call: Callable[[], None], *, path: str) -> BaseExceptio
         return ended.result()
     stuck_calls.add(path, thread)
     return _StillRunningError()
-
-
-__all__ = ["LAST_CALLS_S", "PhaseCallbacks"]

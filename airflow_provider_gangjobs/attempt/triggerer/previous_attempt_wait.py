@@ -155,6 +155,3 @@ class _PreviousWait:
             self._logged = (pods, now)
             message = "The next attempt waits for the pods of gang %s, the previous attempt: %d have not ended"
             self._log.info(message, self._args.ref, pods)
-
-
-__all__ = ["WaitEnd", "wait_for_previous_pods"]

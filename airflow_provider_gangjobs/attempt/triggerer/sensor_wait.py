@@ -146,8 +146,7 @@ async def wait_for_selected(args: SelectionArgs, log: Logger, *, can_ask: bool =
         return selection_payload(Answer.IMPOSSIBLE, list(wait.events.values()), problems=error.problems)
     except Exception as error:  # a secrets backend may raise anything
         log_failure(log, error, "The selected gangs cannot be watched in this process")
-        known = isinstance(error, GangJobError)
-        answer, message = Answer.UNKNOWN, str(error) if known else f"{type(error).__name__}; the log has the details"
+        answer, message = Answer.UNKNOWN, _message_of(error)
     return selection_payload(answer, list(wait.events.values()), message=message)
 
 
@@ -244,16 +243,15 @@ class _SelectionWait:
             self._collect(key)
         found = self._newest.update(watch.find())
         for key, gang in found.items():
-            if gang.ref is not None and self._ref(key) != gang.ref:
+            followed = self._followed.get(key)
+            if gang.ref is not None and (followed is None or followed[0] != gang.ref):
                 self._follow(key, gang.ref)
         # A gang that was found before, and whose Job exists no longer, keeps its event.
         keys = {*found, *self._followed}
         if self._args.selector:
             keys = set(self._followed)
-        answers = [self._answer(key) for key in keys]
         notes: list[str] = []
-        if Answer.FAILED in answers and self._tasks:
-            answers = [await self._answer_of_task(key, notes) for key in keys]
+        answers = [await self._answer(key, notes) for key in keys]
         if self._args.selector:
             answers += [Answer.WAITING] * (self._args.at_least - len(answers))
         done = sum(answer is Answer.MET for answer in answers)
@@ -285,19 +283,16 @@ class _SelectionWait:
         self._notes_on_missing = explain_missing_gangs(tasks, instances)
         return pause_s
 
-    async def _answer_of_task(self, key: str, notes: list[str]) -> Answer:
+    async def _answer(self, key: str, notes: list[str]) -> Answer:
         """Return what is known about the gang. Its failure counts when its task has ended, and is noted until then."""
-        answer = self._answer(key)
-        if answer is not Answer.FAILED:
+        event = self.events.get(key)
+        answer = Answer.WAITING if event is None else answer_of(event.status, self._until)
+        if answer is not Answer.FAILED or not self._tasks:
             return answer
         task = self._tasks[key]
         answer, note = answer_of_failure(task, await read_task_state(task, self._log))
         notes += [note] if note else []
         return answer
-
-    def _ref(self, key: str) -> GangRef | None:
-        followed = self._followed.get(key)
-        return None if followed is None else followed[0]
 
     def _follow(self, key: str, ref: GangRef) -> None:
         """Follow the gang of a key, in place of the earlier attempt that was followed."""
@@ -322,10 +317,6 @@ class _SelectionWait:
             self._follow(key, ref)
         else:
             self.events[key] = event
-
-    def _answer(self, key: str) -> Answer:
-        event = self.events.get(key)
-        return Answer.WAITING if event is None else answer_of(event.status, self._until)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,37 +350,21 @@ async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
 
     The status of the event is `error` if the JobSet cannot be read, which says nothing about the JobSet.
     """
-    try:
-        return await _wait_for_job_set(args, log)
-    except JobSetUnavailable as error:
-        return _job_set_error(args, "Refused" if error.is_served else NOT_SERVED, error.cause)
-    except Exception as error:  # a secrets backend may raise anything
-        log_failure(log, error, f"JobSet {args.ref} cannot be watched in this process")
-        known = isinstance(error, GangJobError)
-        return _job_set_error(
-            args, type(error).__name__, str(error) if known else f"{type(error).__name__}; the log has the details"
-        )
-
-
-async def _wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
     from airflow_provider_gangjobs.tracking.watch.awaited import follow_job_set
 
-    hook = GangJobHook(args.kubernetes_conn_id, must_exist=args.must_exist)
-    config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
-    async with shared_service(config) as service:
-        return await follow_job_set(service.client, args.ref, lambda line: log.info("%s", line))
-
-
-def _job_set_error(args: JobSetArgs, reason: str, message: str) -> GangEvent:
+    try:
+        hook = GangJobHook(args.kubernetes_conn_id, must_exist=args.must_exist)
+        config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
+        async with shared_service(config) as service:
+            return await follow_job_set(service.client, args.ref, lambda line: log.info("%s", line))
+    except JobSetUnavailable as error:
+        reason, message = "Refused" if error.is_served else NOT_SERVED, error.cause
+    except Exception as error:  # a secrets backend may raise anything
+        log_failure(log, error, f"JobSet {args.ref} cannot be watched in this process")
+        reason, message = type(error).__name__, _message_of(error)
     return build_event(args.ref, Status.ERROR, Phase.SUBMITTED, reason=reason, message=message)
 
 
-__all__ = [
-    "NOT_SERVED",
-    "JobSetArgs",
-    "SelectionArgs",
-    "answer_of_failure",
-    "selection_payload",
-    "wait_for_job_set",
-    "wait_for_selected",
-]
+def _message_of(error: Exception) -> str:
+    """Return a message for an event. Errors of other libraries may contain credentials."""
+    return str(error) if isinstance(error, GangJobError) else f"{type(error).__name__}; the log has the details"

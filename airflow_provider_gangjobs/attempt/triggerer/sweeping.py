@@ -80,7 +80,6 @@ class _Sweepers:
                 del followed[args.ref]
 
     def _is_followed(self, ref: GangRef) -> bool:
-        """Return whether a trigger of this loop follows the gang, whatever its connection is."""
         return any(ref in followed for followed in self._followed.values())
 
     async def _sweep(self, place: _Place) -> None:
@@ -104,8 +103,8 @@ class _Sweepers:
             grace=sweep_grace(),
         )
         sweeper = NamespaceSweeper(
-            sweep,
-            place.namespace,
+            sweep=sweep,
+            namespace=place.namespace,
             read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
             followed=lambda: self._followed[place].keys(),
             index=gang_of,

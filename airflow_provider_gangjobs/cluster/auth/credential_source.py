@@ -27,12 +27,14 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 
 if TYPE_CHECKING:
+    import ssl
+
     from airflow_provider_gangjobs.cluster.auth.kubeconfig import Section, SelectedContext
 
 
 @dataclass(frozen=True)
-class RestConfig:
-    """The address of a server and the credentials for it, as the source has them."""
+class Access:
+    """The address of a server and the credentials for it. Each load creates a new object: compare by identity."""
 
     base_url: str
     """Without a slash at its end."""
@@ -46,8 +48,14 @@ class RestConfig:
     """After how many seconds to load again, or None if nothing changes unless someone edits the kubeconfig."""
     impersonation: tuple[tuple[str, str], ...] = ()
     """The headers by which the client acts as another user. A name may occur several times."""
-    namespace: str | None = None
-    """The namespace of the context or of the pod."""
+    ssl: ssl.SSLContext | None = field(default=None, repr=False)
+    """The context for `tls`, which `Credentials` adds; `None` for a server without TLS."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers that every request must have. They contain the credentials. A name may occur several times."""
+        authorization = (("Authorization", self.authorization),) if self.authorization else ()
+        return (*authorization, *self.impersonation)
 
 
 TOKEN_FILE_PERIOD_S = 60.0
@@ -203,7 +211,7 @@ def is_in_pod() -> bool:
     return bool(os.environ.get(_HOST))
 
 
-def load_service_account(directory: Path = DIRECTORY, *, verify: bool = True) -> RestConfig:
+def load_service_account(directory: Path = DIRECTORY, *, verify: bool = True) -> Access:
     """Return the API server and credentials of the pod. The kubelet replaces the token, so it is read periodically.
 
     Raises:
@@ -216,13 +224,12 @@ def load_service_account(directory: Path = DIRECTORY, *, verify: bool = True) ->
         raise TokenUnavailableError(f"the file {directory / 'token'} is empty")
     if not authority.strip():
         raise _unusable(f"the file {directory / 'ca.crt'} is empty", "Check the ConfigMap kube-root-ca.crt.")
-    return RestConfig(
+    return Access(
         base_url=base_url,
         authorization=f"Bearer {token.decode('ascii', 'replace')}",
         tls=TlsConfig(ca=authority, verify=verify),
         proxy=environment_proxy(base_url),
         renew_in_s=TOKEN_FILE_PERIOD_S,
-        namespace=_namespace(directory),
     )
 
 
@@ -233,13 +240,6 @@ def _host_and_port() -> str:
             raise _unusable(f"the environment variable {name} is not set", remedy)
     host, port = os.environ[_HOST], os.environ[_PORT]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _namespace(directory: Path) -> str | None:
-    try:
-        return (directory / "namespace").read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
-        return None
 
 
 def _read_file(path: Path) -> bytes:
@@ -275,7 +275,7 @@ class CredentialSource:
         self._timeout_s = timeout_s
         self._service_account_dir = service_account_dir
 
-    def load(self) -> RestConfig:
+    def load(self) -> Access:
         """Load the credentials. Runs the exec plugin if the kubeconfig has one.
 
         Raises:
@@ -289,7 +289,7 @@ class CredentialSource:
         except TokenUnavailableError as error:
             raise CredentialsFailed(self._config.conn_id, str(error)) from None
 
-    def _load(self) -> RestConfig:
+    def _load(self) -> Access:
         match self._config.source:
             case ConfigSource.INLINE:
                 return self._from_kubeconfig(Kubeconfig.from_mapping(self._config.kube_config or {}))
@@ -308,7 +308,7 @@ class CredentialSource:
             return paths
         raise ConfigError(f"the file {self._config.kube_config_path} does not exist", "Correct kube_config_path.")
 
-    def _from_kubeconfig(self, kubeconfig: Kubeconfig) -> RestConfig:
+    def _from_kubeconfig(self, kubeconfig: Kubeconfig) -> Access:
         selected = kubeconfig.select(self._config.context)
         cluster = selected.cluster
         base_url = _base_url(cluster)
@@ -318,7 +318,7 @@ class CredentialSource:
         impersonation = impersonation_headers(selected.user)
         # The last step, because it may run a program.
         credentials = authenticate(selected, timeout_s=self._timeout_s)
-        return RestConfig(
+        return Access(
             base_url=base_url,
             authorization=credentials.authorization,
             tls=TlsConfig(ca=authority, certificate=credentials.certificate, key=credentials.key, verify=verify),
@@ -326,7 +326,6 @@ class CredentialSource:
             server_hostname=cluster.text("tls-server-name"),
             renew_in_s=credentials.renew_in_s,
             impersonation=impersonation,
-            namespace=selected.namespace,
         )
 
 

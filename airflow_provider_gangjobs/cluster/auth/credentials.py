@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
-from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, TlsConfig, make_context
+from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, make_context
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
 from airflow_provider_gangjobs.cluster.structured_log import log_fields
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import RestConfig
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 log = logging.getLogger(__name__)
@@ -33,25 +32,6 @@ FORCED_RENEWAL_INTERVAL_S = 10
 """The server's refusals cause a renewal at most this often, however many requests were refused."""
 
 
-@dataclass(frozen=True)
-class Access:
-    """Address, credentials, and TLS context of a server. Each renewal creates a new object: compare by identity."""
-
-    base_url: str
-    authorization: str | None = field(repr=False)
-    ssl: ssl.SSLContext | None = field(repr=False)
-    proxy: str | None = field(repr=False)
-    server_hostname: str | None
-    impersonation: tuple[tuple[str, str], ...] = ()
-    """The headers by which the client acts as another user. A name may occur several times."""
-
-    @property
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        """The headers that every request must have. They contain the credentials. A name may occur several times."""
-        authorization = (("Authorization", self.authorization),) if self.authorization else ()
-        return (*authorization, *self.impersonation)
-
-
 class Credentials:
     """Loads and renews the `Access` of one cluster. Belongs to one event loop."""
 
@@ -60,23 +40,17 @@ class Credentials:
         config: ClusterConfig,
         *,
         clock: Clock | None = None,
-        load: Callable[[], RestConfig] | None = None,
+        load: Callable[[], Access] | None = None,
     ) -> None:
         self._conn_id = config.conn_id
         self._clock = clock or Clock()
         self._load = load or CredentialSource(config).load
         self._access: Access | None = None
-        self._tls: TlsConfig | None = None
         self._renew_at: float | None = None
         self._forced_at = float("-inf")
         self._renewal_failed = False
         self._loading: asyncio.Task[Access] | None = None
         self.renewals = 0
-
-    @property
-    def cached(self) -> Access | None:
-        """The current access, or None if it is not loaded or due for renewal. Then call `current`."""
-        return None if self._is_due() else self._access
 
     async def current(self) -> Access:
         """Return the current access. Load it if it is not loaded or due for renewal.
@@ -84,8 +58,8 @@ class Credentials:
         Raises:
             InvalidConnection, CredentialsFailed: the first load failed. If a renewal fails, the old access stays.
         """
-        if self.cached is not None:
-            return self.cached
+        if self._access is not None and not self._is_due():
+            return self._access
         try:
             return await self._load_once()
         except ClusterError:
@@ -126,7 +100,7 @@ class Credentials:
 
     async def _reload(self) -> Access:
         try:
-            loaded, context = await asyncio.to_thread(self._load_blocking)
+            loaded = await asyncio.to_thread(self._load_blocking)
         except ClusterError as error:
             self._note_failure(error)
             raise
@@ -137,17 +111,9 @@ class Credentials:
         self._renewal_failed = False
         if self._access is not None:
             self.renewals += 1
-        self._tls = loaded.tls
         self._renew_at = None if loaded.renew_in_s is None else self._clock.monotonic() + loaded.renew_in_s
-        self._access = Access(
-            base_url=loaded.base_url,
-            authorization=loaded.authorization,
-            ssl=context,
-            proxy=loaded.proxy,
-            server_hostname=loaded.server_hostname,
-            impersonation=loaded.impersonation,
-        )
-        return self._access
+        self._access = loaded
+        return loaded
 
     def _note_failure(self, error: ClusterError) -> None:
         """Let a renewal that was due and failed be repeated later, and log the first of such failures."""
@@ -157,14 +123,14 @@ class Credentials:
         level, self._renewal_failed = logging.DEBUG if self._renewal_failed else logging.WARNING, True
         log_fields(log, level, "credentials could not be renewed, the current ones stay in use", cause=str(error))
 
-    def _load_blocking(self) -> tuple[RestConfig, ssl.SSLContext | None]:
+    def _load_blocking(self) -> Access:
         loaded = self._load()
         if not loaded.base_url.startswith("https"):
-            return loaded, None
-        if self._access is not None and loaded.tls == self._tls:
-            return loaded, self._access.ssl
+            return loaded
+        if self._access is not None and loaded.tls == self._access.tls:
+            return replace(loaded, ssl=self._access.ssl)
         try:
-            return loaded, make_context(loaded.tls)
+            return replace(loaded, ssl=make_context(loaded.tls))
         except CertificateError as error:
             problem = f"its certificates cannot be used: {error}"
             raise InvalidConnection(self._conn_id, problem, "Correct the field in the kubeconfig.") from None

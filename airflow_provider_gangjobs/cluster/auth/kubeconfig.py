@@ -192,27 +192,19 @@ class SelectedContext(Struct, frozen=True):
     cluster: Section
     user: Section
     """Empty if the context has no user."""
-    namespace: str | None
-
-
-class _Document(Struct, frozen=True):
-    """One file, or the kubeconfig of a connection."""
-
-    root: Section
-    file: str | None
 
 
 class Kubeconfig:
     """One or several merged kubeconfigs."""
 
-    def __init__(self, source: str, documents: Iterable[_Document]) -> None:
+    def __init__(self, source: str, documents: Iterable[Section]) -> None:
         self._source = source
         self._documents = tuple(documents)
 
     @classmethod
     def from_mapping(cls, content: Mapping[str, Any]) -> Kubeconfig:
         """Return the kubeconfig of a connection."""
-        return cls(INLINE_SOURCE, [_Document(Section.of(dict(content), source=INLINE_SOURCE, path=""), None)])
+        return cls(INLINE_SOURCE, [Section.of(dict(content), source=INLINE_SOURCE, path="")])
 
     @classmethod
     def from_files(cls, paths: Iterable[str]) -> Kubeconfig:
@@ -223,7 +215,7 @@ class Kubeconfig:
         """
         paths = tuple(paths)
         source = f"the kubeconfig {os.pathsep.join(paths)}"
-        documents = [document for document in map(_read, paths) if document.root.value]
+        documents = [document for document in map(_read, paths) if document.value]
         if not documents:
             raise ConfigError(f"{source} is empty", "Write a kubeconfig to it.")
         return cls(source, documents)
@@ -240,11 +232,11 @@ class Kubeconfig:
         remedy = f"Correct {context.path} or add the entry."
         cluster = self._required("clusters", "cluster", cluster_name, remedy)
         user = None if user_name is None else self._required("users", "user", user_name, remedy)
-        return SelectedContext(cluster, user or Section(context.source, "user"), context.text("namespace"))
+        return SelectedContext(cluster, user or Section(context.source, "user"))
 
     def _current_context(self) -> str:
         for document in self._documents:
-            if name := document.root.text("current-context"):
+            if name := document.text("current-context"):
                 return name
         remedy = "Set current-context, or extra cluster_context of the connection."
         raise ConfigError(f"{self._source} cannot be used: current-context is not set", remedy)
@@ -252,16 +244,16 @@ class Kubeconfig:
     def _required(self, plural: str, singular: str, name: str, remedy: str) -> Section:
         found = None
         for document in self._documents:
-            for item in document.root.sections(plural):
+            for item in document.sections(plural):
                 if item.required_text("name") != name:
                     continue
                 if found is None:
                     content = item.value.get(singular)
-                    path, root = f"{plural}[{_shown_name(name)}].{singular}", document.root
-                    found = Section.of(content, source=root.source, path=path, directory=root.directory)
-                elif document.file is None:
+                    path = f"{plural}[{_shown_name(name)}].{singular}"
+                    found = Section.of(content, source=document.source, path=path, directory=document.directory)
+                elif document.source == INLINE_SOURCE:  # of several files, the first one counts
                     problem = f"has several entries with the name {_shown_name(name)}"
-                    raise document.root.error(plural, problem, "Keep one of them.")
+                    raise document.error(plural, problem, "Keep one of them.")
         if found is None:
             problem = f"{self._source} cannot be used: {plural} has no entry with the name {_shown_name(name)}"
             raise ConfigError(problem, remedy)
@@ -278,7 +270,7 @@ def existing_paths(listed: str) -> list[str]:
     return [path for path in map(os.path.expanduser, listed.split(os.pathsep)) if path and os.path.exists(path)]
 
 
-def _read(path: str) -> _Document:
+def _read(path: str) -> Section:
     source = f"the kubeconfig {path}"
     try:
         content = yaml.load(Path(path).read_bytes(), Loader=_LOADER)  # noqa: S506 - it constructs only plain values
@@ -295,7 +287,7 @@ def _read(path: str) -> _Document:
     if content is not None and not isinstance(content, dict):
         raise ConfigError(f"{source} is not a mapping", "Replace it with a kubeconfig.")
     directory = os.path.dirname(os.path.abspath(path))
-    return _Document(Section.of(content, source=source, path="", directory=directory), path)
+    return Section.of(content, source=source, path="", directory=directory)
 
 
 def _shown_name(name: str) -> str:

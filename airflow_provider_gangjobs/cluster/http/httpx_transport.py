@@ -25,7 +25,8 @@ from airflow_provider_gangjobs.cluster.http.transport import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
+    from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
     from airflow_provider_gangjobs.cluster.http.request import Request, Route
 
 REQUEST_CONNECTIONS_MAX: Final = 4
@@ -107,7 +108,6 @@ def _root_cause(exc: BaseException) -> BaseException:
 
 
 def _pool(route: Route, *, tcp_keepalive: bool) -> httpx.AsyncHTTPTransport:
-    """Return a new pool, whose connections equal routes can share."""
     context = route.tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     proxy = None
     if route.proxy is not None:

@@ -2,7 +2,7 @@
 
 Options of a request that callers choose, and the counters of a client.
 
-Decodes responses of an API server as far as callers read them: no caller reads the pod that a patch returns.
+Decodes the responses of an API server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from urllib.parse import unquote, urlencode, urlsplit
 
 import msgspec
@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 if TYPE_CHECKING:
     import ssl
 
-    from airflow_provider_gangjobs.cluster.auth.credentials import Access
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
 
 
 class PatchType(StrEnum):
@@ -44,7 +44,7 @@ class ResponseFormat(Enum):
 
     OBJECT = "application/json"
     METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-    """Only the fields of `metadata` that `http.responses` decodes."""
+    """Only `metadata`."""
 
 
 class PropagationPolicy(StrEnum):
@@ -196,19 +196,6 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 
-class _Metadata(TypedDict, total=False):
-    name: str
-    namespace: str
-    uid: str
-    resourceVersion: str
-    labels: dict[str, str]
-    deletionTimestamp: str
-
-
-class _PartialObject(TypedDict):
-    metadata: _Metadata
-
-
 class _ListMeta(msgspec.Struct, frozen=True, gc=False):
     continue_: str | None = msgspec.field(name="continue", default=None)
 
@@ -220,10 +207,7 @@ class ListResponse(msgspec.Struct, Generic[T]):
     items: list[T] | None = None
 
 
-_OBJECT_DECODERS: Final[dict[ResponseFormat, msgspec.json.Decoder[Any]]] = {
-    ResponseFormat.OBJECT: msgspec.json.Decoder(dict[str, Any]),
-    ResponseFormat.METADATA: msgspec.json.Decoder(_PartialObject),
-}
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 @lru_cache(maxsize=16)
@@ -231,14 +215,13 @@ def _list_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(ListResponse[kind])
 
 
-def decode_object(request: Request, body: bytes, response_format: ResponseFormat = ResponseFormat.OBJECT) -> Json:
+def decode_object(request: Request, body: bytes) -> Json:
     """Return the object in the response to `request`.
 
     Raises:
         UnexpectedReply: the body is not an object of an API server.
     """
-    decoded: Json = _decode(request, body, _OBJECT_DECODERS[response_format])
-    return decoded
+    return _decode(request, body, _object_decoder)
 
 
 def decode_list(request: Request, body: bytes, kind: type[T]) -> ListResponse[T]:

@@ -4,9 +4,9 @@
 request was never sent (`Unreachable`), or that the server may have applied it (`ReplyLost`); log lines and errors
 contain only the method, path, status, and reason. A subclass sends one request over its library.
 
-`Transport` repeats a request once, after a 401 and with new credentials. `RetryingTransport` repeats a read after every
-transient failure, and a write only if the server says that it did not process the request (429, or 503 with a
-Retry-After). After any other failure, the caller has to find out what the write did.
+`Transport` repeats a request once, after a 401 and with new credentials. `Retries` repeats a read after every transient
+failure, and a write only if the server says that it did not process it (429, or 503 with a Retry-After). After any
+other failure, the caller has to find out what the write did.
 
 An operation repeats steps that failed around these requests. Without a common deadline these retry budgets multiply.
 Inside a `request_deadline` block neither of them starts a retry after the deadline. The deadline applies to the current
@@ -24,7 +24,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, ServerClock
@@ -43,7 +42,8 @@ from airflow_provider_gangjobs.cluster.http.request import Route
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
+    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
+    from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.http.request import Request
 
@@ -52,6 +52,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 1.0
 READ_BUFFER_BYTES = 2**18
 ERROR_BYTES_MAX = 2**18
@@ -134,7 +135,9 @@ class Transport(ABC):
     def _classify(self, exc: BaseException) -> type[TransportError] | None:
         """Return the error that an exception of the library stands for, or `None` if it is none of the network."""
 
-    async def send(self, request: Request, *, timeout_s: float, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    async def send(
+        self, request: Request, *, timeout_s: float = REQUEST_TIMEOUT_S, bytes_max: int = BODY_BYTES_MAX
+    ) -> bytes:
         """Send a request and return the body of the successful response.
 
         Raises:
@@ -204,7 +207,7 @@ class Transport(ABC):
 
         A 401 means that the request was not processed.
         """
-        access = self._credentials.cached or await self._credentials.current()
+        access = await self._credentials.current()
         response = await self._send_timed(request, access, timeout_s)
         if response.status != 401:
             return response
@@ -235,7 +238,6 @@ def describe_exception(exc: BaseException) -> str:
 def _translated_errors(
     request: Request, classify: Callable[[BaseException], type[TransportError] | None]
 ) -> Iterator[None]:
-    """Translate exceptions of an HTTP library into errors of `cluster.errors`."""
     try:
         yield
     except LineTooLongError as exc:
@@ -281,54 +283,29 @@ BACKOFF_BASE_S = 0.2
 BACKOFF_CAP_S = 10.0
 
 
-class RetryingTransport:
-    """A transport that retries. Counts the requests by verb, including the retries."""
+READS: Final = frozenset(("get", "list", "log"))
+"""The verbs of requests that change nothing."""
 
-    def __init__(self, transport: Transport, clock: Clock, *, retry_for_s: float = RETRY_FOR_S) -> None:
-        self._transport = transport
+
+class Retries:
+    """Retries the requests of one client. Counts them by verb, including the retries."""
+
+    def __init__(self, clock: Clock, *, retry_for_s: float) -> None:
         self._clock = clock
         self._retry_for_s = retry_for_s
         self.requests: Counter[str] = Counter()
         self.retries = 0
 
-    async def read(self, verb: str, request: Request, *, timeout_s: float, retry_for_s: float | None = None) -> bytes:
-        """Send a request that changes nothing and return the body of the response.
+    async def send(self, verb: str, send: Callable[[], Awaitable[T]], *, retry_for_s: float | None = None) -> T:
+        """Return what `send` returns, which sends one request.
 
         :param retry_for_s: Do not start a retry later than this many seconds from now.
 
         Raises:
-            ClusterError: the last failure.
+            ClusterError: the last failure. If `may_have_applied` is true, the server may have processed a write.
         """
         budget_s = self._retry_for_s if retry_for_s is None else retry_for_s
-        send = partial(self._transport.send, request, timeout_s=timeout_s)
-        return await self._send_with_retries(verb, send, budget_s, _is_transient)
-
-    async def read_end(self, verb: str, request: Request, *, timeout_s: float, bytes_max: int) -> TailBuffer:
-        """Send a request that changes nothing and return the last `bytes_max` bytes of the body, of any length.
-
-        Raises:
-            ClusterError: the last failure.
-        """
-        send = partial(self._transport.send_for_end, request, timeout_s=timeout_s, bytes_max=bytes_max)
-        return await self._send_with_retries(verb, send, self._retry_for_s, _is_transient)
-
-    async def write(self, verb: str, request: Request, *, timeout_s: float) -> bytes:
-        """Send a request that changes something.
-
-        Raises:
-            ClusterError: the last failure. If `may_have_applied` is true, the server may have processed the request.
-        """
-        send = partial(self._transport.send, request, timeout_s=timeout_s)
-        return await self._send_with_retries(verb, send, self._retry_for_s, _is_not_processed)
-
-    async def _send_with_retries(
-        self,
-        verb: str,
-        send: Callable[[], Awaitable[T]],
-        retry_for_s: float,
-        should_retry: Callable[[ClusterError], bool],
-    ) -> T:
-        deadline = min(self._clock.monotonic() + retry_for_s, current_deadline())
+        deadline = min(self._clock.monotonic() + budget_s, current_deadline())
         backoff = Backoff(self._clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
         is_reported = False
         while True:
@@ -337,19 +314,12 @@ class RetryingTransport:
                 return await send()
             except ClusterError as error:
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
-                if not should_retry(error) or self._clock.monotonic() + pause_s > deadline:
+                may_retry = error.transient if verb in READS else isinstance(error, ApiError) and error.not_processed
+                if not may_retry or self._clock.monotonic() + pause_s > deadline:
                     raise
                 if is_webhook_unavailable(error) and not is_reported:
                     is_reported = True
-                    log.warning("%s. The request is repeated for at most %.0f s", error, retry_for_s)
+                    log.warning("%s. The request is repeated for at most %.0f s", error, budget_s)
                 log.debug("%s; retry in %.1f s", error, pause_s)
             self.retries += 1
             await self._clock.sleep(pause_s)
-
-
-def _is_transient(error: ClusterError) -> bool:
-    return error.transient
-
-
-def _is_not_processed(error: ClusterError) -> bool:
-    return isinstance(error, ApiError) and error.not_processed

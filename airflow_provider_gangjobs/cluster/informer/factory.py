@@ -211,7 +211,6 @@ class InformerFactory:
         namespace: str | None = None,
         label_selector: str | None = None,
         *,
-        field_selector: str | None = None,
         decode: type[V],
         index: Callable[[V], str | None],
     ) -> Informer[V]:
@@ -232,7 +231,7 @@ class InformerFactory:
                 f"index {index!r} must be a function of a module: a new function at each call prevents sharing"
             )
         config = cluster.config if isinstance(cluster, Client) else cluster
-        key = _Key(config.key, Target(resource, namespace, label_selector, field_selector), decode, index)
+        key = _Key(config.key, Target(resource, namespace, label_selector), decode, index)
         shared = self._shared.get(key)
         if shared is None or shared.is_ending:
             shared = self._open(key, config)

@@ -36,9 +36,24 @@ SILENCE_BEFORE_WARNING_S: Final = 180.0
 """An idle watch receives a bookmark about once a minute. The informer warns when three are missing."""
 
 
-@dataclass(frozen=True)
-class InformerStatistics:
-    """Counters of an informer since it was created, and its state."""
+@dataclass(kw_only=True)
+class InformerCounters:
+    """Counters of an informer since it was created."""
+
+    watches_opened: int = 0
+    lists: int = 0
+    """Complete lists. Each list after the first is a relist or a poll."""
+    events: int = 0
+    bookmarks: int = 0
+    back_offs: int = 0
+    back_off_s: float = 0.0
+    decode_errors: int = 0
+    """Objects that were left out, or whose change was, because they could not be decoded."""
+
+
+@dataclass(kw_only=True)
+class InformerStatistics(InformerCounters):
+    """The counters and the state of an informer."""
 
     objects: int
     subscriptions: int
@@ -48,14 +63,6 @@ class InformerStatistics:
     polling: bool
     """True while the cluster refuses `watch`."""
     watches_open: int
-    watches_opened: int
-    lists: int
-    """Complete lists. Each list after the first is a relist or a poll."""
-    events: int
-    bookmarks: int
-    back_offs: int
-    back_off_s: float
-    decode_errors: int
     index_errors: int
 
 
@@ -75,12 +82,7 @@ class Health:
         self._polling_since: float | None = None
         self._opened_at: float | None = None
         self._opened_events = 0
-        self._watches_opened = 0
-        self._lists = 0
-        self._events = 0
-        self._bookmarks = 0
-        self._back_offs = 0
-        self._back_off_s = 0.0
+        self.counters = InformerCounters()
 
     @property
     def staleness_s(self) -> float:
@@ -100,7 +102,7 @@ class Health:
         """Why the informer may not know the current state, or None if it does."""
         return None if self.watch_age_s >= self._proven_s else self._problem
 
-    def statistics(self, store: Store[Any], *, decode_errors: int) -> InformerStatistics:
+    def statistics(self, store: Store[Any]) -> InformerStatistics:
         """Return the numbers of this informer for metrics."""
         return InformerStatistics(
             objects=len(store),
@@ -110,14 +112,8 @@ class Health:
             problem=self.problem,
             polling=self.polling,
             watches_open=int(self._opened_at is not None),
-            watches_opened=self._watches_opened,
-            lists=self._lists,
-            events=self._events,
-            bookmarks=self._bookmarks,
-            back_offs=self._back_offs,
-            back_off_s=self._back_off_s,
-            decode_errors=decode_errors,
             index_errors=store.index_errors,
+            **vars(self.counters),
         )
 
     @property
@@ -131,7 +127,7 @@ class Health:
 
     def listed(self, why: str, objects: int, seconds: float) -> None:
         """Record a complete list. `why` is the reason for the list, and `seconds` its duration."""
-        self._lists += 1
+        self.counters.lists += 1
         self._record_contact()
         self._current_at = self._last_contact_at
         if why == "first":
@@ -145,8 +141,8 @@ class Health:
         """Note a new watch, which begins after this resource version."""
         self._record_contact()
         self._opened_at = self._current_at = self._last_contact_at
-        self._opened_events = self._events
-        self._watches_opened += 1
+        self._opened_events = self.counters.events
+        self.counters.watches_opened += 1
         self._log(DEBUG, "watch opened", version=version)
         if self._polling_since is not None:
             self._log(INFO, "informer watches again", after_s=self._last_contact_at - self._polling_since)
@@ -156,7 +152,7 @@ class Health:
         """Record the end of a watch. Return how many seconds the watch was open, or 0 if it never opened."""
         lived_s = self.watch_age_s
         if self._opened_at is not None:
-            why, events = str(error or "closed by the server"), self._events - self._opened_events
+            why, events = str(error or "closed by the server"), self.counters.events - self._opened_events
             self._log(DEBUG, "watch ended", why=why, lived_s=lived_s, events=events)
         self._opened_at = None
         if lived_s >= self._proven_s:
@@ -167,8 +163,8 @@ class Health:
         """Record events and bookmarks that arrived together."""
         self._record_contact()
         self._current_at = self._last_contact_at
-        self._events += events
-        self._bookmarks += bookmarks
+        self.counters.events += events
+        self.counters.bookmarks += bookmarks
         if self._failures and self.watch_age_s >= self._proven_s:
             self._recovered()
 
@@ -177,8 +173,8 @@ class Health:
         if not self._failures:
             self._failing_since = self._clock.monotonic()
         self._failures += 1
-        self._back_offs += 1
-        self._back_off_s += pause_s
+        self.counters.back_offs += 1
+        self.counters.back_off_s += pause_s
         self._problem = describe_cause(error)
         if isinstance(error, Gone):
             self._log(DEBUG, "version expired", of=of, cause=str(error))

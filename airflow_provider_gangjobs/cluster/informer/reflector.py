@@ -221,17 +221,15 @@ EVENTS_PER_CLOCK_READ: Final = 16
 
 @dataclass(frozen=True)
 class Target:
-    """The objects to list and watch: one resource in one namespace or in all, restricted by selectors."""
+    """The objects to list and watch: one resource in one namespace or in all, restricted by a label selector."""
 
     resource: Resource
     namespace: str | None = None
     label_selector: str | None = None
-    field_selector: str | None = None
 
     def __str__(self) -> str:
-        selectors = [text for text in (self.label_selector, self.field_selector) if text]
         where = f"{self.resource} in {self.namespace or 'all namespaces'}"
-        return f"{where} with {' and '.join(selectors)}" if selectors else where
+        return f"{where} with {self.label_selector}" if self.label_selector else where
 
 
 class NextAction(Enum):
@@ -288,17 +286,16 @@ class Reflector(Generic[V]):
         self._backoff = Backoff(clock, base_s=config.backoff_base_s, cap_s=config.backoff_cap_s)
         self._version = ""
         self._changes = 0
-        self._decode_errors = 0
         self._watch_refused_until = float("-inf")
 
     def statistics(self) -> InformerStatistics:
         """Return the numbers of this informer for metrics."""
-        return self._health.statistics(self._store, decode_errors=self._decode_errors)
+        return self._health.statistics(self._store)
 
     @property
     def skipped(self) -> int:
         """How many objects were left out of the store because they could not be decoded or indexed."""
-        return self._decode_errors + self._store.index_errors
+        return self._health.counters.decode_errors + self._store.index_errors
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled. Failures of the server are retried forever."""
@@ -336,7 +333,7 @@ class Reflector(Generic[V]):
             page = await self._page(token, limit)
             for seen in page.items:
                 if isinstance(seen, Undecoded) or not seen.metadata.uid:
-                    self._decode_errors += 1
+                    self._health.counters.decode_errors += 1
                     relist.keep(seen.metadata.uid)
                 else:
                     relist.put(seen)
@@ -354,7 +351,6 @@ class Reflector(Generic[V]):
                     self._target.resource,
                     self._target.namespace,
                     label_selector=self._target.label_selector,
-                    field_selector=self._target.field_selector,
                     limit=limit,
                     continue_token=token,
                     retry_for_s=0,
@@ -373,7 +369,7 @@ class Reflector(Generic[V]):
     async def _watch_until_relist(self) -> str:
         """Open one watch after the other until the list has to be read again. Return the reason for the log."""
         failures = 0
-        while not self._watch_is_refused():
+        while self._clock.monotonic() >= self._watch_refused_until:
             error, lived_s, changes = await self._watch_once()
             if lived_s >= self._config.healthy_after_s:
                 failures = 0
@@ -389,7 +385,8 @@ class Reflector(Generic[V]):
             failures += 1
             match next_action(error):
                 case NextAction.POLL:
-                    self._start_polling(error)
+                    self._watch_refused_until = self._clock.monotonic() + self._config.watch_retry_after_s
+                    self._health.watch_refused(error)
                     break
                 case NextAction.RELIST:
                     await self._back_off(error, of="watch")
@@ -403,14 +400,12 @@ class Reflector(Generic[V]):
         return "polling"
 
     async def _watch_once(self) -> WatchResult:
-        """Watch on one connection until it ends."""
         duration_s = self._clock.random_between(*self._config.watch_timeout_s)
         events = self._client.watch(
             self._target.resource,
             self._target.namespace,
             resource_version=self._version,
             label_selector=self._target.label_selector,
-            field_selector=self._target.field_selector,
             limits=WatchLimits(duration_s, self._config.idle_margin_s),
             on_open=partial(self._health.watch_opened, self._version),
         )
@@ -454,20 +449,11 @@ class Reflector(Generic[V]):
     def _apply(self, event: WatchEvent[V]) -> None:
         seen = event.object
         if isinstance(seen, Undecoded) or not seen.metadata.uid:
-            self._decode_errors += 1
+            self._health.counters.decode_errors += 1
         elif event.type == "DELETED":
             self._changes += self._store.remove(seen)
         else:
             self._changes += self._store.put(seen)
-
-    # -- refusals --------------------------------------------------------------------------------------------
-
-    def _watch_is_refused(self) -> bool:
-        return self._clock.monotonic() < self._watch_refused_until
-
-    def _start_polling(self, error: ClusterError | None) -> None:
-        self._watch_refused_until = self._clock.monotonic() + self._config.watch_retry_after_s
-        self._health.watch_refused(error)
 
     async def _back_off(self, error: ClusterError | None, *, of: str) -> None:
         pause_s = self._backoff.next(at_least_s=error.retry_after_s if error else None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from airflow_provider_gangjobs.cluster.loop_local import Notification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_provider_gangjobs.cluster.clock import TimeSlice
 
@@ -73,10 +73,8 @@ class Subscription(Generic[V]):
         :param at_most: Leave further objects for the next calls, because 100,000 objects may change at once.
         """
         current = self._store.peek(self.key)
-        if at_most is None or len(self._updated) <= at_most:
-            updated, self._updated = self._updated, set()
-        else:
-            updated = {self._updated.pop() for _ in range(at_most)}
+        count = len(self._updated) if at_most is None else min(at_most, len(self._updated))
+        updated = [self._updated.pop() for _ in range(count)]
         return {uid: current[uid] for uid in updated if uid in current}
 
     def take_deleted(self, at_most: int | None = None) -> dict[str, V]:
@@ -365,9 +363,6 @@ class Store(Generic[V]):
             subscription.record_deletion(uid, last)
 
     def _notify_all(self) -> None:
-        for subscription in self._all():
-            subscription.notify()
-
-    def _all(self) -> Iterator[Subscription[V]]:
         for subscriptions in self._subscriptions.values():
-            yield from subscriptions
+            for subscription in subscriptions:
+                subscription.notify()

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.resources import LEASES
 from airflow_provider_gangjobs.gang.identity import FOLLOWERS
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_FOLLOWS, LABEL_INSTALLATION, LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_FOLLOWS, LABEL_INSTALLATION, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -222,7 +222,6 @@ class Leases:
         return since_s is not None and self._clock.monotonic() - since_s < ALLOWED_AGAIN_S
 
     def _give_up(self, error: ClusterError) -> None:
-        """Log why the Leases are not used now."""
         if not isinstance(error, Forbidden):
             log.warning("The Leases of namespace %s could not be used: %s", self._namespace, error)
             return

@@ -2,7 +2,10 @@
 
 A `Sweep` remembers from one sweep to the next since when nobody has followed a gang, and since when Airflow says that
 the task of a gang has ended. After a restart of the process it counts again from the beginning, which only delays what
-it does.
+it does. `sweep_once` is the sweep of the command line, which does what may be done without the states of the tasks:
+held pods of gangs that are over, and of Jobs that are gone, are released whatever Airflow says. A live gang that no
+Lease names is ended only if the caller asks for it with an age: its task may still be deferred, for example while all
+triggerers are down, and a worker that waits itself (`deferrable=False`) has no Lease.
 
 Whatever a sweep deletes, it deletes in exactly the version of the Job that it has judged. A try that adopts the gang
 meanwhile changes the claim, and the sweep leaves the gang alone.
@@ -12,18 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
-from airflow_provider_gangjobs.ending.sweep.actions import SweepActions, SweptGang
-from airflow_provider_gangjobs.ending.sweep.namespace_view import NamespaceView, held_by_gang
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.ending.sweep.actions import VANISHED, SweepActions, SweptGang
+from airflow_provider_gangjobs.ending.sweep.leases import read_leases
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
     SweepAction,
+    SweepDecision,
     SweepFacts,
     TaskEnd,
     confirm_end,
@@ -32,14 +38,22 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     is_settled,
     may_release_orphaned_pods,
 )
+from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, gang_ref_of, is_held
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.informer import Informer
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-    from airflow_provider_gangjobs.gang.state.job import Job
-    from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.views import Meta
+
+__all__ = ["NamespaceView", "Sweep", "log_swept", "sweep_once"]
+
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +63,66 @@ ASK_AGAIN_AFTER_S: Final = 600.0
 """How long an answer holds that a task has not ended."""
 
 
+@dataclass(frozen=True)
+class NamespaceView:
+    """The gangs of a namespace, or of a cluster, at one moment."""
+
+    gangs: Collection[str]
+    """The names of the gangs; of a cluster, `<namespace>/<name>`."""
+    jobs: Callable[[str], Iterable[JobView]]
+    """Returns the Jobs of a gang."""
+    pods: Callable[[str], Iterable[PodView]]
+    """Returns the pods of a gang; in a list only the held ones."""
+    is_complete: bool = True
+    """Whether the view has all Jobs, so that a Job that is missing does not exist."""
+
+    @classmethod
+    async def read(cls, client: Client, namespace: str | None) -> NamespaceView:
+        """List the Jobs and the held pods of a namespace; of the whole cluster if the namespace is None.
+
+        The pods are listed first: a pod is made after its Job, so the list of Jobs has the Job of each pod, if it
+        exists.
+
+        Raises:
+            ClusterError: they could not be listed.
+        """
+        gangs: dict[str, tuple[list[JobView], list[PodView]]] = {}
+        async with aclosing(client.list_views(PodView, PODS, namespace, label_selector=LABEL_GANG)) as pod_pages:
+            async for pods in pod_pages:
+                for pod in filter(is_held, pods):
+                    gangs.setdefault(_gang_of(pod.metadata), ([], []))[1].append(pod)
+        async with aclosing(client.list_views(JobView, JOBS, namespace, label_selector=LABEL_GANG)) as job_pages:
+            async for jobs in job_pages:
+                for job in jobs:
+                    gangs.setdefault(_gang_of(job.metadata), ([], []))[0].append(job)
+        return cls(gangs.keys(), lambda gang: gangs[gang][0], lambda gang: gangs[gang][1])
+
+    @classmethod
+    def of_informers(cls, jobs: Informer[JobView], pods: Informer[PodView]) -> NamespaceView:
+        """Return the gangs of a namespace, as the shared informers show them."""
+        return cls(
+            {*jobs.keys(), *pods.keys()},
+            lambda gang: jobs.objects(gang).values(),
+            lambda gang: pods.objects(gang).values(),
+            is_complete=jobs.is_complete_snapshot and jobs.problem is None,
+        )
+
+
+def _gang_of(metadata: Meta) -> str:
+    return f"{metadata.namespace}/{metadata.labels.gang}"
+
+
+def held_by_gang(pods: Iterable[PodView]) -> dict[GangRef, list[PodView]]:
+    """Return the held pods by their gang. A pod that does not say which Job made it is left out."""
+    held: dict[GangRef, list[PodView]] = {}
+    for pod in pods:
+        if is_held(pod) and (ref := gang_ref_of(pod)) is not None:
+            held.setdefault(ref, []).append(pod)
+    return held
+
+
 @dataclass
 class _Memory:
-    """What a sweep remembers about a gang that nobody follows."""
-
     unowned_since_s: float
     claim: str | None = None
     ended_since_s: float | None = None
@@ -78,7 +148,8 @@ class Sweep:
     forget: Callable[[str], None] | None = None
     """Called with the name of each gang that is settled, so that the view need not show the gang any more."""
     _memory: dict[GangRef, _Memory] = field(default_factory=dict, init=False)
-    _has_more: bool = field(default=False, init=False)
+    has_more: bool = field(default=False, init=False)
+    """Whether the last look found live gangs of the installation, or held pods, that nobody follows."""
 
     async def run(self, client: Client, view: NamespaceView) -> list[SweptGang]:
         """Sweep once: look at all gangs, and act. Returns what was done, with the errors of requests that failed."""
@@ -95,7 +166,7 @@ class Sweep:
         for job, _, decision in decided:
             if decision.action is SweepAction.FINISH:  # a Job that stays suspended is tried again after the next grace
                 self._memory[job.ref].unowned_since_s = now_s
-        actions = SweepActions(client, follow=self._follow, is_followed=self.is_followed, clock=self.clock)
+        actions = SweepActions(client, follow=self._follow, is_followed=self.is_followed)
         acts = [
             actions.act(job, facts, decision)
             for job, facts, decision in decided
@@ -104,22 +175,16 @@ class Sweep:
         acts += [actions.release_vanished(ref, pods) for ref, pods in vanished.items()]
         return [swept for swept in await asyncio.gather(*acts) if swept is not None]
 
-    @property
-    def has_more(self) -> bool:
-        """Whether the last look found live gangs of the installation, or held pods, that nobody follows."""
-        return self._has_more
-
     # -- what nobody follows ---------------------------------------------------------------------------------
 
     async def _find_unowned(
         self, view: NamespaceView
-    ) -> tuple[list[tuple[Job, SweepFacts]], dict[GangRef, list[PodView]]]:
-        """Return the Jobs of gangs that nobody follows, and the vanished Jobs with their pods that may be released."""
+    ) -> tuple[list[tuple[StoredGang, SweepFacts]], dict[GangRef, list[PodView]]]:
         time_slice = TimeSlice()
-        unowned: list[tuple[Job, SweepFacts]] = []
+        unowned: list[tuple[StoredGang, SweepFacts]] = []
         vanished: dict[GangRef, list[PodView]] = {}
         seen: set[GangRef] = set()
-        for gang in view.gangs():
+        for gang in view.gangs:
             await time_slice.yield_if_due()
             jobs = read_gangs(view.jobs(gang))
             if any(map(self.is_followed, (job.ref for job in jobs))):
@@ -128,7 +193,14 @@ class Sweep:
             for job in jobs:
                 seen.add(job.ref)
                 memory = self._remember(job.ref, job.claim)
-                unowned.append((job, self._facts(memory, len(held.pop(job.ref, ())))))
+                unowned_for = timedelta(seconds=self.clock.monotonic() - memory.unowned_since_s)
+                facts = SweepFacts(
+                    installation=self.installation,
+                    unowned_for=unowned_for,
+                    held_pods=len(held.pop(job.ref, ())),
+                    grace=self.grace,
+                )
+                unowned.append((job, facts))
             if view.is_complete:
                 for ref, pods in held.items():
                     if self.is_followed(ref):
@@ -137,10 +209,10 @@ class Sweep:
                     if self._is_abandoned(ref, pods):
                         vanished[ref] = pods
         self._memory = {ref: memory for ref, memory in self._memory.items() if ref in seen}
-        self._has_more = len(seen) > len(unowned) or any(starmap(self._may_act, unowned))
+        self.has_more = len(seen) > len(unowned) or any(starmap(self._may_act, unowned))
         return unowned, vanished
 
-    def _forget_settled(self, view: NamespaceView, unowned: Iterable[tuple[Job, SweepFacts]]) -> None:
+    def _forget_settled(self, view: NamespaceView, unowned: Iterable[tuple[StoredGang, SweepFacts]]) -> None:
         if self.forget is None:
             return
         settled = {job.ref for job, facts in unowned if is_settled(job, facts)}
@@ -149,7 +221,7 @@ class Sweep:
                 self.forget(ref.name)
                 del self._memory[ref]
 
-    def _may_act(self, job: Job, facts: SweepFacts) -> bool:
+    def _may_act(self, job: StoredGang, facts: SweepFacts) -> bool:
         return job.installation == self.installation != "" and (facts.held_pods > 0 or not job.is_over)
 
     def _remember(self, ref: GangRef, claim: str | None) -> _Memory:
@@ -157,14 +229,6 @@ class Sweep:
         if memory.claim != claim:  # another try answers for the gang, so what was known about the task is void
             memory = self._memory[ref] = _Memory(self.clock.monotonic(), claim)
         return memory
-
-    def _facts(self, memory: _Memory, held_pods: int) -> SweepFacts:
-        return SweepFacts(
-            installation=self.installation,
-            unowned_for=timedelta(seconds=self.clock.monotonic() - memory.unowned_since_s),
-            held_pods=held_pods,
-            grace=self.grace,
-        )
 
     def _is_abandoned(self, ref: GangRef, pods: Iterable[PodView]) -> bool:
         memory = self._remember(ref, None)
@@ -194,7 +258,7 @@ class Sweep:
 
     # -- questions to Airflow --------------------------------------------------------------------------------
 
-    async def _ask(self, questions: Iterable[tuple[Job, SweepFacts]]) -> list[tuple[Job, SweepFacts]]:
+    async def _ask(self, questions: Iterable[tuple[StoredGang, SweepFacts]]) -> list[tuple[StoredGang, SweepFacts]]:
         """Ask Airflow about some of these gangs.
 
         The gangs whose task had ended by the last answer come first, then the other live gangs, and then the gangs that
@@ -215,7 +279,7 @@ class Sweep:
                 break  # Airflow cannot be asked now
         return answers
 
-    async def _task_end(self, job: Job) -> TaskEnd:
+    async def _task_end(self, job: StoredGang) -> TaskEnd:
         key, memory = job.task_key, self._memory[job.ref]
         assert key is not None, "only the gangs of tasks are asked about"
         answer = await self.ask(key)
@@ -241,4 +305,84 @@ def log_swept(swept: Iterable[SweptGang]) -> None:
             log.info("Sweep of gang %s: %s, because %s", each.ref, each.decision.action, each.decision.reason)
 
 
-__all__ = ["Sweep", "log_swept"]
+@dataclass(frozen=True)
+class _Planned:
+    ref: GangRef
+    decision: SweepDecision
+    installation: str
+    job: StoredGang | None = None
+    facts: SweepFacts | None = None
+    pods: Sequence[PodView] = ()
+    """The held pods of a Job that is gone."""
+
+
+async def sweep_once(
+    client: Client,
+    namespace: str | None,
+    *,
+    follow: Callable[[GangRef], Awaitable[object]],
+    older_than: timedelta,
+    end_unowned: timedelta | None = None,
+    dry_run: bool = False,
+) -> list[SweptGang]:
+    """Sweep all installations of a namespace, or of the cluster, once. Safe to repeat and to run concurrently.
+
+    :param follow: Follows a gang that is over, which records the outcomes of its pods and releases them.
+    :param older_than: Pods are released if their gang has been over, or their Job gone, for this long.
+    :param end_unowned: End live gangs that are older than this and that no Lease has named for this long. By default no
+        live gang is ended.
+    :param dry_run: Only return what would be done, and also the gangs that would be left, each with its reason.
+
+    Raises:
+        ClusterError: the gangs or the Leases could not be listed.
+    """
+    view = await NamespaceView.read(client, namespace)
+    leases = await read_leases(client, namespace) if end_unowned is not None else []
+    now = client.server_clock.now()
+
+    def is_followed(ref: GangRef) -> bool:
+        valid = (lease for lease in leases if end_unowned and lease.is_valid(now, within=end_unowned))
+        return any(lease.names(ref) for lease in valid)
+
+    planned = list(_plan(view, now, is_followed, older_than=older_than, end_unowned=end_unowned))
+    if dry_run:
+        return [SweptGang(one.ref, one.decision, one.installation) for one in planned]
+
+    actions = SweepActions(client, follow=follow, is_followed=lambda ref: False)
+    done = []
+    for one in planned:
+        if one.job is None or one.facts is None:
+            done.append(await actions.release_vanished(one.ref, one.pods))
+        elif one.decision.action is not SweepAction.LEAVE:
+            done.append(await actions.act(one.job, one.facts, one.decision))
+    return [swept for swept in done if swept is not None]
+
+
+def _plan(
+    view: NamespaceView,
+    now: datetime,
+    is_followed: Callable[[GangRef], bool],
+    *,
+    older_than: timedelta,
+    end_unowned: timedelta | None,
+) -> Iterator[_Planned]:
+    for gang in view.gangs:
+        held = held_by_gang(view.pods(gang))
+        for job in read_gangs(view.jobs(gang)):
+            facts = SweepFacts(
+                installation=job.installation,
+                unowned_for=None if is_followed(job.ref) else now - (job.ended_at or job.created_at or now),
+                held_pods=len(held.pop(job.ref, ())),
+                task=TaskEnd.UNKNOWN if end_unowned is None else TaskEnd.ASSUMED,
+                grace=older_than if job.is_over or end_unowned is None else end_unowned,
+            )
+            yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
+        for ref, pods in held.items():
+            gone_for = now - max(_last_sign(pod, now) for pod in pods)
+            if gone_for >= older_than:
+                yield _Planned(ref, VANISHED, pods[0].metadata.labels.installation or "", pods=pods)
+
+
+def _last_sign(pod: PodView, now: datetime) -> datetime:
+    """Return when the pod was deleted, as happens soon after its Job, or else when it was created."""
+    return deletion_requested_at(pod.metadata) or pod.metadata.creation_timestamp or now

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -16,10 +17,9 @@ from airflow_provider_gangjobs.cluster.informer import InformerClosedError, info
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.sweep.leases import Leases
-from airflow_provider_gangjobs.ending.sweep.namespace_view import InformerView
-from airflow_provider_gangjobs.ending.sweep.sweep import Sweep, log_swept
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.ending.sweep.sweep import NamespaceView, Sweep, log_swept
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 if TYPE_CHECKING:
@@ -99,70 +99,61 @@ LINGER_S: Final = 3600.0
 gang of a task that has ended meanwhile."""
 
 
+@dataclass(kw_only=True)
 class NamespaceSweeper:
     """Sweeps one namespace until, for `LINGER_S`, nobody follows a gang there and no gang is left to be swept."""
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        namespace: str,
-        *,
-        read_config: Callable[[], Awaitable[ClusterConfig]],
-        followed: Callable[[], Collection[GangRef]],
-        index: Callable[[JobView | PodView], str | None],
-    ) -> None:
-        """
-        :param read_config: Reads the connection.
-        :param followed: Returns the gangs that this process follows in the namespace.
-        :param index: Returns the name of an object's gang: the index of the informers of the followers.
-        """
-        self._sweep = sweep
-        self._namespace = namespace
-        self._read_config = read_config
-        self._followed = followed
-        self._index = index
-        self._leases = Leases(namespace, sweep.installation, clock=sweep.clock)
-        sweep.others = self._leases.others
-        self._idle_since_s: float | None = None
+    sweep: Sweep
+    namespace: str
+    read_config: Callable[[], Awaitable[ClusterConfig]]
+    """Reads the connection."""
+    followed: Callable[[], Collection[GangRef]]
+    """Returns the gangs that this process follows in the namespace."""
+    index: Callable[[JobView | PodView], str | None]
+    """Returns the name of an object's gang: the index of the informers of the followers."""
+    _idle_since_s: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._leases = Leases(self.namespace, self.sweep.installation, clock=self.sweep.clock)
+        self.sweep.others = self._leases.others
 
     async def run(self) -> None:
         """Sweep until there is nothing to do. Raises what `read_config` raises."""
         while True:
-            config = await self._read_config()
+            config = await self.read_config()
             async with informers().client(config) as client:
                 if await self._sweep_over(client):
                     return
 
     async def _sweep_over(self, client: Client) -> bool:
         """Look `LOOKS_PER_CONNECTION` times over this client. Returns whether there is nothing left to do."""
-        namespace, index = self._namespace, self._index
-        self._sweep.forget = lambda gang: self._forget(client.config.key, gang)
+        namespace, index = self.namespace, self.index
+        self.sweep.forget = lambda gang: self._forget(client.config.key, gang)
         async with (
             informers().acquire(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=index) as jobs,
             informers().acquire(client, PODS, namespace, LABEL_GANG, decode=PodView, index=index) as pods,
         ):
-            view = InformerView(jobs, pods)
             for _ in range(LOOKS_PER_CONNECTION):
-                await self._sweep.clock.sleep(min(LOOK_EVERY_S, max(self._sweep.grace.total_seconds(), 1.0)))
+                await self.sweep.clock.sleep(min(LOOK_EVERY_S, max(self.sweep.grace.total_seconds(), 1.0)))
                 try:
                     is_synced = await jobs.synced(0) and await pods.synced(0)
                 except InformerClosedError:
                     return False
                 if not is_synced:
                     continue
-                if self._followed():
-                    await self._leases.renew(client, self._followed())
+                if self.followed():
+                    await self._leases.renew(client, self.followed())
                 totals = sweep_totals()
                 totals.count(SweepCounter.LOOKS)
                 try:
-                    swept = await self._sweep.run(client, view)
+                    swept = await self.sweep.run(client, NamespaceView.of_informers(jobs, pods))
                     log_swept(swept)
                     totals.count_swept(swept)
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
                     log.exception("The sweep of namespace %s failed, and is repeated", namespace)
                     totals.count(SweepCounter.FAILURES)
                     continue
-                if self._followed() or self._sweep.has_more:
+                if self.followed() or self.sweep.has_more:
                     self._idle_since_s = None
                 else:
                     await self._leases.delete(client)
@@ -171,11 +162,10 @@ class NamespaceSweeper:
         return False
 
     def _has_idled(self) -> bool:
-        """Note that there is nothing to do, and return whether there was nothing to do for `LINGER_S`."""
-        now_s = self._sweep.clock.monotonic()
+        now_s = self.sweep.clock.monotonic()
         self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
         return now_s - self._idle_since_s >= LINGER_S
 
     def _forget(self, cluster: str, gang: str) -> None:
-        informers().forget(cluster, self._namespace, self._index, gang)
+        informers().forget(cluster, self.namespace, self.index, gang)
         sweep_totals().count(SweepCounter.FORGOTTEN)

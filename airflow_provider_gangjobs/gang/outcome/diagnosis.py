@@ -22,10 +22,10 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 )
 from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.verdict import REASON_DELETED_ON_PURPOSE, Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -227,7 +227,7 @@ _VERDICT_REMEDIES: Final = {
 def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRanks | None = None) -> Diagnosis:
     """Diagnose why the gang ended, from the root cause among the ranks or else from the verdict on the Job.
 
-    :param failed: All ranks that failed, if `outcomes` has only some of them. Defaults to those of `outcomes`.
+    :param failed: All ranks that failed, if `outcomes` has only some of them.
     """
     if verdict.kind is VerdictKind.SUCCEEDED:
         return Diagnosis("Succeeded", "")
@@ -333,21 +333,14 @@ _QUEUE_REMEDIES: Final = {
 
 
 def diagnose_halt(reason: str, message: str) -> Diagnosis:
-    """Diagnose why a gang was halted that has exceeded no deadline.
-
-    :param reason: The reason in the note on the Job.
-    :param message: The rest of the note.
-    """
+    """Diagnose why a gang was halted that has exceeded no deadline, by the two parts of the note on the Job."""
     remedies = _QUEUE_REMEDIES if reason == REASON_GIVEN_UP else {}
     remedy = next((remedy for part, remedy in remedies.items() if part in message), "")
     return Diagnosis(reason, f"The gang was halted: {message}", remedy)
 
 
 def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
-    """Diagnose why a phase took too long.
-
-    :param cause: The cause for which the gang waited when the deadline of the phase passed.
-    """
+    """Diagnose why a phase took too long while the gang waited for `cause`."""
     was_stopped = phase is Phase.ASSEMBLING and cause in {WaitCause.QUEUE, WaitCause.QUEUE_REFUSED}
     by_cause = _NOT_READY_REMEDY if was_stopped else _CAUSE_REMEDIES.get(cause, "")
     by_text = _REMEDIES_BY_TEXT.get(cause, {}).items()

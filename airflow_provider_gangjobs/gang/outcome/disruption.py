@@ -1,12 +1,10 @@
 """Disruption: decides whether the cluster, and not the program, ended a gang, so the task submits the gang again. Pure.
 
-One lost rank ends its gang (kubernetes#142330). A preemption costs a plain Job one pod, and costs a gang all its work.
-A disruption therefore does not use one of the task's retries, which are for failures of the program. An attempt ended
-by a disruption if the root cause of its end is a rank that was preempted, evicted, or lost with its node. A deletion
-by a person and a deadline do not count as disruptions, because both are intended.
+One lost rank ends its gang (kubernetes#142330). A disruption does not use one of the task's retries, which are for
+failures of the program. The root cause of the end is then a rank that was preempted, evicted, or lost with its node. A
+deletion by a person and a deadline are intended, so they do not count.
 
-The Job of the next attempt stores the number of consecutive disruptions. The number is set when that Job is created, so
-each disruption is counted once, also if a process crashes.
+The Job of the next attempt stores the number of consecutive disruptions from its creation on, so each is counted once.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Disruption(Struct, frozen=True):
 
     @property
     def carried_over(self) -> int:
-        """Number of disruptions that the next attempt stores. After a retry of the task the count starts again at 0."""
+        """Number of disruptions that the next attempt stores. After a retry of the task the count starts again."""
         return self.number if self.is_allowed else 0
 
     def __str__(self) -> str:

@@ -21,8 +21,8 @@ from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 VERSION: Final = 1
 RANKS_MAX: Final = 20
@@ -69,7 +69,6 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How messages name the rank of the pod, or the pod if it has no rank."""
         return name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
 
 
@@ -125,14 +124,11 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def ref(self) -> GangRef:
-        """Reference to the gang's Job."""
         return GangRef(self.namespace, self.name, self.uid)
 
     def within_limits(self) -> GangEvent:
-        """Return the event with its texts and the messages of its ranks cut to their limits.
-
-        Texts are masked before they are cut, because the part of a secret that a cut leaves is not recognized.
-        """
+        """Return the event with its texts cut to their limits. They are masked before: the rest of a secret is not
+        recognized."""
         ranks = (replace(rank, message=keep_end(rank.message, RANK_MESSAGE_CHARACTERS_MAX)) for rank in self.ranks)
         return replace(
             self,
@@ -144,18 +140,17 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
     def to_payload(self) -> dict[str, Any]:
-        """Return the event within its limits, as plain JSON values. Fields that have their default value are omitted,
-        except `v` and `status`."""
+        """Return the event within its limits, as plain JSON values. Fields with default values are omitted, but for
+        `v`."""
         payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.within_limits()))
         return payload
 
     @classmethod
     def from_payload(cls, payload: object) -> GangEvent:
-        """Read a payload that `to_payload` wrote, in this process or in another one.
+        """Read a payload that `to_payload` wrote.
 
         Raises:
-            UnreadableEventError: The payload has another version or an unknown status, or is not an event of this
-            provider.
+            UnreadableEventError: The payload has another version or an unknown status, or is no event of this provider.
         """
         if not isinstance(payload, Mapping):
             raise UnreadableEventError(f"The event is {type(payload).__name__}, not a mapping. {_REMEDY}")
@@ -176,7 +171,7 @@ _TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEMBLING, "ru
 """Name of a time in the event -> the phase that began then."""
 
 
-def history_of(job: Job | None, began: Mapping[Phase, datetime], *, ended: datetime | None) -> dict[str, Any]:
+def history_of(job: StoredGang | None, began: Mapping[Phase, datetime], *, ended: datetime | None) -> dict[str, Any]:
     """Return the fields of the event that tell the history of the gang after its Job is gone.
 
     :param job: The last state of the Job.
@@ -205,7 +200,6 @@ def build_event(
     """Build an event. Texts are whole: `within_limits` cuts them.
 
     :param outcomes: The event has the first `RANKS_MAX` of them in the order of `failures_first`.
-    :param fields: Further fields of `GangEvent`.
     """
     is_cut = len(completed_indexes) > COMPLETED_INDEXES_CHARACTERS_MAX
     return GangEvent(
@@ -230,18 +224,4 @@ def _rank_end(outcome: Outcome) -> RankEnd:
     if outcome.message_cut and not outcome.error:
         # The kubelet keeps the end of a long message, which may begin in the middle of a secret.
         message = skip_partial_word(message)
-    return RankEnd(
-        pod=outcome.pod,
-        outcome=outcome.outcome,
-        rank=outcome.rank,
-        exit_code=outcome.exit_code,
-        signal=outcome.signal,
-        reason=outcome.reason,
-        message=message,
-        container=outcome.container,
-        node=outcome.node,
-        seconds=outcome.seconds,
-        disruption=outcome.disruption,
-        role=outcome.role,
-        role_rank=outcome.role_rank,
-    )
+    return replace(msgspec.convert(outcome, RankEnd, from_attributes=True), message=message)

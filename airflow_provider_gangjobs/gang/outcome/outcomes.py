@@ -1,8 +1,8 @@
 """Outcome: how one pod of a gang ended, which outcome caused the others, and which ones hold results. Pure.
 
-The ledger keeps an outcome after its pod is deleted. An outcome is a function of the pod's final status, so two
-observers record equal outcomes, and the ledger is keyed by the UID of the pod, so no outcome is counted twice.
-Kubernetes terms keep their meaning: a pod is `preempted` only if a pod of higher priority took its place.
+An outcome is a function of the pod's final status, so two observers record equal outcomes. The ledger keeps them by the
+UID of the pod, so none is counted twice. Kubernetes terms keep their meaning: a pod is `preempted` only if a pod of
+higher priority took its place.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.outcome.stored_results import without_marks
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.kube.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.kube.text import cut_end
 from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated, find_true_condition
 
@@ -32,6 +32,7 @@ STATUS_CHARACTERS_MAX: Final = 256
 HEADLINE_CHARACTERS_MAX: Final = 256
 SIGNAL_EXIT_CODE_BASE: Final = 128
 """Shells and container runtimes report an end by signal n as exit code 128 + n."""
+SIGNAL_MAX: Final = 64
 SIGKILL: Final = 9
 SIGTERM: Final = 15
 
@@ -134,7 +135,6 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
 
     @property
     def name(self) -> str:
-        """How messages name the rank of the pod, or the pod if it has no rank."""
         return podutil.name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
 
     @property
@@ -146,8 +146,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     def result(self) -> Any:
         """Result that the rank wrote to `GANG_RESULT_PATH`: a JSON value, or text that is not JSON.
 
-        The result is `None` if the rank did not succeed, wrote nothing, or wrote a message that was cut. It has no
-        mark by which `read_result` would follow an address.
+        `None` if the rank did not succeed, wrote nothing, or wrote a message that was cut. Marks that `read_result`
+        would follow are removed.
         """
         if self.outcome is not OutcomeKind.SUCCEEDED or self.message_cut or not self.message.strip():
             return None
@@ -158,17 +158,14 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
 
     @property
     def error(self) -> str:
-        """Error message of a failed rank, which may write `{"error": "..."}` to `GANG_RESULT_PATH`; empty if it did
-        not."""
+        """Error message of a failed rank, which may write `{"error": "..."}` to `GANG_RESULT_PATH`."""
         reported = _parse_error(self.message) if self.outcome is OutcomeKind.FAILED else None
         return reported.error.strip() if reported else ""
 
     @property
     def headline(self) -> str:
-        """What the failed rank said about its failure in one line: `error`, or the exception at the end of its output.
-
-        Empty if the rank did neither write an error nor end its output with an exception.
-        """
+        """What the failed rank said about its failure in one line: `error`, or the exception at the end of its
+        output."""
         if self.error or self.outcome is not OutcomeKind.FAILED:
             return self.error
         return cut_end(_exception_line(self.message), HEADLINE_CHARACTERS_MAX)
@@ -180,10 +177,10 @@ _EXCEPTION_BY_NAME: Final = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|In
 
 
 def _exception_line(output: str) -> str:
-    """Return the line of a Python traceback that names the exception; empty if the output does not end with one.
+    """Return the line of a Python traceback that names the exception, if the output ends with one.
 
-    The line follows the last frame. Without a frame, which may have been cut off, only the last line counts, and only
-    if the name of a class shows that the line is an exception.
+    The line follows the last frame. Without a frame, only the last line counts, and only if it names the class of an
+    exception.
     """
     *_, after = _FRAME.split(output)
     lines = [line.rstrip() for line in after.splitlines() if line.strip()]
@@ -209,11 +206,9 @@ def _parse_error(message: str) -> _ReportedError | None:
 
 
 def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
-    """Return the outcome of a pod.
+    """Return the outcome of a pod. A pod that was removed before it was terminal counts as deleted.
 
-    A pod that was removed before it was terminal counts as deleted. Its outcome comes from its last view.
-
-    :param ended: False if tracking stopped before the pod ended. The kind of the outcome is then `UNKNOWN`.
+    :param ended: False if tracking stopped before the pod ended.
     """
     container, terminated = _deciding_container(pod)
     disruption = find_true_condition(pod.status.conditions, "DisruptionTarget")
@@ -254,8 +249,8 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
 def _deciding_container(pod: PodView) -> tuple[str, Terminated | None]:
     """Return the name and the end of the container that determined the outcome of the pod.
 
-    This is the main container, unless only another container failed, and nobody had asked for the end of the pod. The
-    name of the main container is empty.
+    This is the main container, whose name is empty, unless only another one failed, and nobody had asked for the end of
+    the pod.
     """
     main = podutil.main_container(pod)
     terminated = podutil.ended_state(main) if main else None
@@ -287,8 +282,7 @@ def _kind_of(pod: PodView, terminated: Terminated | None, disruption: Condition 
 def _ended_by_main(pod: PodView) -> Terminated | None:
     """Return the end of the main container, if it was the end of the rank although other containers ran on.
 
-    The pod may still run. If it has ended, its deletion was requested after the end of the main container, and no other
-    container had failed before that.
+    If the pod has ended, its deletion was requested later, and no other container had failed before.
     """
     end = podutil.main_end(pod)
     if end is None or len(pod.status.container_statuses) == 1:
@@ -332,11 +326,10 @@ def _caused_at(pod: PodView, kind: OutcomeKind, disruption: Condition | None) ->
 
 
 def _reported_at(pod: PodView) -> datetime | None:
-    """Return the time at which the kubelet refused the pod, or saw that the pod had ended; `None` if it is unknown.
+    """Return the time at which the kubelet refused the pod, or saw that the pod had ended.
 
-    A refused pod has no containers, and its start time is the time of the refusal. A pod whose containers were removed
-    before the kubelet had read their end has no time of an end. The kubelet then declares the pod not ready at the same
-    moment as failed. If the rank was not ready before, the time is earlier than the end.
+    The start time of a refused pod is the time of the refusal. A pod whose containers were removed before the kubelet
+    had read their end is declared not ready when it is declared failed, unless it was not ready before.
     """
     if not pod.status.container_statuses and not pod.status.init_container_statuses:
         return pod.status.start_time
@@ -345,10 +338,9 @@ def _reported_at(pod: PodView) -> datetime | None:
 
 
 def _failed_at(pod: PodView, kind: OutcomeKind, message: str) -> datetime | None:
-    """Return the time of failure that the program reports, with fractions of a second.
+    """Return the time of failure that the program reports, if the container ran then.
 
-    The fractions matter because the peers of a failed rank end within the same second. The function ignores a time at
-    which the container did not run, because a program may report any value.
+    Its fractions of a second matter, because the peers of a failed rank end within the same second.
     """
     reported = _parse_error(message) if kind is OutcomeKind.FAILED else None
     started, finished = podutil.started_at(pod), podutil.finished_at(pod)
@@ -363,12 +355,8 @@ def _failed_at(pod: PodView, kind: OutcomeKind, message: str) -> datetime | None
 def _signal(terminated: Terminated | None) -> int | None:
     if terminated is None:
         return None
-    by_code = (
-        terminated.exit_code - SIGNAL_EXIT_CODE_BASE
-        if SIGNAL_EXIT_CODE_BASE < terminated.exit_code <= SIGNAL_EXIT_CODE_BASE + 64
-        else None
-    )
-    return terminated.signal or by_code
+    by_code = terminated.exit_code - SIGNAL_EXIT_CODE_BASE
+    return terminated.signal or (by_code if 0 < by_code <= SIGNAL_MAX else None)
 
 
 def _reason(pod: PodView, terminated: Terminated | None) -> str:
@@ -394,10 +382,7 @@ _DETECTED_LATE: Final = frozenset({"DeletionByPodGC", "DeletionByTaintManager"})
 
 
 def _was_lost_with_node(outcome: Outcome) -> bool:
-    """The node was lost, and the end of the program was not observed, so its time is earlier than the recorded time.
-
-    An end that the node itself reported, for example while it was drained, has a reliable time.
-    """
+    """The node was lost before the recorded time. An end that the node itself reported has a reliable time."""
     return outcome.disruption in _DETECTED_LATE and outcome.exit_code is None
 
 
@@ -415,13 +400,10 @@ _CausalOrder = tuple[bool, bool, float, int, float, int]
 
 
 def root_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """Return the outcome that caused the other outcomes: the earliest one that is not a success.
+    """Return the outcome that caused the others: the earliest one of a pod that the Job does not count as succeeded.
 
-    A pod that was deleted after its main container had succeeded counts, too: the Job does not count the pod.
-
-    Outcomes of pods that were replaced are ignored. Peers of a failed rank end later: the Job controller sends them
-    SIGTERM, or they lose their connection to the failed rank. A rank that was lost with its node comes before all other
-    outcomes, because its peers fail before the loss of the node is detected.
+    Outcomes of pods that were replaced are ignored. Peers of a failed rank end later, by SIGTERM or by their lost
+    connection. A rank that was lost with its node comes first, because the loss is detected late.
     """
     last = _last_pods(list(outcomes))
     ends = (outcome for outcome in last if outcome.outcome in _ORDER or outcome.is_deleted_success)
@@ -438,10 +420,7 @@ def _last_pods(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
 
 
 class FailedRanks:
-    """Counts the ranks whose last pod did not succeed, without the outcomes of all ranks in memory.
-
-    Outcomes may be added in any order and several times. An outcome that is unknown is no failure.
-    """
+    """Counts the ranks whose last pod did not succeed, from outcomes in any order. An unknown outcome is no failure."""
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
         self._last: dict[int | str, tuple[str, bool]] = {}
@@ -452,7 +431,6 @@ class FailedRanks:
         return sum(has_failed for _, has_failed in self._last.values())
 
     def add(self, outcome: Outcome) -> None:
-        """Count the outcome of a pod, unless a later pod of the same rank is counted."""
         key = outcome.uid if outcome.rank is None else outcome.rank
         end = (_created(outcome), outcome.outcome in _ORDER)
         self._last[key] = max(self._last.get(key, end), end)
@@ -487,13 +465,10 @@ def _failure_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, _Cau
 
 
 def result_outcomes(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
-    """Return the outcome that holds the result of each completed rank: rank -> outcome of a succeeded pod.
+    """Return the outcome that holds the result of each rank that the Job counts as completed.
 
-    If several pods of a rank succeeded, the function returns the outcome of the pod that finished first. If only the
-    main containers of pods succeeded, it is that of the newest pod: a queue may have suspended the gang before the
-    others counted.
-
-    :param completed: The ranks that the Job counts as completed. Other ranks are ignored.
+    This is the pod that finished first. If only main containers succeeded, it is the newest pod, because a queue may
+    have suspended the gang before the others counted.
     """
     found: dict[int, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -510,8 +485,7 @@ def _result_of(succeeded: Sequence[Outcome]) -> Outcome:
 
 
 def format_table(outcomes: Iterable[Outcome]) -> str:
-    """Format outcomes as a text table: rank, outcome, exit code, seconds, node. Rows are ordered by rank and
-    creation."""
+    """Format outcomes as a text table, ordered by rank and creation."""
     ordered = sorted(outcomes, key=lambda o: (o.rank is None, o.rank, str(o.created), o.uid))
     rows: list[tuple[str, ...]] = [("rank", "outcome", "exit code", "seconds", "node"), *map(_row, ordered)]
     if any(outcome.role for outcome in ordered):

@@ -54,7 +54,7 @@ def without_marks(value: Any) -> Any:
 
 
 def path_in(folder: str, address: str) -> str:
-    """Return the path from the folder to the object; empty if the address is not below the folder."""
+    """Return the path from the folder to the object; empty if it is not below the folder."""
     root = folder.rstrip("/") + "/"
     path = address.removeprefix(root) if address.startswith(root) else ""
     steps = path.split("/")

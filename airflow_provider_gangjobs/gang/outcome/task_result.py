@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
-from airflow_provider_gangjobs.gang.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, result_outcomes
 from airflow_provider_gangjobs.gang.outcome.stored_results import with_mark
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
-from airflow_provider_gangjobs.gang.state.job import parse_indexes
+from airflow_provider_gangjobs.kube.labels import TERMINATION_MESSAGE_BYTES_MAX
+from airflow_provider_gangjobs.kube.views import parse_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,19 +64,17 @@ def completed_ranks_in_job(job: JobView) -> CompletedRanks:
 
 
 def completed_ranks_in_event(event: GangEvent) -> CompletedRanks | None:
-    """Return the completed ranks that an event names, or `None`.
+    """Return the completed ranks that an event names.
 
-    The result is `None` if the list was too long for the event, and if the Job has no indexes. Events of earlier
-    versions do not distinguish the two cases; only the Job does.
+    `None` if the list was too long, or if the Job has no indexes, which events of earlier versions do not tell apart.
     """
     return CompletedRanks.of_indexes(event.completed_indexes) if event.completed_indexes else None
 
 
 def completed_ranks_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -> CompletedRanks | None:
-    """Return the number of completed pods of a Job without indexes, if the Job is gone and the event has no indexes.
+    """Return the number of completed pods of a Job without indexes that is gone.
 
-    The result is `None` for an Indexed Job. A pod that succeeded does not prove that the Job counted its rank, and a
-    rank that the Job counted may have no outcome.
+    `None` for an Indexed Job, because a pod that succeeded does not prove that the Job counted its rank.
     """
     if event.completed_indexes_cut or any(outcome.rank is not None for outcome in outcomes):
         return None
@@ -103,13 +101,10 @@ def task_result(
     limit: int = RESULTS_LIMIT_BYTES,
     folders: Sequence[str] = (),
 ) -> Any:
-    """Return the value that the task returns: the result of rank 0, or the results of all ranks in order.
+    """Return the value that the task returns: the result of rank 0, or the results of all ranks in order, by role.
 
-    The results of all ranks of a gang with roles are a mapping of each role to the list of its ranks. Rank 0 is the
-    first rank of the first role.
-
-    The value of a rank is `None` if the rank wrote no result, or if the success policy did not need the rank. Call the
-    function only if `find_missing_outcomes` returns nothing.
+    The value of a rank is `None` if it wrote no result, or if the success policy did not need it. Call the function
+    only if `find_missing_outcomes` returns nothing.
 
     :param limit: How many bytes the results of all ranks may have together.
     :param folders: Where the ranks store large results. Addresses there are marked, so that `read_result` follows them.
@@ -136,10 +131,7 @@ def task_result(
 
 
 def partial_results(outcomes: Sequence[Outcome], folders: Sequence[str] = ()) -> dict[int, Any]:
-    """Return the result of each rank that succeeded and wrote one, by rank, of a gang that failed as a whole.
-
-    :param folders: As for `task_result`.
-    """
+    """Return the result of each rank that succeeded and wrote one, of a gang that failed as a whole."""
     found = {outcome.rank: outcome.result for outcome in sorted(_succeeded(outcomes), key=_end)}
     ranks = sorted(rank for rank in found if rank is not None and found[rank] is not None)
     return {rank: with_mark(found[rank], folders) for rank in ranks}

@@ -1,8 +1,8 @@
 """Files of ranks: files of one submission, and uploads that many submissions share.
 
-Both are stored in immutable ConfigMaps, which the kubelet does not need to watch, and are mounted read-only in every
-container. The Job owns the files of its submission, so they are deleted with the Job. The name of an upload is the
-digest of its content, so the same content is stored once and never changes. An upload stays until it is deleted.
+Both are stored in immutable ConfigMaps, which the kubelet does not watch, and are mounted read-only in every container.
+The Job owns the files of its submission. The name of an upload is the digest of its content, and it stays until it is
+deleted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import DIGEST_LENGTH
-from airflow_provider_gangjobs.gang.labels import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.labels import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +30,7 @@ _CONTENT_ID: Final = re.compile(rf"gang-upload-[a-z2-7]{{{DIGEST_LENGTH}}}")
 
 
 def content_id_of(files: Mapping[str, str | bytes]) -> str:
-    """Return the name of the ConfigMap that holds exactly these files. A text and its UTF-8 bytes give the same
-    name."""
+    """Return the name of the ConfigMap that holds exactly these files. Texts are hashed as UTF-8."""
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         for part in (name.encode(), content.encode() if isinstance(content, str) else content):
@@ -41,12 +40,10 @@ def content_id_of(files: Mapping[str, str | bytes]) -> str:
 
 
 def is_content_id(text: str) -> bool:
-    """Return whether a text has the form of a content id."""
     return _CONTENT_ID.fullmatch(text) is not None
 
 
 def config_map_name(job: str) -> str:
-    """Return the name of the ConfigMap that holds the files of a Job."""
     return f"{job}-files"
 
 
@@ -79,8 +76,7 @@ def _config_map(metadata: dict[str, Any], files: Mapping[str, str | bytes]) -> d
 
 
 def volume_of(files: Mapping[str, str | bytes], uploads: Sequence[str], *, job: str) -> dict[str, Any]:
-    """Render the pods' volume. The submission's own files come last, so they win over uploads that have the same
-    name."""
+    """Render the pods' volume. The submission's own files come last, so they win over uploads of the same name."""
     names = [*uploads, *([config_map_name(job)] if files else [])]
     if not uploads:
         return {"name": FILES_VOLUME, "configMap": {"name": names[0], "defaultMode": FILES_MODE}}
@@ -89,5 +85,5 @@ def volume_of(files: Mapping[str, str | bytes], uploads: Sequence[str], *, job: 
 
 
 def files_mount() -> dict[str, Any]:
-    """Render the volume mount of the files, which is the same in every container."""
+    """Render the volume mount of the files."""
     return {"name": FILES_VOLUME, "mountPath": FILES_PATH, "readOnly": True}

@@ -1,7 +1,6 @@
-"""Render the Job of a spec, and the objects that the Job owns.
+"""Render the Job of a spec, and the objects that the Job owns. Pure: the same spec and attempt give the same objects.
 
-The functions are pure: the same spec and attempt give the same objects on every machine. The Job is always rendered
-suspended. The submission resumes the Job when all other objects exist.
+The Job is always rendered suspended. The submission resumes it when all other objects exist.
 """
 
 from __future__ import annotations
@@ -9,32 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.identity import owned_by_first_role_job, owned_by_job, owned_by_main_job
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_CLAIM,
-    ANNOTATION_DISRUPTIONS,
-    ANNOTATION_GANG,
-    ANNOTATION_MAX_TRIES,
-    ANNOTATION_ON_FINISH,
-    ANNOTATION_ON_KILL,
-    ANNOTATION_REQUESTS,
-    ANNOTATION_REQUEUES,
-    ANNOTATION_ROLES,
-    ANNOTATION_SPEC_FIELDS,
-    ANNOTATION_SPEC_HASH,
-    ANNOTATION_SUBMISSION_ID,
-    ANNOTATION_TASK,
-    ANNOTATION_TIME_LIMIT,
-    ANNOTATION_TTL,
-    ANNOTATION_WAIT_UNTIL,
-    LABEL_GANG,
-    LABEL_GANG_ROLE,
-    LABEL_JOB_UID,
-    LABEL_KUEUE_PRIORITY,
-    LABEL_KUEUE_QUEUE,
-    LABEL_TASK,
-)
-from airflow_provider_gangjobs.gang.queues import QueueOfJobSet, requested_queue
+from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
+from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.policy import (
@@ -49,21 +24,21 @@ from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
-from airflow_provider_gangjobs.gang.state.job import Requeues
+from airflow_provider_gangjobs.gang.state.stored_gang import Requeues
+from airflow_provider_gangjobs.kube import labels as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
-    from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
     from airflow_provider_gangjobs.kube.views import Object
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
-"""A week: time to look at a failed gang, and for a task to read a result that it could not read at first."""
+"""A week: time to look at a failed gang, and to read a result later."""
 
 
 def render_job(
@@ -73,17 +48,15 @@ def render_job(
     scheduler: GangScheduler | None = None,
     shape: Shape | None = None,
 ) -> Object:
-    """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
+    """Render the Job of a valid spec, suspended, or the main Job of a gang with roles.
 
-    The spec must have passed `validation.validate`. Of a gang with roles, this is the main Job.
-
-    :param shape: The shape of the gang, if it has defaults of the connection. The default is the shape of the spec.
+    :param shape: The shape of the gang, if it has defaults of the connection.
     """
     manifest = manifest_of(spec)
     shape = shape or shape_of(spec, manifest)
     if spec.roles is not None:
         return render_first_role(spec, attempt, decision, scheduler, shape)
-    queue = requested_queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
+    queue = Queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
     job: Object = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -93,7 +66,7 @@ def render_job(
             "template": _with_annotations(gang_template(spec, manifest, shape, attempt), queue.pod_annotations()),
         },
     }
-    job["metadata"]["annotations"][ANNOTATION_REQUESTS] = _total_requests((job["spec"]["template"], shape.size))
+    job["metadata"]["annotations"][keys.ANNOTATION_REQUESTS] = _total_requests((job["spec"]["template"], shape.size))
     if decision.placement is Placement.GANG and scheduler is not None:
         return scheduler.with_link(job, group_of(job, shape))
     return job
@@ -111,27 +84,26 @@ def _total_requests(*templates: tuple[Object, int]) -> str:
 def render_first_role(
     spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None, shape: Shape
 ) -> Object:
-    """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods. See `render_job`."""
+    """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods."""
     roles = roles_of(spec)
     annotations = {
-        ANNOTATION_ROLES: format_roles(roles),
-        ANNOTATION_TTL: str(_ttl_s(spec, {})),
-        ANNOTATION_REQUESTS: _total_requests(*((role_template(spec, role, attempt), role.size) for role in roles)),
+        keys.ANNOTATION_ROLES: format_roles(roles),
+        keys.ANNOTATION_TTL: str(_ttl_s(spec, {})),
+        keys.ANNOTATION_REQUESTS: _total_requests(*((role_template(spec, role, attempt), role.size) for role in roles)),
     }
-    queue = requested_queue(None) if shape.kueue_queue is None else QueueOfJobSet(shape.kueue_queue)
+    queue = Queue(shape.kueue_queue, has_job_set=True)
     metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
     metadata["annotations"] |= annotations
     if shape.kueue_queue is not None:
         return _without_pods(_role_job(spec, roles[0], attempt, decision, None, metadata))
-    metadata["labels"][LABEL_GANG_ROLE] = roles[0].name
+    metadata["labels"][keys.LABEL_GANG_ROLE] = roles[0].name
     return _role_job(spec, roles[0], attempt, decision, scheduler, metadata)
 
 
 def _without_pods(job: Object) -> Object:
     """Return the main Job of a gang whose roles are a JobSet, from the Job of its first role.
 
-    The main Job has the pod template of the first role, and runs no pod by it. It has no time limit: it runs from its
-    submission on, and the limit counts from the start of the pods.
+    It runs no pod by its template, and has no time limit, because it runs from its submission on.
     """
     job_spec = {name: value for name, value in job["spec"].items() if name != "activeDeadlineSeconds"}
     return {**job, "spec": {**job_spec, "parallelism": 0}}
@@ -145,20 +117,18 @@ def render_role(
     scheduler: GangScheduler | None,
     main_job_uid: str,
 ) -> Object:
-    """Render the Job of a role that is not the first one, suspended. The Job of the first role owns it.
+    """Render the Job of a role that is not the first one, suspended. The main Job owns it.
 
     The Job has no label of its task, so whoever lists the gangs of a task finds the main Job only.
-
-    :param main_job_uid: The uid of the Job of the first role.
     """
     metadata: Object = {
         "name": role_job_name(attempt.name, role.name),
         "namespace": attempt.namespace,
         **_role_metadata(spec, role, attempt, decision),
-        "ownerReferences": [owned_by_first_role_job(attempt.name, main_job_uid)],
+        "ownerReferences": [owned_by_job(attempt.name, main_job_uid, blocks_deletion=True)],
     }
     job = _role_job(spec, role, attempt, decision, scheduler, metadata)
-    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = main_job_uid
+    job["spec"]["template"]["metadata"]["labels"][keys.LABEL_JOB_UID] = main_job_uid
     return job
 
 
@@ -167,12 +137,10 @@ def render_job_set(
 ) -> Object:
     """Render the JobSet of a gang with roles in a queue, suspended. The main Job owns the JobSet.
 
-    The JobSet has one Job for each role, and no label of its queue. Without a failure policy, the JobSet fails when one
-    of its Jobs has failed. The Service of the gang gives the host names, so the JobSet makes none.
-
-    :param main_job_uid: The uid of the main Job.
+    The JobSet has one Job for each role, and no label of its queue. Without a failure policy, it fails when one of its
+    Jobs has failed. The Service of the gang gives the host names.
     """
-    queue = requested_queue(shape.kueue_queue, shape.kueue_priority)
+    queue = Queue(shape.kueue_queue, shape.kueue_priority)
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -180,13 +148,14 @@ def render_job_set(
             "name": attempt.name,
             "namespace": attempt.namespace,
             "labels": {
-                **attempt.labels,
+                **attempt.claim.labels,
                 **_without_queue(spec.labels),
                 **queue.labels(),
                 **_labels_of_role_job(attempt),
             },
             "annotations": dict(spec.annotations),
-            "ownerReferences": [owned_by_main_job(attempt.name, main_job_uid)],
+            # Kueue would leave a JobSet alone that a Job controls.
+            "ownerReferences": [owned_by("batch/v1", "Job", attempt.name, main_job_uid, blocks_deletion=True)],
         },
         "spec": {
             "suspend": True,
@@ -202,25 +171,32 @@ def _replicated_job(
     metadata = _role_metadata(spec, role, attempt, decision)
     first_job = job_set_job_name(attempt.name, roles_of(spec)[0].name)
     job = _role_job(spec, role, attempt, decision, None, metadata, first_job=first_job)
-    metadata["labels"] = {**_without_queue(metadata["labels"]), LABEL_JOB_UID: main_job_uid}
+    metadata["labels"] = {**_without_queue(metadata["labels"]), keys.LABEL_JOB_UID: main_job_uid}
     del job["spec"]["suspend"]  # the JobSet controller suspends and resumes the Jobs of a JobSet
-    job["spec"]["template"]["metadata"]["labels"][LABEL_JOB_UID] = main_job_uid
+    job["spec"]["template"]["metadata"]["labels"][keys.LABEL_JOB_UID] = main_job_uid
     return {"name": role.name, "replicas": 1, "template": {"metadata": metadata, "spec": job["spec"]}}
 
 
 def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision) -> Object:
     return {
-        "labels": {**attempt.labels, **spec.labels, **_labels_of_role_job(attempt), LABEL_GANG_ROLE: role.name},
-        "annotations": {**spec.annotations, ANNOTATION_GANG: str(decision)},
+        "labels": {
+            **attempt.claim.labels,
+            **spec.labels,
+            **_labels_of_role_job(attempt),
+            keys.LABEL_GANG_ROLE: role.name,
+        },
+        "annotations": {**spec.annotations, keys.ANNOTATION_GANG: str(decision)},
     }
 
 
 def _labels_of_role_job(attempt: Attempt) -> dict[str, str]:
-    return {name: value for name, value in labels_of(attempt).items() if name != LABEL_TASK}
+    return {name: value for name, value in labels_of(attempt).items() if name != keys.LABEL_TASK}
 
 
 def _without_queue(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in labels.items() if name not in {LABEL_KUEUE_QUEUE, LABEL_KUEUE_PRIORITY}}
+    return {
+        name: value for name, value in labels.items() if name not in {keys.LABEL_KUEUE_QUEUE, keys.LABEL_KUEUE_PRIORITY}
+    }
 
 
 def _role_job(
@@ -245,22 +221,22 @@ def _role_job(
 
 
 def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
-    """Return the scheduling group of the pods of a rendered Job. All Jobs of a gang with roles have the same group."""
+    """Return the scheduling group of the pods of a rendered Job, which all Jobs of a gang share."""
     metadata, template = job["metadata"], job["spec"]["template"]
-    gang = metadata["labels"][LABEL_GANG]
+    gang = metadata["labels"][keys.LABEL_GANG]
     return SchedulingGroup(
         name=gang,
         namespace=metadata["namespace"],
         size=shape.size,
         min_count=shape.min_count or shape.size,
         priority_class=template["spec"].get("priorityClassName"),
-        labels={LABEL_GANG: gang},
+        labels={keys.LABEL_GANG: gang},
         pod_annotations=template.get("metadata", {}).get("annotations", {}),
     )
 
 
 def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
-    """Render the headless Service; `None` if rendezvous is off or the manifest has its own subdomain."""
+    """Render the headless Service, unless rendezvous is off or the manifest has its own subdomain."""
     shape = shape_of(spec, manifest_of(spec))
     settings = rendezvous_of(spec, shape)
     if settings is None or shape.subdomain:
@@ -279,9 +255,9 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | Non
 
 def policy_annotations(policies: Policies) -> dict[str, str]:
     """Return the annotations that hold the policies of the gang's task."""
-    annotations = {ANNOTATION_ON_KILL: policies.on_kill.value, ANNOTATION_ON_FINISH: policies.on_finish.value}
+    annotations = {keys.ANNOTATION_ON_KILL: policies.on_kill.value, keys.ANNOTATION_ON_FINISH: policies.on_finish.value}
     if policies.wait_until is not WaitUntil.ENDED:
-        annotations[ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
+        annotations[keys.ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
     return annotations
 
 
@@ -295,29 +271,29 @@ def _metadata(
 ) -> Object:
     in_manifest = manifest.get("metadata", {})
     annotations = {
-        ANNOTATION_SUBMISSION_ID: attempt.submission_id,
-        ANNOTATION_SPEC_HASH: spec.hash,
-        ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
-        ANNOTATION_CLAIM: attempt.claim,
-        ANNOTATION_GANG: str(decision),
+        keys.ANNOTATION_SUBMISSION_ID: attempt.submission_id,
+        keys.ANNOTATION_SPEC_HASH: spec.hash,
+        keys.ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
+        keys.ANNOTATION_CLAIM: attempt.claim.id,
+        keys.ANNOTATION_GANG: str(decision),
     }
-    if attempt.task:
-        annotations[ANNOTATION_TASK] = attempt.task
+    if task := attempt.key.to_json():
+        annotations[keys.ANNOTATION_TASK] = task
     if (limit := time_limit(spec, manifest)) is not None:
-        annotations[ANNOTATION_TIME_LIMIT] = limit.source
+        annotations[keys.ANNOTATION_TIME_LIMIT] = limit.source
     if attempt.disruptions:
-        annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
-    if attempt.policies:
-        annotations |= policy_annotations(attempt.policies)
-    if attempt.max_tries is not None:
-        annotations[ANNOTATION_MAX_TRIES] = str(attempt.max_tries)
+        annotations[keys.ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
+    if attempt.claim.policies:
+        annotations |= policy_annotations(attempt.claim.policies)
+    if attempt.claim.max_tries is not None:
+        annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.claim.max_tries)
     if _may_return_to_queue(spec, shape):
-        annotations[ANNOTATION_REQUEUES] = str(Requeues(0))
+        annotations[keys.ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()
-    given = {**attempt.labels, **in_manifest.get("labels", {}), **spec.labels}
+    given = {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels}
     labels = {**given, **queue.labels(), **labels_of(attempt)}
     # With this label, Kueue could let the Job run before the Job has its Service, its files and its group.
-    labels.pop(LABEL_KUEUE_QUEUE, None)
+    labels.pop(keys.LABEL_KUEUE_QUEUE, None)
     return {
         **in_manifest,
         "name": attempt.name,

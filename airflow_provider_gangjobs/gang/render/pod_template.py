@@ -3,10 +3,9 @@
 They are applied in this order. Named parameters apply to the first container, whose exit code and result are those of
 the rank. All functions expect a spec that passed validation.
 
-The ranks find each other by a headless Service that has the name of the Job, and gives each rank the name
-`<job>-<rank>.<service>`. The Service publishes addresses of pods that are not ready, because ranks connect to each
-other before they are ready. The variables are those of torch.distributed (MASTER_ADDR, ...) and torchrun (PET_...), and
-NNODES and NODE_RANK.
+The ranks find each other by a headless Service, which gives each rank the name `<job>-<rank>.<service>`, also before
+its pod is ready. The variables are those of torch.distributed (MASTER_ADDR, ...) and torchrun (PET_...), and NNODES and
+NODE_RANK.
 """
 
 from __future__ import annotations
@@ -14,35 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_COMPLETION_INDEX,
-    ANNOTATION_DEFAULT_CONTAINER,
-    ANNOTATION_RANK_OFFSET,
-    ENV_ATTEMPT,
-    ENV_INSTALLATION,
-    ENV_RANK_OFFSET,
-    ENV_RESULT_PATH,
-    ENV_ROLE,
-    ENV_ROLE_RANK,
-    ENV_ROLE_SIZE,
-    ENV_SIZE,
-    FINALIZER_HARVEST,
-    LABEL_ATTEMPT,
-    LABEL_GANG,
-    LABEL_GANG_ROLE,
-    LABEL_INSTALLATION,
-    LABEL_PURPOSE,
-    LABEL_TASK,
-    MAIN_CONTAINER,
-    RESULT_PATH,
-    ObjectPurpose,
-)
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.strategic_merge import merge_pod_template
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
+from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube.labels import ObjectPurpose
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
@@ -51,58 +29,43 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 
-RENDEZVOUS_ENV: Final = frozenset(
-    {
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "WORLD_SIZE",
-        "RANK",
-        "NNODES",
-        "NODE_RANK",
-        "PET_NNODES",
-        "PET_NODE_RANK",
-        "PET_MASTER_ADDR",
-        "PET_MASTER_PORT",
-    }
-)
-"""Variables that a user must not set while rendezvous is on."""
-
 RANK_VARIABLES: Final = ("RANK", "NODE_RANK", "PET_NODE_RANK")
 """Variables whose value is the rank."""
+_VALUES: Final = {
+    "MASTER_ADDR": "address",
+    "MASTER_PORT": "port",
+    "WORLD_SIZE": "size",
+    "NNODES": "size",
+    "PET_NNODES": "size",
+    "PET_MASTER_ADDR": "address",
+    "PET_MASTER_PORT": "port",
+}
+RENDEZVOUS_ENV: Final = frozenset({*_VALUES, *RANK_VARIABLES})
+"""Variables that a user must not set while rendezvous is on."""
 
 
 def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list[dict[str, Any]]:
-    """Render the variables of every container. The kubelet reads the rank from the pod when the container starts."""
-    rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
-    master, port = f"{job}-0.{service}", str(rendezvous.port)
-    values = {
-        "MASTER_ADDR": master,
-        "MASTER_PORT": port,
-        "WORLD_SIZE": str(size),
-        "NNODES": str(size),
-        "PET_NNODES": str(size),
-        "PET_MASTER_ADDR": master,
-        "PET_MASTER_PORT": port,
-    }
+    """Render the variables of every container. The kubelet reads the rank from the pod."""
+    rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
+    values = {"address": f"{job}-0.{service}", "port": str(rendezvous.port), "size": str(size)}
     ranks = [{"name": name, "valueFrom": rank} for name in RANK_VARIABLES]
-    return [{"name": name, "value": value} for name, value in values.items()] + ranks
+    return [{"name": name, "value": values[value]} for name, value in _VALUES.items()] + ranks
 
 
 def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[str, Any]) -> dict[str, Any]:
-    """Render the headless Service, which the Job owns."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "name": job,
             "namespace": namespace,
-            "labels": {LABEL_GANG: job, LABEL_PURPOSE: ObjectPurpose.RENDEZVOUS.value},
+            "labels": {keys.LABEL_GANG: job, keys.LABEL_PURPOSE: ObjectPurpose.RENDEZVOUS.value},
             "ownerReferences": [owner],
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {LABEL_GANG: job},
+            "selector": {keys.LABEL_GANG: job},
             "ports": [{"name": "rendezvous", "port": rendezvous.port}],
         },
     }
@@ -140,7 +103,7 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
     """
     in_manifest = manifest.get("spec", {}).get("template", {})
     pod: Object = dict(in_manifest.get("spec", {}))
-    containers = list(pod.get("containers", [])) or [{"name": MAIN_CONTAINER}]
+    containers = list(pod.get("containers", [])) or [{"name": keys.MAIN_CONTAINER}]
     containers[0] = _container(spec, containers[0])
     pod["containers"] = containers
     for parameter, name in _POD_FIELDS.items():
@@ -171,10 +134,14 @@ def gang_template(
     """
     template: Object = copy_without_nulls(user_template(spec, manifest))
     pod: Object = template["spec"]
-    known = {ENV_RESULT_PATH: RESULT_PATH, ENV_ATTEMPT: str(attempt.number), ENV_SIZE: str(shape.size)}
+    known = {
+        keys.ENV_RESULT_PATH: keys.RESULT_PATH,
+        keys.ENV_ATTEMPT: str(attempt.number),
+        keys.ENV_SIZE: str(shape.size),
+    }
     env = [{"name": name, "value": value} for name, value in known.items()]
-    if RESULT_HELPER_FILE in spec.files and attempt.installation:
-        env.append({"name": ENV_INSTALLATION, "value": attempt.installation})
+    if RESULT_HELPER_FILE in spec.files and attempt.key.installation:
+        env.append({"name": keys.ENV_INSTALLATION, "value": attempt.key.installation})
     if spec.mounts_files:
         env += FILES_ENV
         pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]
@@ -191,20 +158,18 @@ def gang_template(
 
 
 def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_job: str | None = None) -> Object:
-    """Render the pod template of a role of a gang. Its size and its rendezvous are those of the whole gang.
+    """Render the pod template of a role. Its size and its rendezvous are those of the whole gang.
 
     Kubernetes knows the rank in the role only, and cannot add numbers. So the variables with the rank in the gang exist
     only in the first role, where both ranks are equal.
-
-    :param first_job: The name of the Job of the first role, if it is not that of the gang.
     """
     template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt, first_job=first_job)
-    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
     env: list[Object] = [
-        {"name": ENV_ROLE, "value": role.name},
-        {"name": ENV_ROLE_RANK, "valueFrom": index},
-        {"name": ENV_ROLE_SIZE, "value": str(role.size)},
-        {"name": ENV_RANK_OFFSET, "value": str(role.offset)},
+        {"name": keys.ENV_ROLE, "value": role.name},
+        {"name": keys.ENV_ROLE_RANK, "valueFrom": index},
+        {"name": keys.ENV_ROLE_SIZE, "value": str(role.size)},
+        {"name": keys.ENV_RANK_OFFSET, "value": str(role.offset)},
     ]
 
     def is_rank_in_gang(item: Object) -> bool:
@@ -215,19 +180,22 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_jo
             known = [item for item in container["env"] if role.offset == 0 or not is_rank_in_gang(item)]
             container["env"] = env + known
     metadata = template["metadata"]
-    metadata["labels"] |= {LABEL_GANG_ROLE: role.name}
-    metadata["annotations"] |= {ANNOTATION_RANK_OFFSET: str(role.offset)}
+    metadata["labels"] |= {keys.LABEL_GANG_ROLE: role.name}
+    metadata["annotations"] |= {keys.ANNOTATION_RANK_OFFSET: str(role.offset)}
     return template
 
 
 def labels_of(attempt: Attempt) -> dict[str, str]:
-    """Return the provider's labels of the Job and of its pods."""
-    labels = {LABEL_GANG: attempt.name, LABEL_TASK: attempt.digest, LABEL_ATTEMPT: str(attempt.number)}
-    return labels | ({LABEL_INSTALLATION: attempt.installation} if attempt.installation else {})
+    labels = {
+        keys.LABEL_GANG: attempt.name,
+        keys.LABEL_TASK: attempt.key.digest,
+        keys.LABEL_ATTEMPT: str(attempt.number),
+    }
+    return labels | ({keys.LABEL_INSTALLATION: attempt.key.installation} if attempt.key.installation else {})
 
 
 def env_list(env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[Object]:
-    """Return environment variables as a list, as in a Pod, from such a list or from a mapping."""
+    """Return environment variables as a list, as in a Pod."""
     if isinstance(env, Mapping):
         return [
             {"name": name, **copy_without_nulls(value)}
@@ -272,16 +240,14 @@ def _container(spec: GangSpec, in_manifest: Object) -> Object:
 
 
 def _merge_by_key(key: str, items: Sequence[Object], given: Sequence[Object]) -> list[Object]:
-    """Return `items` and `given`. An item of `given` replaces all items that have the same key."""
     named = {item.get(key) for item in given}
     return [item for item in items if item.get(key) not in named] + list(given)
 
 
 def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) -> Object:
-    """Return the container with the gang's variables first, so that the user's variables can refer to them as
-    $(RANK)."""
-    path = container.get("terminationMessagePath", RESULT_PATH)
-    gang_env = [{**item, "value": path} if item["name"] == ENV_RESULT_PATH else item for item in env]
+    """Return the container with the gang's variables first, so that others can refer to them as $(RANK)."""
+    path = container.get("terminationMessagePath", keys.RESULT_PATH)
+    gang_env = [{**item, "value": path} if item["name"] == keys.ENV_RESULT_PATH else item for item in env]
     result = {
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **container,
@@ -293,11 +259,11 @@ def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) ->
 
 
 def _metadata(in_manifest: Object, spec: GangSpec, attempt: Attempt, main: str) -> Object:
-    finalizers = [name for name in in_manifest.get("finalizers", []) if name != FINALIZER_HARVEST]
-    annotations = {ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
+    finalizers = [name for name in in_manifest.get("finalizers", []) if name != keys.FINALIZER_HARVEST]
+    annotations = {keys.ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
     return {
         **{name: value for name, value in in_manifest.items() if name not in {"name", "namespace"}},
-        "labels": {**attempt.labels, **in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        "labels": {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
         "annotations": annotations,
-        "finalizers": [*finalizers, FINALIZER_HARVEST],
+        "finalizers": [*finalizers, keys.FINALIZER_HARVEST],
     }

@@ -1,13 +1,11 @@
 """What the policies of a gang mean for its Job: whether the pods are placed as a gang, and the Job's own time limit.
 
-A gang is an Indexed Job that has more than one pod and runs all pods at once (KEP-5547). The scheduler does not count
-members of a group that have completed (kubernetes#142330). A replacement pod, or a pod above parallelism, is therefore
-never placed after another pod has completed. The policy excludes Jobs that may need such pods.
+A gang is an Indexed Job of several pods that all run at once (KEP-5547). The scheduler does not count members of a
+group that have completed, so a pod that is created after that is never placed (kubernetes#142330): Jobs that may need
+such pods are no gangs.
 
-Triggerers enforce the time limits of a task, and say which one has passed. The API server enforces
-activeDeadlineSeconds if no triggerer does, so that a gang that nobody is responsible for any more does not run forever.
-The limit counts from the start of the Job, begins again when a queue resumes the Job, and does not count while the Job
-is suspended.
+Triggerers enforce the time limits of a task. If none does, the API server enforces activeDeadlineSeconds. This limit
+counts from the start of the Job, begins again when a queue resumes it, and does not count while it is suspended.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_TIME_LIMIT
 from airflow_provider_gangjobs.gang.spec import GangPolicy
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_TIME_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 REPLACEMENT_TRAP: Final = (
@@ -70,10 +68,7 @@ class PlacementDecision(Struct, frozen=True):
 
 
 def ineligibility_reason(shape: Shape) -> str | None:
-    """Return the reason why the pods cannot be a gang on any cluster, or `None`.
-
-    The function ignores the number of pods; see `is_single_pod`.
-    """
+    """Return why the pods cannot be a gang on any cluster, whatever their number."""
     if not shape.indexed:
         return "completionMode is NonIndexed, and a gang needs pods that have an index"
     if shape.completions != shape.parallelism:
@@ -94,7 +89,7 @@ def decide_placement(
     """Decide how the pods are placed on a cluster.
 
     :param scheduler: The name of the dialect or of the gang scheduler; `None` if the cluster cannot place gangs.
-    :param unserved: The reason why the cluster cannot place gangs.
+    :param unserved: Why it cannot.
     """
     if shape.user_gang_link:
         return PlacementDecision(Placement.USER_PROVIDED)
@@ -129,7 +124,7 @@ class TimeLimit(Struct, frozen=True):
 
 
 def time_limit(spec: GangSpec, manifest: Mapping[str, Any]) -> TimeLimit | None:
-    """Return the limit of the Job. `None` if the task has no limits, or if the manifest has a limit of its own."""
+    """Return the limit of the Job, unless the task has no limits or the manifest has a limit of its own."""
     if manifest.get("spec", {}).get("activeDeadlineSeconds") is not None:
         return None
     limits = []
@@ -142,19 +137,17 @@ def time_limit(spec: GangSpec, manifest: Mapping[str, Any]) -> TimeLimit | None:
     return min(limits, key=lambda limit: limit.seconds, default=None)
 
 
-def limit_patch_on_adoption(job: Job, limit: TimeLimit | None) -> dict[str, Any]:
-    """Return the merge patch of the limit of a Job that another try adopts; empty if the limit stays as it is.
-
-    :param limit: The limit of the try that adopts the Job.
-    """
-    before_s = job.active_deadline_s
-    if job.time_limit is None or before_s is None or job.is_ended or job.is_halted:
+def limit_patch_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> dict[str, Any]:
+    """Return the merge patch of the limit of a Job that another try with this limit adopts; empty if the limit
+    stays."""
+    before_s = gang.active_deadline_s
+    if gang.time_limit is None or before_s is None or gang.is_ended or gang.is_halted:
         return {}
     if limit is None:
         return {"metadata": {"annotations": {ANNOTATION_TIME_LIMIT: None}}, "spec": {"activeDeadlineSeconds": None}}
     # The Job is younger than its limit. So the sum leaves the try its whole time, whatever the clocks say.
     seconds = before_s + limit.seconds if limit.is_of_try else max(before_s, limit.seconds)
-    if (seconds, limit.source) == (before_s, job.time_limit):
+    if (seconds, limit.source) == (before_s, gang.time_limit):
         return {}
     return {
         "metadata": {"annotations": {ANNOTATION_TIME_LIMIT: limit.source}},

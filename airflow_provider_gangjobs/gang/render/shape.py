@@ -1,7 +1,4 @@
-"""Shape of a gang: its number of pods, whether the pods have indexes, and which controllers also manage the Job.
-
-The shape is computed from the spec and its manifest before any object is rendered.
-"""
+"""Shape of a gang: its number of pods, whether they have indexes, and which controllers also manage the Job."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.selection import LINK_KEYS
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,14 +46,13 @@ class Shape(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
         return self.completions or self.parallelism
 
 
 def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
-    """Return the shape of the Job that is rendered from a spec and its manifest.
+    """Return the shape of the Job of a spec and its manifest, which have passed the structural checks.
 
-    Both arguments must have passed the structural checks. The shape of a gang with roles is that of all roles together.
+    The shape of a gang with roles is that of all roles together.
     """
     if spec.roles is not None:
         return _shape_of_roles(spec)
@@ -83,9 +79,8 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
 def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, priority: str | None) -> Shape:
     """Return the shape with the queue and the priority of the connection, if the spec names none.
 
-    The parameters of the gang and their hash stay as they are: another try adopts the gang, whatever the connection
-    says by then. A Job that another component starts (`keep_suspended`, or a controller that owns the Job) gets no
-    queue.
+    The spec and its hash stay, so another try adopts the gang, whatever the connection says by then. A Job that another
+    component starts gets no queue.
     """
     defaults = {}
     if shape.kueue_queue is None and queue is not None and not spec.keep_suspended and shape.controller is None:
@@ -114,17 +109,13 @@ def _shape_of_roles(spec: GangSpec) -> Shape:
 
 
 def completion_mode(spec: GangSpec, manifest: Mapping[str, Any]) -> str:
-    """Return the manifest's completionMode. The default is Indexed if `workers` is given or the spec has no
-    manifest."""
+    """Return the completionMode: by default Indexed if `workers` is given or the spec has no manifest."""
     default = NON_INDEXED if manifest and spec.workers is None else INDEXED
     return str(manifest.get("spec", {}).get("completionMode", default))
 
 
 def rendezvous_of(spec: GangSpec, shape: Shape) -> Rendezvous | None:
-    """Return the settings of the rendezvous; `None` if it is off.
-
-    The default is on if the Job is Indexed and has more than one rank.
-    """
+    """Return the settings of the rendezvous. It is on by default if the Job is Indexed and has more than one rank."""
     if isinstance(spec.rendezvous, Rendezvous):
         return spec.rendezvous
     is_on = shape.size > 1 and shape.indexed if spec.rendezvous is None else spec.rendezvous
@@ -150,7 +141,6 @@ def _scheduler_name(spec: GangSpec, job: Mapping[str, Any]) -> str | None:
 
 
 def _user_group_key(spec: GangSpec, job: Mapping[str, Any], scheduler_name: str | None) -> str | None:
-    """Return the label or annotation by which the user's pods name a group of another scheduler."""
     if scheduler_name in (None, DEFAULT_SCHEDULER):
         return None
     templates = (job.get("template", {}), spec.pod_overrides or {})

@@ -1,9 +1,8 @@
 """Applies strategic merge patches to pod templates, as `kubectl patch` does.
 
-Strategic merge differs from JSON merge in lists: a list with a merge key is merged item by item. Directives (`$patch`,
-`$retainKeys`, `$deleteFromPrimitiveList/x`, `$setElementOrder/x`) express changes that merging cannot. The rules follow
-`k8s.io/apimachinery/pkg/util/strategicpatch`. The functions do not change their arguments. The result shares unchanged
-parts with the arguments, so treat the result as immutable.
+A list with a merge key is merged item by item. Directives (`$patch`, `$retainKeys`, `$deleteFromPrimitiveList/x`,
+`$setElementOrder/x`) express other changes. The rules follow `k8s.io/apimachinery/pkg/util/strategicpatch`. The result
+shares unchanged parts with the arguments, so treat it as immutable.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from msgspec import Struct
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
-
-__all__ = ["merge_pod_template"]
 
 DELETE_FROM = "$deleteFromPrimitiveList/"
 ELEMENT_ORDER = "$setElementOrder/"

@@ -1,7 +1,7 @@
 """Parses the manifest of the user, a dict or YAML text, and keeps the text and the line of each scalar.
 
-YAML 1.1 reads `on` as a boolean, `0644` as 420 and `12:30:45` as 45045. A message about such a value shows the text and
-the parsed value. Nulls are dropped, as the API server does.
+YAML 1.1 reads `on` as a boolean, `0644` as 420 and `12:30:45` as 45045, so messages show the text and the parsed value.
+Nulls are dropped, as the API server does.
 """
 
 from __future__ import annotations
@@ -31,18 +31,13 @@ class Scalar(Struct, frozen=True):
 
 
 class UserManifest(Struct, frozen=True):
-    """A manifest as data.
-
-    `scalars` maps paths to the scalars of a YAML text, and is empty for a dict. `problems` is empty if the manifest was
-    parsed.
-    """
+    """A manifest as data, with the scalars of a YAML text by their paths, or the problems why it cannot be parsed."""
 
     data: dict[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
     def not_text_problem(self, path: str, value: Any) -> Problem:
-        """Return the problem that the value at `path` is not text."""
         written = self.scalars.get(path)
         if written is None:
             return Problem(path, f"is {_describe(value)}, not text", f'Write it as text: "{_as_text(value)}"')
@@ -54,7 +49,7 @@ class UserManifest(Struct, frozen=True):
 
 
 def manifest_of(spec: GangSpec) -> dict[str, Any]:
-    """Return the spec's manifest as data; empty if the spec has no manifest. The manifest must be readable."""
+    """Return the spec's manifest as data. The manifest must be readable."""
     return parse_manifest(spec.manifest).data
 
 
@@ -64,12 +59,11 @@ def requested_name(spec: GangSpec) -> str | None:
 
 
 def requested_namespace(spec: GangSpec) -> str | None:
-    """Return the namespace that the user gave, as a parameter or in the manifest."""
     return spec.namespace or manifest_of(spec).get("metadata", {}).get("namespace")
 
 
 def parse_manifest(manifest: object) -> UserManifest:
-    """Parse a manifest. The function never raises, and returns a manifest that it cannot parse as `problems`."""
+    """Parse a manifest. The function never raises, and returns what it cannot parse as `problems`."""
     if manifest is None:
         return UserManifest()
     if isinstance(manifest, Mapping):
@@ -90,7 +84,7 @@ def parse_manifest(manifest: object) -> UserManifest:
 
 
 def copy_without_nulls(value: Any) -> Any:
-    """Return a copy that consists of dicts and lists. Nulls in dicts are dropped."""
+    """Return a copy of dicts and lists, without nulls in dicts."""
     if isinstance(value, Mapping):
         return _without_nulls(value)
     if isinstance(value, (list, tuple)):
@@ -163,7 +157,6 @@ def _key_is_not_text(path: str, key: str, line: int) -> Problem:
 
 
 def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield every scalar in `value` with its path."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from iter_scalars(item, f"{path}.{key}")

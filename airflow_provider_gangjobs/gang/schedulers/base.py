@@ -1,29 +1,28 @@
-"""Gang scheduler: the protocol of one way in which a cluster places all pods of a gang, or none of them.
+"""Gang scheduler: the base class of one way in which a cluster places all pods of a gang, or none of them. Pure.
 
-The methods of a gang scheduler are pure. They link the pods of a Job to a scheduling group, render the objects that
-describe the group, and read from these objects why the pods wait. They also check whether a stored Job still has the
-link, because an API server whose feature gate is off drops a field of the Workload API silently. The functions at the
-end are shared by the schedulers beside the default scheduler.
+A gang scheduler links the pods of a Job to a group, renders the objects of the group, and reads from them why the pods
+wait. It also checks whether a stored Job still has the link: an API server whose feature gate is off drops the field
+silently.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import owned_by_job
-from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.labels import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from airflow_provider_gangjobs.kube.views import Object, PodGroupView
 
 
 TEMPLATE_NAME: Final = "gang"
-"""Name of the only group template in a Workload, and of the only task group of YuniKorn. It is a DNS label."""
+"""Name of the only group template in a Workload, and of the only task group of YuniKorn."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 """The `schedulerName` that the API server sets on pods that have none."""
 
@@ -38,7 +37,6 @@ class ApiKind(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """`apiVersion` of an object."""
         return f"{self.group}/{self.version}"
 
 
@@ -76,106 +74,90 @@ class ServedGroup(Struct, frozen=True):
     """Why the versions could not be read; empty if they were read."""
 
 
-class GangScheduler(Protocol):
-    """One way to place the pods of a gang."""
+@dataclass(frozen=True)
+class GangScheduler:
+    """One way to place the pods of a gang. By default, the provider creates no objects beside the Job."""
+
+    name: str = ""
+    """Name in `PlacementDecision.detail`. Names are never changed, because Jobs carry them."""
+    link_path: str = ""
+    """Path of the link in a Job, for messages."""
 
     @property
-    def name(self) -> str:
-        """Name in `PlacementDecision.detail`. Names are never changed, because Jobs carry them."""
-
-    @property
-    def link_path(self) -> str:
-        """Path of the link in a Job, for messages."""
-
-    @property
-    def objects(self) -> Sequence[ApiKind]:
-        """The resources of the objects that the provider creates beside the Job, in the order of their creation."""
+    def objects(self) -> tuple[ApiKind, ...]:
+        """The resources of the objects that the provider creates beside the Job, in this order."""
+        return ()
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods are linked to the group."""
+        raise NotImplementedError
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
         """Return whether a stored Job has the link."""
+        raise NotImplementedError
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Render the Workload, owned by the Job; `None` if the provider does not create one."""
+        """Render the Workload, owned by the Job, if the provider creates one."""
+        return None
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Render the PodGroup, owned by the Job and the Workload; `None` if the provider does not create one."""
+        """Render the PodGroup, owned by the Job and the Workload, if the provider creates one."""
+        return None
 
 
-class Dialect(GangScheduler, Protocol):
-    """One version of the Workload API of Kubernetes."""
+@dataclass(frozen=True)
+class SeparateScheduler(GangScheduler):
+    """A gang scheduler that runs beside the default scheduler, and places the pods that name it."""
 
-    @property
-    def version(self) -> str:
-        """Version of scheduling.k8s.io whose objects the dialect uses."""
-
-    @property
-    def required_resources(self) -> frozenset[str]:
-        """Plural names of the resources that the cluster must serve in this version."""
-
-
-class SeparateScheduler(Struct, frozen=True):
-    """A gang scheduler that runs beside the default scheduler, and places the pods that name it.
-
-    What a class does not define, its scheduler does not have: an API of its own, objects, and messages.
-    """
-
-    name: str
-    link_path: str
-    scheduler_names: tuple[str, ...]
+    scheduler_names: tuple[str, ...] = ()
     """Values of `schedulerName` that belong to the scheduler by default. The first one is set on pods that have
     none."""
-    link_keys: frozenset[str]
-    """Labels and annotations by which a user links the pods to a group. The provider then makes no group."""
-    objects: tuple[ApiKind, ...] = ()
+    link: tuple[str, str] = ("", "")
+    """`labels` or `annotations`, and the key by which the pods name their group. If a user sets it, the provider makes
+    no group."""
+    pod_groups: ApiKind | None = None
+    """The resource of the PodGroup; `None` if the scheduler has no API of its own."""
     watched_group: ApiKind | None = None
     """The resource of the object that says why a gang waits; `None` if no object says this."""
+    refusals: tuple[str, ...] = ()
+    """Parts of messages about one pod that say that the gang could not be placed, but not why."""
+    no_causes: tuple[str, ...] = ()
+    """Parts of further messages about one pod that do not name the cause for which the gang waits."""
 
     @property
     def api_group(self) -> str | None:
         """The API group whose versions discovery reads; `None` if the scheduler has no API of its own."""
-        return self.objects[0].group if self.objects else None
+        return self.pod_groups.group if self.pod_groups else None
+
+    @property
+    def objects(self) -> tuple[ApiKind, ...]:
+        return () if self.pod_groups is None else (self.pod_groups,)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods are linked to the group."""
-        raise NotImplementedError
+        kind, key = self.link
+        return with_pod_metadata(job, scheduler_name=self.scheduler_names[0], **{kind: {key: group.name}})
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the link."""
-        raise NotImplementedError
-
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Return `None`: only the Workload API has Workloads."""
-        return None
-
-    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Render the PodGroup, owned by the Job; `None` if the scheduler has no such object."""
-        return None
+        return pod_metadata(job, *self.link) == group.name
 
     def guarantee(self, served: ServedGroup) -> Guarantee:
-        """Return whether a gang is placed as a whole in a cluster that serves these versions: if it serves the objects
-        that the provider makes."""
-        return guarantee_of_resource(self.objects[0], served) if self.objects else Guarantee(True)
+        """Return whether a gang is placed as a whole in a cluster that serves these versions."""
+        return Guarantee(True) if self.pod_groups is None else _guarantee_of_resource(self.pod_groups, served)
 
     def explain_silence(self, group: PodGroupView | None) -> str:
-        """Return what a gang waits for while its pods have no condition; empty if this is not known."""
+        """Return what a gang waits for while its pods have no condition, if this is known."""
         return ""
 
     def names_cause(self, message: str) -> bool:
-        """Return whether a message about one pod names the cause for which the gang waits.
-
-        A scheduler that refuses a gang gives each pod a message. Most of these messages only refer to other pods.
-        """
-        return True
+        """Return whether a message about one pod names the cause for which the gang waits."""
+        return not any(text in message for text in (*self.refusals, *self.no_causes))
 
     def says_refused(self, message: str) -> bool:
-        """Return whether a message about one pod says that the scheduler could not place the gang, but not why."""
-        return False
+        """Return whether a message about one pod says that the gang could not be placed, but not why."""
+        return any(text in message for text in self.refusals)
 
     def group_reason(self, group: PodGroupView) -> str:
-        """Return why the group waits; empty if the object of the group does not say this."""
+        """Return why the group waits, if its object says this."""
         return ""
 
 
@@ -186,10 +168,8 @@ def with_pod_metadata(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Object:
-    """Return a copy of the Job with further labels and annotations of its pods.
-
-    :param scheduler_name: `schedulerName` of pods that have none.
-    """
+    """Return a copy of the Job with further labels and annotations of its pods, and a `schedulerName` if they have
+    none."""
     template = job["spec"]["template"]
     metadata = dict(template.get("metadata", {}))
     for kind, values in (("labels", labels), ("annotations", annotations)):
@@ -200,17 +180,14 @@ def with_pod_metadata(
 
 
 def pod_metadata(job: Mapping[str, Any], field: str, key: str) -> str | None:
-    """Return a label or an annotation of the pods of a Job, or `None`.
-
-    :param field: `labels` or `annotations`.
-    """
+    """Return a label or an annotation of the pods of a Job. The field is `labels` or `annotations`."""
     metadata = job.get("spec", {}).get("template", {}).get("metadata", {})
     value: str | None = (metadata.get(field) or {}).get(key)
     return value
 
 
 def pod_group_object(kind: ApiKind, group: SchedulingGroup, job_uid: str, spec: Mapping[str, Any]) -> Object:
-    """Render a PodGroup with this spec. The Job owns the PodGroup, so the deletion of the Job deletes both."""
+    """Render a PodGroup with this spec, which the Job owns."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -224,8 +201,7 @@ def pod_group_object(kind: ApiKind, group: SchedulingGroup, job_uid: str, spec: 
     }
 
 
-def guarantee_of_resource(kind: ApiKind, served: ServedGroup) -> Guarantee:
-    """Return the guarantee of a scheduler that reads PodGroups of exactly this version."""
+def _guarantee_of_resource(kind: ApiKind, served: ServedGroup) -> Guarantee:
     if kind.plural in served.versions.get(kind.version, ()):
         return Guarantee(True)
     if served.unknown:

@@ -1,22 +1,22 @@
 """Kueue's topology aware scheduling as a gang scheduler.
 
-A flavor with a Topology makes Kueue choose the node of every pod, and admit a Job only if all of its pods fit. The
-default scheduler then binds the pods to these nodes. A quota alone does not keep a gang together, because it counts the
-sum of the resources and not the nodes. `topology_guarantee` says whether a queue has such flavors only.
+A flavor with a Topology makes Kueue choose the node of every pod, and admit a Job only if all of its pods fit. A quota
+alone does not keep a gang together, because it counts the sum of the resources and not the nodes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
+from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup
+    from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
     from airflow_provider_gangjobs.kube.views import Object
 
 KUEUE: Final = "kueue"
@@ -24,28 +24,17 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 """The lowest level of a Topology in which Kueue chooses nodes, and not only groups of nodes."""
 
 
-class KueueTopology(Struct, frozen=True):
+@dataclass(frozen=True)
+class KueueTopology(GangScheduler):
     """Kueue places the pods by the flavors of the queue. The Job needs no link and no further objects."""
 
     name: str = KUEUE
-    link_path: str = ""
-    objects: Sequence[ApiKind] = ()
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return the Job as it is."""
         return dict(job)
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return true: Kueue reads the Job itself."""
         return True
-
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Return None: Kueue makes its own Workload."""
-        return None
-
-    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Return None: there is no PodGroup."""
-        return None
 
 
 def flavor_names(cluster_queue: Mapping[str, Any]) -> list[str]:
@@ -73,10 +62,7 @@ class QueueTopologies(Struct, frozen=True):
 
 
 def topology_guarantee(queue: str, topologies: QueueTopologies) -> Guarantee:
-    """Return whether all pods of a gang are placed or none, if Kueue admits the gang in this queue.
-
-    :param queue: The name of the LocalQueue.
-    """
+    """Return whether all pods of a gang are placed or none, if Kueue admits the gang in this LocalQueue."""
     if topologies.missing:
         return Guarantee(False, f"{topologies.missing[0]} of Kueue queue {queue} does not exist", _ADVICE_MISSING)
     if not topologies.flavors:

@@ -1,17 +1,13 @@
 """Native gang scheduling: the dialects, which are the versions of the Workload API by which a cluster receives a gang.
 
-The API changed in every release of Kubernetes:
-
 * 1.35 (`v1alpha1`): the Workload contains the groups, and no PodGroup object exists. A gang that does not fit keeps the
-  nodes that it got for five minutes, and other gangs wait.
-* 1.36 (`v1alpha2`) and later: a Workload holds templates, and a PodGroup object represents the group. The releases
-  differ in the API version and in the field by which a PodGroup refers to its template.
-* 1.37, opt-in (`native`): `Job.spec.scheduling`, from which the Job controller creates the objects. A Job must not have
-  this field together with a `schedulingGroup`. If the feature gate is off in the Job controller, the API server keeps
-  the field and no controller acts on it. The API does not show this, so discovery never selects this dialect.
+  nodes that it got for five minutes.
+* 1.36 (`v1alpha2`) and later: a Workload holds templates, to which the PodGroup object of the group refers.
+* 1.37, opt-in (`native`): `Job.spec.scheduling`, from which the Job controller creates the objects, and which excludes
+  a `schedulingGroup`. If the feature gate is off in the Job controller, no controller acts on the field. The API does
+  not show this, so discovery never selects this dialect.
 
-`select_dialect` selects the dialect by what discovery reads. To add a dialect, add a class and an entry in
-`DISCOVERED_DIALECTS` or `OPT_IN_DIALECTS`.
+To add a dialect, add a class and an entry in `DISCOVERED_DIALECTS` or `OPT_IN_DIALECTS`.
 """
 
 from __future__ import annotations
@@ -21,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
-from airflow_provider_gangjobs.gang.labels import LABEL_PURPOSE, ObjectPurpose
-from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, Dialect, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, GangScheduler, SchedulingGroup
+from airflow_provider_gangjobs.kube.labels import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -34,22 +30,14 @@ API_GROUP = "scheduling.k8s.io"
 
 
 def workloads(version: str) -> ApiKind:
-    """Return the resource of Workloads."""
     return ApiKind(API_GROUP, version, "workloads", "Workload")
 
 
 def pod_groups(version: str) -> ApiKind:
-    """Return the resource of PodGroups."""
     return ApiKind(API_GROUP, version, "podgroups", "PodGroup")
 
 
-def controller_ref(group: SchedulingGroup) -> Object:
-    """Render the reference to the Job in a Workload. The reference has no uid and no version."""
-    return {"apiGroup": "batch", "kind": "Job", "name": group.name}
-
-
 def metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) -> Object:
-    """Render the metadata of a Workload or PodGroup."""
     return {
         "name": group.name,
         "namespace": group.namespace,
@@ -59,66 +47,70 @@ def metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) ->
 
 
 def gang_policy(group: SchedulingGroup) -> Object:
-    """Render the policy that places `min_count` pods at once or none."""
     return {"gang": {"minCount": group.min_count}}
 
 
 def priority(group: SchedulingGroup) -> Object:
-    """Render the priority class; empty if the pods have none."""
     return {"priorityClassName": group.priority_class} if group.priority_class else {}
 
 
 def with_pod_field(job: Mapping[str, Any], name: str, value: Any) -> Object:
-    """Return a copy of the Job with a field set in its pod spec."""
     template = job["spec"]["template"]
     pod = {**template["spec"], name: value}
     return {**job, "spec": {**job["spec"], "template": {**template, "spec": pod}}}
 
 
 def pod_field(job: Mapping[str, Any], name: str) -> Any:
-    """Return a field of the pod spec of a Job, or `None`."""
     return job.get("spec", {}).get("template", {}).get("spec", {}).get(name)
 
 
 @dataclass(frozen=True)
-class PodGroupDialect:
-    """The pods refer to the PodGroup by `spec.schedulingGroup`."""
+class Dialect(GangScheduler):
+    """One version of the Workload API of Kubernetes. The version is also the name, unless a class has another one."""
 
-    version: str
     required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
-    link_path: str = "spec.template.spec.schedulingGroup"
+    """Plural names of the resources that the cluster must serve in this version."""
 
     @property
-    def name(self) -> str:
-        """The API version, which is also the name of the dialect."""
-        return self.version
+    def version(self) -> str:
+        """Version of scheduling.k8s.io whose objects the dialect uses."""
+        return self.name
 
-    @property
-    def objects(self) -> tuple[ApiKind, ...]:
-        """The Workload, to which the PodGroup refers, and the PodGroup."""
-        return workloads(self.version), pod_groups(self.version)
+    def is_served(self, served: Mapping[str, Collection[str]]) -> bool:
+        """Return whether a cluster serves the resources of the dialect, by the plural names of each version."""
+        return self.required_resources <= set(served.get(self.version, ()))
 
-    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods refer to the PodGroup.
-
-        The reference also prevents the Job controller from creating its own PodGroup.
-        """
-        return with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
-
-    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the reference."""
-        stored = pod_field(job, "schedulingGroup") or {}
-        return bool(stored.get("podGroupName") == group.name)
-
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Render the Workload, which has one template."""
-        template = {"name": TEMPLATE_NAME, "schedulingPolicy": gang_policy(group), **priority(group)}
+    def workload_with(self, group: SchedulingGroup, job_uid: str, groups: Object) -> Object:
+        """Render the Workload with these groups."""
         return {
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "Workload",
             "metadata": metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
-            "spec": {"controllerRef": controller_ref(group), "podGroupTemplates": [template]},
+            "spec": {"controllerRef": {"apiGroup": "batch", "kind": "Job", "name": group.name}, **groups},
         }
+
+
+@dataclass(frozen=True)
+class PodGroupDialect(Dialect):
+    """The pods refer to the PodGroup by `spec.schedulingGroup`."""
+
+    link_path: str = "spec.template.spec.schedulingGroup"
+
+    @property
+    def objects(self) -> tuple[ApiKind, ...]:
+        return workloads(self.version), pod_groups(self.version)
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        """Link the pods to the PodGroup. The link also keeps the Job controller from creating a PodGroup of its own."""
+        return with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        stored = pod_field(job, "schedulingGroup") or {}
+        return bool(stored.get("podGroupName") == group.name)
+
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
+        template = {"name": TEMPLATE_NAME, "schedulingPolicy": gang_policy(group), **priority(group)}
+        return self.workload_with(group, job_uid, {"podGroupTemplates": [template]})
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """Render the PodGroup, which repeats the policy of its template."""
@@ -130,11 +122,7 @@ class PodGroupDialect:
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "PodGroup",
             "metadata": metadata(group, ObjectPurpose.PODGROUP, *owners),
-            "spec": {
-                **self.template_reference(group),
-                "schedulingPolicy": gang_policy(group),
-                **priority(group),
-            },
+            "spec": {**self.template_reference(group), "schedulingPolicy": gang_policy(group), **priority(group)},
         }
 
     def template_reference(self, group: SchedulingGroup) -> Object:
@@ -143,71 +131,39 @@ class PodGroupDialect:
 
 
 @dataclass(frozen=True)
-class NativeDialect:
-    """The Job itself has the scheduling policy."""
+class V1Alpha2Dialect(PodGroupDialect):
+    """The PodGroup of 1.36 refers to its template by `spec.podGroupTemplateRef.workload`."""
 
-    name: str = "native"
-    version: str = "v1beta1"
-    required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
-    link_path: str = "spec.scheduling"
-    objects: tuple[ApiKind, ...] = ()
+    name: str = "v1alpha2"
 
-    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job with the scheduling policy."""
-        return {**job, "spec": {**job["spec"], "scheduling": {"schedulingPolicy": gang_policy(group)}}}
-
-    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the policy."""
-        policy = job.get("spec", {}).get("scheduling", {}).get("schedulingPolicy", {})
-        return bool(policy.get("gang", {}).get("minCount") == group.min_count)
-
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Return `None`: the Job controller creates the object."""
-        return None
-
-    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Return `None`: the Job controller creates the object."""
-        return None
+    def template_reference(self, group: SchedulingGroup) -> Object:
+        reference = {"workloadName": group.name, "podGroupTemplateName": TEMPLATE_NAME}
+        return {"podGroupTemplateRef": {"workload": reference}}
 
 
 @dataclass(frozen=True)
-class V1Alpha1Dialect:
-    """The pods refer to the Workload and to the group in it by `spec.workloadRef`."""
+class V1Alpha1Dialect(Dialect):
+    """The pods refer to the Workload and to the group in it by `spec.workloadRef`. There is no PodGroup object."""
 
     name: str = "v1alpha1"
-    version: str = "v1alpha1"
-    required_resources: frozenset[str] = frozenset({"workloads"})
     link_path: str = "spec.template.spec.workloadRef"
+    required_resources: frozenset[str] = frozenset({"workloads"})
 
     @property
     def objects(self) -> tuple[ApiKind, ...]:
-        """The Workload, which contains the group."""
         return (workloads(self.version),)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods refer to the group in the Workload."""
         return with_pod_field(job, "workloadRef", _workload_ref(group))
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the reference."""
         stored = pod_field(job, "workloadRef") or {}
         return all(stored.get(name) == value for name, value in _workload_ref(group).items())
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """Render the Workload, which has one group."""
-        return {
-            "apiVersion": f"{API_GROUP}/{self.version}",
-            "kind": "Workload",
-            "metadata": metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
-            "spec": {
-                "controllerRef": controller_ref(group),
-                "podGroups": [{"name": TEMPLATE_NAME, "policy": gang_policy(group)}],
-            },
-        }
-
-    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Return `None`: Kubernetes 1.35 has no PodGroup objects."""
-        return None
+        return self.workload_with(
+            group, job_uid, {"podGroups": [{"name": TEMPLATE_NAME, "policy": gang_policy(group)}]}
+        )
 
 
 def _workload_ref(group: SchedulingGroup) -> Object:
@@ -215,16 +171,22 @@ def _workload_ref(group: SchedulingGroup) -> Object:
 
 
 @dataclass(frozen=True)
-class V1Alpha2Dialect(PodGroupDialect):
-    """The PodGroup refers to its template by `spec.podGroupTemplateRef.workload`."""
+class NativeDialect(Dialect):
+    """The Job itself has the scheduling policy, and the Job controller creates the objects."""
 
-    version: str = "v1alpha2"
+    name: str = "native"
+    link_path: str = "spec.scheduling"
 
-    def template_reference(self, group: SchedulingGroup) -> Object:
-        """Return the field by which a PodGroup of 1.36 refers to its template."""
-        return {
-            "podGroupTemplateRef": {"workload": {"workloadName": group.name, "podGroupTemplateName": TEMPLATE_NAME}}
-        }
+    @property
+    def version(self) -> str:
+        return "v1beta1"
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        return {**job, "spec": {**job["spec"], "scheduling": {"schedulingPolicy": gang_policy(group)}}}
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        policy = job.get("spec", {}).get("scheduling", {}).get("schedulingPolicy", {})
+        return bool(policy.get("gang", {}).get("minCount") == group.min_count)
 
 
 DISCOVERED_DIALECTS: Final[tuple[Dialect, ...]] = (
@@ -243,50 +205,39 @@ DIALECT_NAMES: Final = tuple(dialect.name for dialect in (*DISCOVERED_DIALECTS, 
 _VERSION: Final = re.compile(r"v\d+((alpha|beta)\d+)?")
 
 
+def _candidates(name: str | None) -> list[Dialect]:
+    if name is not None:
+        return [dialect for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if dialect.name == name]
+    return [*DISCOVERED_DIALECTS]
+
+
 def select_dialect(
     served: Mapping[str, Collection[str]], name: str | None = None, *, proven: Collection[str] = ()
 ) -> Dialect | None:
-    """Return the best dialect that a cluster serves, or `None`.
+    """Return the best dialect that a cluster serves.
 
     :param served: Version of scheduling.k8s.io -> plural names of the resources that the cluster serves.
-    :param name: Consider only the dialect with this name.
     :param proven: Newer versions for which a dry run has shown that the server keeps the link and the group.
     """
-    newer = tuple(PodGroupDialect(version) for version in proven)
-    candidates = [
-        dialect
-        for dialect in (*DISCOVERED_DIALECTS, *newer, *(OPT_IN_DIALECTS if name else ()))
-        if name in (None, dialect.name)
-    ]
-    return next(
-        (dialect for dialect in candidates if dialect.required_resources <= set(served.get(dialect.version, ()))), None
-    )
+    newer = [PodGroupDialect(version) for version in proven if name in (None, version)]
+    return next((dialect for dialect in (*_candidates(name), *newer) if dialect.is_served(served)), None)
 
 
 def wanted_versions(name: str | None = None) -> dict[str, frozenset[str]]:
-    """Return the versions of scheduling.k8s.io that can be used, the best first, each with its required resources.
-
-    :param name: Consider only the dialect with this name.
-    """
-    candidates = (*DISCOVERED_DIALECTS, *(OPT_IN_DIALECTS if name else ()))
-    return {dialect.version: dialect.required_resources for dialect in candidates if name in (None, dialect.name)}
+    """Return the versions of scheduling.k8s.io that can be used, the best first, each with its required resources."""
+    return {dialect.version: dialect.required_resources for dialect in _candidates(name)}
 
 
 def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialect]:
     """Return the dialects of served versions that this release of the provider does not know.
 
-    A newer version is expected to have the fields of the newest known one. A dry run must show this before a gang is
-    submitted in such a dialect.
+    They are expected to have the fields of the newest known version, which a dry run must show.
     """
     known = {dialect.version for dialect in DISCOVERED_DIALECTS}
     newer = (PodGroupDialect(version) for version in served if version not in known and _VERSION.fullmatch(version))
-    return [dialect for dialect in newer if dialect.required_resources <= set(served[dialect.version])]
+    return [dialect for dialect in newer if dialect.is_served(served)]
 
 
 def find_dialect(name: str) -> Dialect | None:
-    """Return the dialect with this name, or `None`. The function does not consider what a cluster serves.
-
-    The name of a version that is not known is the name of a newer dialect, as an earlier submission chose it.
-    """
-    known = (dialect for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if dialect.name == name)
-    return next(known, PodGroupDialect(name) if _VERSION.fullmatch(name) else None)
+    """Return the dialect with this name, whatever a cluster serves. An unknown version names a newer dialect."""
+    return next(iter(_candidates(name)), PodGroupDialect(name) if _VERSION.fullmatch(name) else None)

@@ -1,8 +1,7 @@
 """Selection: which gang schedulers there are, and which of them places a gang.
 
-The scheduler that the user names is used, else the scheduler that owns the `schedulerName` of the pods, else the
-scheduler that the connection names, else the Workload API of Kubernetes. The annotation `gangjobs.airflow/gang` of the
-Job says which scheduler was selected.
+The scheduler that the user names is used, else the scheduler that owns the `schedulerName` of the pods, else the one
+that the connection names, else the Workload API of Kubernetes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NATIVE: Final = "native"
 """Value of `gang_scheduler` for the Workload API of Kubernetes, in the dialect that discovery selects."""
 SEPARATE_SCHEDULERS: Final[tuple[SeparateScheduler, ...]] = (Volcano(), Coscheduling(), YuniKorn())
 """Gang schedulers that run beside the default scheduler."""
-LINK_KEYS: Final = frozenset(key for scheduler in SEPARATE_SCHEDULERS for key in scheduler.link_keys)
+LINK_KEYS: Final = frozenset(scheduler.link[1] for scheduler in SEPARATE_SCHEDULERS)
 """Labels and annotations by which a user links pods to a group of one of these schedulers."""
 SCHEDULER_NAMES: Final = (NATIVE, KUEUE, *(scheduler.name for scheduler in SEPARATE_SCHEDULERS))
 
@@ -48,7 +47,6 @@ def select_scheduler(
 
 
 def find_separate(name: str | None) -> SeparateScheduler | None:
-    """Return the scheduler of this name beside the default scheduler, or `None`."""
     return next((scheduler for scheduler in SEPARATE_SCHEDULERS if scheduler.name == name), None)
 
 
@@ -63,10 +61,7 @@ def find_scheduler(detail: str) -> GangScheduler | None:
 
 
 def separate_scheduler_of(decision: str | None) -> SeparateScheduler | None:
-    """Return the scheduler beside the default scheduler that places the gang of a Job, or `None`.
-
-    :param decision: The annotation of the Job, such as `gang:volcano`.
-    """
+    """Return the scheduler beside the default scheduler that an annotation such as `gang:volcano` names."""
     placement, _, detail = (decision or "").partition(":")
     return find_separate(detail) if placement == "gang" else None
 

@@ -1,25 +1,16 @@
 """Volcano 1.10 to 1.14: a scheduler with queues, and a PodGroup of scheduling.volcano.sh.
 
-Volcano finds the PodGroup by an annotation of the pods. Its conditions have the opposite polarity to those of the
-Workload API: `Unschedulable` is True while the group waits, and `Scheduled` is True after the group was placed.
+Its conditions have the opposite polarity to those of the Workload API: `Unschedulable` is True while the group waits.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.schedulers.base import (
-    ApiKind,
-    SchedulingGroup,
-    SeparateScheduler,
-    pod_group_object,
-    pod_metadata,
-    with_pod_metadata,
-)
+from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, SchedulingGroup, SeparateScheduler, pod_group_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_provider_gangjobs.kube.views import Object, PodGroupView
 
 POD_GROUPS: Final = ApiKind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
@@ -31,32 +22,22 @@ DEFAULT_QUEUE: Final = "default"
 """The queue that Volcano creates when it starts."""
 NOT_PROCESSED: Final = "Volcano has not processed the PodGroup"
 """Begin of the text about a gang of which Volcano says nothing."""
-# Volcano gives a pod that would fit this message, and gives each pod the message of the whole group.
-_NO_CAUSE: Final = ("can possibly be assigned", "pod group is not ready")
 
 
-class Volcano(SeparateScheduler, frozen=True):
+@dataclass(frozen=True)
+class Volcano(SeparateScheduler):
     """Volcano's scheduler places the pods of a PodGroup."""
 
     name: str = "volcano"
-    scheduler_names: tuple[str, ...] = ("volcano",)
     link_path: str = f"spec.template.metadata.annotations[{ANNOTATION_GROUP}]"
-    link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
-    objects: tuple[ApiKind, ...] = (POD_GROUPS,)
+    scheduler_names: tuple[str, ...] = ("volcano",)
+    link: tuple[str, str] = ("annotations", ANNOTATION_GROUP)
+    pod_groups: ApiKind | None = POD_GROUPS
     watched_group: ApiKind | None = POD_GROUPS
-
-    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods name the PodGroup."""
-        return with_pod_metadata(
-            job, scheduler_name=self.scheduler_names[0], annotations={ANNOTATION_GROUP: group.name}
-        )
-
-    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether the pods of a stored Job name the PodGroup."""
-        return pod_metadata(job, "annotations", ANNOTATION_GROUP) == group.name
+    no_causes: tuple[str, ...] = ("can possibly be assigned", "pod group is not ready")
+    """The message of a pod that would fit, and the message of the whole group, which each pod has."""
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Render the PodGroup, in the queue that the pods name."""
         spec: Object = {
             "minMember": group.min_count,
             "queue": group.pod_annotations.get(ANNOTATION_QUEUE, DEFAULT_QUEUE),
@@ -68,15 +49,11 @@ class Volcano(SeparateScheduler, frozen=True):
     def explain_silence(self, group: PodGroupView | None) -> str:
         """Return that Volcano has not processed the PodGroup, which has no status then.
 
-        Volcano ignores a PodGroup whose queue does not exist. It sets the phase of any other one within a second.
+        Volcano ignores a PodGroup whose queue does not exist, and sets the phase of any other one within a second.
         """
         if group is None or group.status.phase or group.status.conditions:
             return ""
         return f"{NOT_PROCESSED}: its queue {group.spec.queue} may not exist, or Volcano does not run"
-
-    def names_cause(self, message: str) -> bool:
-        """Return whether the message is about this pod, and not about the group."""
-        return not any(text in message for text in _NO_CAUSE)
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return the message of the condition `Unschedulable`, which is True while the group waits."""

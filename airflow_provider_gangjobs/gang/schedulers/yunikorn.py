@@ -1,20 +1,18 @@
 """YuniKorn 1.8: gang scheduling by task groups, which annotations of the pods describe.
 
-YuniKorn has no object for a group. It reserves the places by placeholder pods of its own, which are not ranks, and
-replaces them by the pods of the gang. Until all places are reserved, the pods of the gang have no condition, and the
-placeholder pods hold the capacity of the places that are reserved. The first pod of the gang owns the placeholder pods,
-so they are deleted with the gang. With the style `Soft`, the default of YuniKorn, a gang whose placeholders time out
-runs without gang scheduling; so the provider sets the style `Hard`, in which the pods fail. In both styles YuniKorn
-places the pods one by one if a placeholder pod cannot be created.
+YuniKorn has no object for a group. It reserves the places by placeholder pods of its own, which hold the capacity and
+belong to the first pod of the gang. Until all places are reserved, the pods of the gang have no condition. With the
+style `Soft`, the default, a gang whose placeholders time out runs without gang scheduling, so the provider sets `Hard`,
+in which the pods fail. In both styles YuniKorn places the pods one by one if a placeholder pod cannot be created.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import digest_of
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.gang.schedulers.base import (
     TEMPLATE_NAME,
     SchedulingGroup,
@@ -22,6 +20,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
     pod_metadata,
     with_pod_metadata,
 )
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,23 +39,23 @@ _POD_FIELDS: Final = ("nodeSelector", "tolerations", "affinity", "topologySpread
 """Fields of the pods that decide about their nodes. The placeholders have the same fields."""
 
 
-class YuniKorn(SeparateScheduler, frozen=True):
+@dataclass(frozen=True)
+class YuniKorn(SeparateScheduler):
     """YuniKorn places the pods of a task group.
 
-    It has no object for a gang, and no message about a pod refers to other pods. Without YuniKorn, the pods wait and
-    none is placed. No request shows whether the cluster lets YuniKorn create its placeholder pods.
+    No message about a pod refers to other pods. Without YuniKorn, the pods wait and none is placed. No request shows
+    whether the cluster lets YuniKorn create its placeholder pods.
     """
 
     nonce: str = ""
-    """Random text of one submission. It tells the application of a new Job from that of an earlier Job with the same
-    name and claim. The same text gives the same manifest."""
+    """Random text of one submission, which tells its application from that of an earlier Job with the same name and
+    claim."""
     name: str = "yunikorn"
-    scheduler_names: tuple[str, ...] = ("yunikorn",)
     link_path: str = f"spec.template.metadata.annotations[{ANNOTATION_GROUP}]"
-    link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
+    scheduler_names: tuple[str, ...] = ("yunikorn",)
+    link: tuple[str, str] = ("annotations", ANNOTATION_GROUP)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """Return a copy of the Job whose pods are one application of YuniKorn with one task group."""
         task_group = _task_group(job["spec"]["template"]["spec"], group)
         annotations = {
             ANNOTATION_GROUP: TEMPLATE_NAME,
@@ -71,14 +70,12 @@ class YuniKorn(SeparateScheduler, frozen=True):
         )
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether the pods of a stored Job name the task group and the application."""
         application = pod_metadata(job, "labels", LABEL_APPLICATION) or ""
         return pod_metadata(job, "annotations", ANNOTATION_GROUP) == TEMPLATE_NAME and application.startswith(
             group.name
         )
 
     def explain_silence(self, group: PodGroupView | None) -> str:
-        """Return where the cause is shown: not in the pods of the gang."""
         return (
             "Waits until YuniKorn has reserved a place for each pod; "
             "YuniKorn's placeholder pods in the namespace show the cause"
@@ -88,16 +85,15 @@ class YuniKorn(SeparateScheduler, frozen=True):
 def _application_id(job: Mapping[str, Any], group: SchedulingGroup, nonce: str) -> str:
     """Return the id of the application, as a label value of at most 63 characters.
 
-    YuniKorn places a task group as a whole only when it sees its application for the first time. Ids are unique in the
-    whole cluster, and YuniKorn remembers an id for half a minute after the pods are gone. So a Job of the same name
-    needs another id if it is in another namespace, belongs to another try of the task, or is created again.
+    YuniKorn places a task group as a whole only when it first sees the application. Ids are unique in the whole
+    cluster, and known for half a minute after the pods are gone. So each namespace, try and creation of a Job has
+    another id.
     """
     claim = job.get("metadata", {}).get("annotations", {}).get(ANNOTATION_CLAIM, "")
     return f"{group.name}-{digest_of(group.namespace, claim, nonce)[:APPLICATION_DIGEST_LENGTH]}"
 
 
 def _task_group(pod: Mapping[str, Any], group: SchedulingGroup) -> Object:
-    """Return the task group: how many pods of which size are placed together, and on which nodes."""
     from airflow_provider_gangjobs.kube import quantity
 
     placed_by = {name: pod[name] for name in _POD_FIELDS if pod.get(name)}

@@ -32,23 +32,6 @@ class Deadlines(Struct, frozen=True):
     """Counts from the start of the last rank."""
 
 
-class Exceeded(Struct, frozen=True):
-    """A deadline that has passed."""
-
-    phase: Phase
-    """`queued`, `assembling` or `running`."""
-    seconds: float
-    """The limit of the phase."""
-
-
-_LIMITED_AS: Final = {
-    Phase.SUBMITTED: Phase.QUEUED,
-    Phase.QUEUED: Phase.QUEUED,
-    Phase.ASSEMBLING: Phase.ASSEMBLING,
-    Phase.RUNNING: Phase.RUNNING,
-}
-
-
 def allowed_s(phase: Phase, deadlines: Deadlines) -> float | None:
     """Return the limit of a phase in seconds; `None` if it has no limit."""
     by_phase = {
@@ -71,9 +54,9 @@ class Limit(Struct, frozen=True):
 
 def next_limit(observation: Observation, deadlines: Deadlines) -> Limit | None:
     """Return the deadline that passes next; `None` if the present phase has no limit."""
-    limited_as = _LIMITED_AS.get(observation.phase)
+    limited_as = Phase.QUEUED if observation.phase is Phase.SUBMITTED else observation.phase
     since, earlier_s = observation.since, observation.earlier_assembly_s
-    if limited_as is None or since is None:
+    if since is None:
         return None
     if limited_as is Phase.QUEUED and deadlines.assemble_s is not None and earlier_s >= deadlines.assemble_s:
         return Limit(Phase.ASSEMBLING, deadlines.assemble_s, since)
@@ -103,7 +86,7 @@ def next_deadline(observation: Observation, deadlines: Deadlines) -> datetime | 
     return limit.at if limit is not None else None
 
 
-def deadline_exceeded(observation: Observation, deadlines: Deadlines, now: datetime) -> Exceeded | None:
+def deadline_exceeded(observation: Observation, deadlines: Deadlines, now: datetime) -> Limit | None:
     """Return the deadline that has passed at `now`, or `None`."""
     limit = next_limit(observation, deadlines)
-    return Exceeded(limit.phase, limit.seconds) if limit is not None and now >= limit.at else None
+    return limit if limit is not None and now >= limit.at else None

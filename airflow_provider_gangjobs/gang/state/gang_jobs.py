@@ -1,7 +1,7 @@
 """The state of a gang with roles: its Jobs as one Job, so that every rule about a Job holds for the whole gang. Pure.
 
-The combined Job has the metadata and `spec.suspend` of the main Job, the sums of the sizes and of the counters, and
-these conditions. The first row that applies decides:
+The combined Job has the metadata and `spec.suspend` of the main Job, the sums of the sizes and counters, and the
+condition of the first row that applies:
 
     Jobs of the gang                                             condition of the combined Job
     -----------------------------------------------------------  ------------------------------
@@ -14,14 +14,9 @@ these conditions. The first row that applies decides:
 The reason is that of the Job that failed first. A Job that ended by a deadline comes after the others, because the
 follower ends the other Jobs of a gang by a deadline of zero.
 
-The Jobs of a JobSet have some rules of their own. The main Job has no pods, so its own end says nothing, unless the
-gang was halted. When a Job has failed, the JobSet controller deletes the others, so a Job is missing for this reason. A
-Job with another uid than the submission has noted is not the Job of the gang: the controller has created it again,
-after somebody had deleted the Job of the gang.
-
-`read_gang` is the function that combines the Jobs of a gang, so that its callers see one Job. A kind of object that
-contains the Jobs of a gang itself needs another function that returns a `Job`, such as
-`gang.foreign_job_set.read_job_set`.
+The main Job of a JobSet has no pods, so its own end says nothing, unless the gang was halted. When a Job has failed,
+the JobSet controller deletes the others. A Job with another uid than the submission has noted was created again by the
+controller, and is not the Job of the gang.
 """
 
 from __future__ import annotations
@@ -33,9 +28,16 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job, parse_spans
-from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
-from airflow_provider_gangjobs.kube.views import Condition, JobSpec, JobStatus, JobView, find_true_condition, view
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
+from airflow_provider_gangjobs.kube.views import (
+    Condition,
+    JobSpec,
+    JobStatus,
+    JobView,
+    end_condition,
+    find_true_condition,
+    parse_spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,29 +47,29 @@ if TYPE_CHECKING:
 REASON_JOB_MISSING: Final = "JobOfRoleDeleted"
 
 
-def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> Job:
+def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> StoredGang:
     """Read a gang from its main Job and from further Jobs. Jobs of other gangs are ignored.
 
     Without roles, this is the same as `read_job`.
 
     :param others: All Jobs with the gang's label at one moment, with the main Job or without it.
     """
-    seen = _view(main_job)
+    seen = read_job(main_job).view
     if seen.metadata.annotations.roles is None:
-        return Job(seen)
+        return StoredGang(seen)
     uid = seen.metadata.uid
-    jobs = filter(is_role_job, map(_view, others))
-    if Job(seen).has_job_set:
+    jobs = filter(is_role_job, (read_job(job).view for job in others))
+    if StoredGang(seen).has_job_set:
         return _combine_job_set(seen, [job for job in jobs if job.metadata.labels.gang_uid == uid])
     return combine(seen, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
 
 
-def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[Job]:
+def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[StoredGang]:
     """Read the gangs of some Jobs, which were selected by the gang's label.
 
     Jobs of roles whose main Job is missing are left out.
     """
-    views = [_view(job) for job in stored]
+    views = [read_job(job).view for job in stored]
     of_roles: dict[tuple[str, str | None], list[JobView]] = {}
     for job in filter(is_role_job, views):
         of_roles.setdefault(_gang_of(job), []).append(job)
@@ -82,47 +84,44 @@ def is_role_job(job: JobView) -> bool:
     return job.metadata.labels.gang_role is not None and job.metadata.annotations.roles is None
 
 
-def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> Job:
+def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> StoredGang:
     """Return the Jobs of a gang with roles as one Job.
 
     :param main_job: The Job of the first role.
     :param by_role: The Jobs of the other roles, as far as they exist.
     """
-    roles = Job(main_job).roles
+    roles = StoredGang(main_job).roles
     found = [(roles[0], main_job), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles[1:] if role.name not in by_role]
-    spec = JobSpec(
-        suspend=main_job.spec.suspend,
-        parallelism=sum(role.size for role in roles),
-        completions=sum(role.size for role in roles),
-        active_deadline_seconds=main_job.spec.active_deadline_seconds,
-    )
+    size = sum(role.size for role in roles)
+    spec = replace(main_job.spec, parallelism=size, completions=size)
     metadata = replace(main_job.metadata, generation=max(job.metadata.generation for job in jobs))
     conditions = tuple(_conditions(found, missing if _is_started(main_job) else (), is_whole=not missing))
     status = _status(found, missing, conditions)
-    return Job(JobView(metadata=metadata, spec=spec, status=status), jobs)
+    return StoredGang(JobView(metadata=metadata, spec=spec, status=status), jobs)
 
 
-def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> Job:
+def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang:
     """Return the Jobs of a gang whose roles are a JobSet as one Job.
 
     :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
     """
-    roles = Job(main_job).roles
+    roles = StoredGang(main_job).roles
     noted = parse_role_jobs(main_job.metadata.annotations.role_jobs)
     by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
     found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles if role.name not in by_role]
     limits_s = [job.spec.active_deadline_seconds for job in jobs]
+    size = sum(role.size for role in roles)
     spec = JobSpec(
         suspend=not _is_submitted(main_job) or any(map(_waits_suspended, jobs)),
-        parallelism=sum(role.size for role in roles),
-        completions=sum(role.size for role in roles),
+        parallelism=size,
+        completions=size,
         active_deadline_seconds=max(filter(None, limits_s), default=None),
     )
-    queue = main_job.metadata.annotations.queue if Job(main_job).is_given_to_queue else None
+    queue = main_job.metadata.annotations.queue if StoredGang(main_job).is_given_to_queue else None
     metadata = replace(
         main_job.metadata,
         generation=max((job.metadata.generation for job in jobs), default=main_job.metadata.generation),
@@ -130,24 +129,24 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> Job:
     )
     conditions = tuple(_conditions_of_job_set(main_job, found, missing, is_gone=not stored))
     status = _status(found, missing, conditions)
-    return Job(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
+    return StoredGang(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
 
 
-def must_delete_job_set(job: Job) -> bool:
+def must_delete_job_set(gang: StoredGang) -> bool:
     """Return whether the JobSet of a gang that was halted or is failing must be deleted, so that the gang ends.
 
     Otherwise the end of one Job makes the JobSet fail, and the JobSet controller deletes the other Jobs. That does not
     happen while the JobSet is suspended, and a Job that was created again is no part of the gang.
     """
-    if not job.has_job_set or job.lacks_jobs:
+    if not gang.has_job_set or gang.lacks_jobs:
         return False
-    jobs = job.jobs_with_pods
+    jobs = gang.jobs_with_pods
     fails = any(_condition(one, kind) for one in jobs for kind in ("Failed", "FailureTarget"))
     is_gone = bool(jobs) and all(one.metadata.deletion_timestamp is not None for one in jobs)
-    return not fails and not is_gone and (_lacks_roles(job) or any(map(_waits_suspended, jobs)))
+    return not fails and not is_gone and (_lacks_roles(gang) or any(map(_waits_suspended, jobs)))
 
 
-def jobs_to_end(job: Job) -> list[JobView]:
+def jobs_to_end(gang: StoredGang) -> list[JobView]:
     """Return the Jobs of a gang with roles that have not ended and have no deadline of zero yet.
 
     The Jobs of a JobSet that lacks a Job are left out. They end with their JobSet, and so have no end of their own that
@@ -155,28 +154,24 @@ def jobs_to_end(job: Job) -> list[JobView]:
     """
     return [
         one
-        for one in (job.jobs[:1] if job.has_job_set and _lacks_roles(job) else job.jobs)
-        if not Job(one).has_end_condition and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
+        for one in (gang.jobs[:1] if gang.has_job_set and _lacks_roles(gang) else gang.jobs)
+        if not end_condition(one) and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
     ]
 
 
-def ttl_patch(job: Job) -> dict[str, Any] | None:
+def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
     """Return the merge patch with which the main Job of a gang with roles is deleted later; `None` if there is none.
 
     The time to live begins with the end of the main Job. A main Job without pods is complete with no completions, which
     can be set because its parallelism is 0, too.
     """
-    ttl_s = job.view.metadata.annotations.ttl
+    ttl_s = gang.view.metadata.annotations.ttl
     if ttl_s is None or not ttl_s.isdecimal():
         return None
     spec = {"ttlSecondsAfterFinished": int(ttl_s)}
-    if job.has_job_set and not Job(job.jobs[0]).has_end_condition:
-        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if job.complete_condition is None else {"completions": 0}
+    if gang.has_job_set and not end_condition(gang.jobs[0]):
+        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
     return {"spec": spec}
-
-
-def _view(job: JobView | Mapping[str, Any]) -> JobView:
-    return with_end_by_main(job if isinstance(job, JobView) else view(JobView, dict(job)))
 
 
 def _gang_of(job: JobView) -> tuple[str, str | None]:
@@ -187,12 +182,12 @@ def _is_noted(job: JobView, role: str, noted: Mapping[str, str] | None) -> bool:
     return noted is None or noted.get(role) == job.metadata.uid
 
 
-def _lacks_roles(job: Job) -> bool:
-    return len(job.jobs_with_pods) < len(job.roles)
+def _lacks_roles(gang: StoredGang) -> bool:
+    return len(gang.jobs_with_pods) < len(gang.roles)
 
 
 def _waits_suspended(job: JobView) -> bool:
-    return job.spec.suspend and not Job(job).has_end_condition
+    return job.spec.suspend and not end_condition(job)
 
 
 def _is_started(main_job: JobView) -> bool:
@@ -203,7 +198,7 @@ def _is_started(main_job: JobView) -> bool:
 def _is_submitted(main_job: JobView) -> bool:
     """The submission is complete. Kueue may suspend the main Job of a JobSet after that, because it names no queue
     (`manageJobsWithoutQueueName`)."""
-    return not main_job.spec.suspend or Job(main_job).is_given_to_queue
+    return not main_job.spec.suspend or StoredGang(main_job).is_given_to_queue
 
 
 def _status(
@@ -238,45 +233,44 @@ def _conditions(
     suspended = find_true_condition(found[0][1].status.conditions, "Suspended")
     if suspended is not None:
         yield suspended
-    jobs = [Job(job) for _, job in found]
+    jobs = [job for _, job in found]
     failure = _failure(found, lost)
     if failure is not None:
-        yield replace(failure, type="Failed" if all(job.has_end_condition for job in jobs) else "FailureTarget")
+        yield replace(failure, type="Failed" if all(map(end_condition, jobs)) else "FailureTarget")
     elif is_whole and all(find_true_condition(job.status.conditions, "Complete") for job in jobs):
         yield max((_complete(job) for job in jobs), key=_when)
-    elif is_whole and all(_announces_success(job) for job in jobs):
-        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_announced_at, jobs)))
+    elif is_whole:
+        yield from _success_criteria_met(jobs)
 
 
 def _conditions_of_job_set(
     main_job: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
 ) -> Iterable[Condition]:
-    jobs = [Job(job) for _, job in found]
+    jobs = [job for _, job in found]
     suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
     yield from next(([one] for one in suspended if one is not None), ())
     # The follower completes the main Job when all Jobs are complete.
     if (complete := _condition(main_job, "Complete")) is not None:
         yield complete
         return
-    if not missing and all(_condition(job.view, "Complete") for job in jobs):
+    if not missing and all(_condition(job, "Complete") for job in jobs):
         yield max((_complete(job) for job in jobs), key=_when)
         return
     failure = _failure(found, ())
-    has_ended = all(job.has_end_condition for job in jobs)
+    has_ended = all(map(end_condition, jobs))
     if failure is None:
         # Nothing but the deletion of the JobSet ends the gang.
         has_ended = is_gone
         failure = _condition(main_job, "Failed") or _condition(main_job, "FailureTarget")
-        if not Job(main_job).is_halted:
+        if not StoredGang(main_job).is_halted:
             failure = _failure((), missing) if _is_started(main_job) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")
-    elif not missing and all(map(_announces_success, jobs)):
-        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_announced_at, jobs)))
+    elif not missing:
+        yield from _success_criteria_met(jobs)
 
 
 def _failure(found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str]) -> Condition | None:
-    """Return the condition of the Job that failed first."""
     failures = [
         replace(failed, message=f"Job {job.metadata.name} of role {role.name}: {failed.message}")
         for role, job in found
@@ -292,19 +286,21 @@ def _condition(job: JobView, kind: str) -> Condition | None:
     return find_true_condition(job.status.conditions, kind)
 
 
-def _complete(job: Job) -> Condition:
-    found = _condition(job.view, "Complete")
+def _complete(job: JobView) -> Condition:
+    found = _condition(job, "Complete")
     assert found is not None, "the caller has checked the condition"
     return found
 
 
-def _announces_success(job: Job) -> bool:
-    return any(_condition(job.view, kind) for kind in ("Complete", "SuccessCriteriaMet"))
+def _announced_success(job: JobView) -> Condition | None:
+    return _condition(job, "SuccessCriteriaMet") or _condition(job, "Complete")
 
 
-def _announced_at(job: Job) -> datetime:
-    found = (_condition(job.view, kind) for kind in ("SuccessCriteriaMet", "Complete"))
-    return next((_when(item) for item in found if item is not None), _NEVER)
+def _success_criteria_met(jobs: Iterable[JobView]) -> Iterable[Condition]:
+    announced = [_announced_success(job) for job in jobs]
+    known = [found for found in announced if found is not None]
+    if len(known) == len(announced):
+        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_when, known)))
 
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)

@@ -1,8 +1,7 @@
 """Halt: the rules of a Job that the provider ends, with the reason in an annotation of the Job.
 
 The pods of a halted gang end and are harvested. The Job ends as failed, so its time to live counts, and its ledger
-stays as long as the Job. If a triggerer halts a gang after a deadline and then crashes, the next triggerer reads the
-annotation and reports the same deadline.
+stays. If a triggerer crashes after a halt, the next one reads the annotation and reports the same deadline.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
-from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE, Job
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED
+from airflow_provider_gangjobs.kube.views import end_condition
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
 
 CLEANUP_HALT_REASON: Final = "SubmissionIncomplete: the submission stopped half-way and was not continued"
-"""The reason of a halt by the cleanup, which deletes the Job next. Stored in Jobs and compared: if the text changes,
-the old text becomes one of `_CLEANUP_HALT_REASONS`."""
+"""The reason of a halt by the cleanup. Stored in Jobs and compared: an older text stays in `_CLEANUP_HALT_REASONS`."""
 _CLEANUP_HALT_REASONS: Final = frozenset(
     {CLEANUP_HALT_REASON, "Tidied: it was submitted half, and nobody came back for it"}
 )
@@ -36,8 +35,7 @@ NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB, and a person reads this note."""
 
 HALTED_DEADLINE_S: Final = 0
-"""activeDeadlineSeconds of a halted Job. The Job controller sets `startTime` and compares the deadline before it
-creates pods, so a Job that starts with this deadline fails without a pod."""
+"""activeDeadlineSeconds of a halted Job, which the Job controller compares before it creates pods."""
 
 _DEADLINE_PREFIX: Final = REASON_JOB_DEADLINE
 
@@ -53,35 +51,31 @@ class DeadlineHalt(Struct, frozen=True):
         return f"{_DEADLINE_PREFIX}.{self.phase}.{self.cause}: {self.message}"
 
 
-def halt_patch(reason: str, job: Job) -> dict[str, Any]:
+def halt_patch(reason: str, gang: StoredGang) -> dict[str, Any]:
     """Return the merge patch that ends a Job permanently.
 
-    The Job gets an activeDeadlineSeconds that has passed. If the Job has started, the Job controller deletes its pods,
-    and lets it fail with `DeadlineExceeded` when they have ended; Kueue then takes its quota back.
-
-    A suspended Job cannot fail, so the patch keeps it suspended; see `finish_patch`. If Kueue resumes it in between, it
-    fails at once.
+    The Job gets an activeDeadlineSeconds that has passed, so the Job controller deletes its pods, and lets it fail when
+    they have ended; Kueue then takes its quota back. A suspended Job cannot fail, so it stays suspended; see
+    `finish_patch`.
 
     :param reason: The value of `ANNOTATION_HALTED`.
-    :param job: The Job as it was just read.
+    :param gang: The Job as it was just read.
     """
     spec: dict[str, Any] = {"activeDeadlineSeconds": HALTED_DEADLINE_S}
-    if job.is_suspended or job.started_at is None:
+    if gang.is_suspended or gang.started_at is None:
         spec["suspend"] = True
     return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": spec}
 
 
-def is_halted_by_cleanup(job: Job) -> bool:
+def is_halted_by_cleanup(gang: StoredGang) -> bool:
     """Return whether the cleanup of this or of an earlier version has halted the Job."""
-    return job.halt_note in _CLEANUP_HALT_REASONS
+    return gang.halt_note in _CLEANUP_HALT_REASONS
 
 
-def needs_finish(job: Job) -> bool:
-    """Return whether `halt_patch` leaves the Job suspended, so that `finish_patch` must let it fail.
-
-    :param job: The Job as it was before the halt.
-    """
-    return job.is_suspended or job.started_at is None
+def needs_finish(gang: StoredGang) -> bool:
+    """Return whether `halt_patch` leaves a Job suspended that was in this state, so that `finish_patch` must let it
+    fail."""
+    return gang.is_suspended or gang.started_at is None
 
 
 class FinishStep(StrEnum):
@@ -95,34 +89,28 @@ class FinishStep(StrEnum):
     """The Job is suspended, so it cannot fail; see `finish_patch`."""
 
 
-def next_finish_step(job: Job) -> FinishStep:
-    """Return what remains to be done until a Job has failed that was halted, or that has no time left.
-
-    :param job: The Job as it was read. Of a gang with roles, the main Job is judged.
-    """
-    main_job = Job(job.jobs[0]) if job.jobs else job
+def next_finish_step(gang: StoredGang) -> FinishStep:
+    """Return what remains to be done until the main Job has failed, if it was halted or has no time left."""
+    main_job = StoredGang(gang.jobs[0]) if gang.jobs else gang
     is_to_end = main_job.is_halted or main_job.active_deadline_s == HALTED_DEADLINE_S
-    if not is_to_end or main_job.has_end_condition or main_job.is_being_deleted:
+    if not is_to_end or end_condition(main_job.view) or main_job.is_being_deleted:
         return FinishStep.NOTHING
     return FinishStep.END if main_job.is_suspended else FinishStep.WAIT
 
 
-def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
+def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
     """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended.
 
-    The Job controller starts the Job and lets it fail at once, without a pod, because its deadline has passed. The
-    patch leaves `parallelism` as it is: Kubernetes 1.36 refuses to change it if the pods are a gang, and every release
-    if the gang is that of `Job.spec.scheduling`.
+    The Job controller starts the Job and lets it fail at once, without a pod. `parallelism` stays: Kubernetes 1.36
+    refuses to change it if the pods are a gang, and every release if the gang is that of `Job.spec.scheduling`.
 
-    The same holds for a Job in a queue of Kueue whose Workload is inactive, unless Kueue suspends the Job before the
-    Job controller has written its status. So the caller reads the Job again, and repeats the patch by the rule of
-    `next_finish_step`. If the Workload cannot be deactivated, the Job waits in its queue until Kueue starts it, and
-    then fails without a pod.
+    Kueue may suspend a Job in its queue again before it has failed, although its Workload is inactive, so the caller
+    repeats the patch by `next_finish_step`. If the Workload cannot be deactivated, the Job fails without a pod when
+    Kueue starts it.
 
-    :param job: The Job, which is suspended.
     :param is_deactivated: Whether Kueue's Workload of the Job was deactivated.
     """
-    if job.is_queued_by_kueue and not is_deactivated:
+    if gang.is_queued_by_kueue and not is_deactivated:
         return {"spec": {"parallelism": 0}}
     return end_patch()
 
@@ -132,13 +120,13 @@ def end_patch() -> dict[str, Any]:
     return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 
 
-def without_deletion_mark(job: Job) -> Job:
-    """Return the Job as it was before `DELETION_MARK`, so that a deletion that was interrupted is judged as before."""
-    if job.halt_note != DELETION_MARK[ANNOTATION_HALTED]:
-        return job
-    metadata = job.view.metadata
+def without_deletion_mark(gang: StoredGang) -> StoredGang:
+    """Return the Job as it was before `DELETION_MARK`, so that an interrupted deletion is judged as before."""
+    if gang.halt_note != DELETION_MARK[ANNOTATION_HALTED]:
+        return gang
+    metadata = gang.view.metadata
     annotations = replace(metadata.annotations, halted=None)
-    return replace(job, view=replace(job.view, metadata=replace(metadata, annotations=annotations)))
+    return replace(gang, view=replace(gang.view, metadata=replace(metadata, annotations=annotations)))
 
 
 def format_halt_note(error: GangJobError) -> str:
@@ -146,12 +134,9 @@ def format_halt_note(error: GangJobError) -> str:
     return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
 
 
-def read_deadline_halt(job: Job | None) -> DeadlineHalt | None:
-    """Return the deadline for which the Job was halted.
-
-    The result is `None` if the Job was not halted, or if it was halted for another reason.
-    """
-    note = (job.halt_note or "") if job else ""
+def read_deadline_halt(gang: StoredGang | None) -> DeadlineHalt | None:
+    """Return the deadline for which the Job was halted, if that is the reason."""
+    note = (gang.halt_note or "") if gang else ""
     kind, _, message = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
     if prefix != _DEADLINE_PREFIX or phase not in set(Phase) or cause not in set(WaitCause):
@@ -160,5 +145,5 @@ def read_deadline_halt(job: Job | None) -> DeadlineHalt | None:
 
 
 def is_halt_verdict(verdict: Verdict) -> bool:
-    """Whether a halted Job failed because of the deadline that `halt_patch` set in it, and not by itself."""
+    """Return whether a halted Job failed because of the deadline that `halt_patch` set in it."""
     return verdict.kind is VerdictKind.FAILED and verdict.reason == REASON_JOB_DEADLINE

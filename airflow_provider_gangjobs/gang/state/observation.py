@@ -1,8 +1,7 @@
-"""Observation: the state of a gang at one moment, computed from its Job, pods, PodGroup and events.
+"""Observation: the state of a gang at one moment, computed from its Job, pods, PodGroup and events. Pure.
 
-The functions are pure and have no memory. All times are the server's, so a restarted triggerer computes the same
-observation. Phases only move forward, with one exception: a queue that suspends a running gang moves the gang back to
-`queued`. `gang.state.phase` defines the phases.
+All times are the server's, so a restarted triggerer computes the same observation. Phases only move forward, unless a
+queue suspends a running gang, which is then `queued` again.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 
 
@@ -52,7 +51,6 @@ class Observation:
 
     @property
     def since(self) -> datetime | None:
-        """Time at which the present phase began."""
         return self.began.get(self.phase)
 
     @property
@@ -83,7 +81,7 @@ class Observation:
 
 
 def observe(
-    job: Job | None,
+    gang: StoredGang | None,
     pods: Iterable[PodView],
     podgroup: PodGroupView | None,
     ref: GangRef,
@@ -91,36 +89,39 @@ def observe(
 ) -> Observation:
     """Observe a gang. Pods of other Jobs are ignored.
 
-    :param job: The Job; `None` only if the API server has no Job with this name.
+    :param gang: The Job; `None` only if the API server has no Job with this name.
     """
-    return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, evidence)
+    return observe_indexed(gang, PodIndex(ref, pods), podgroup, ref, evidence)
 
 
 def observe_indexed(
-    job: Job | None, pods: PodIndex, podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence = NO_EVIDENCE
+    gang: StoredGang | None,
+    pods: PodIndex,
+    podgroup: PodGroupView | None,
+    ref: GangRef,
+    evidence: Evidence = NO_EVIDENCE,
 ) -> Observation:
     """Observe a gang whose pods are already indexed. See `observe`."""
-    own_job = job if job is not None and job.ref.uid == ref.uid else None
+    own_job = gang if gang is not None and gang.ref.uid == ref.uid else None
     counts = pods.counts(own_job)
     ran_after_start = evidence.ran_after_start
     if own_job is not None and ran_after_start is not None and own_job.started_at == ran_after_start:
         counts = replace(counts, started=max(counts.started, counts.ranks))
     inputs = WaitInputs(own_job, pods, podgroup, counts, evidence)
-    return _observation(ref, inputs, phase_of(own_job, counts), judge(job, ref), started=counts.started)
+    return _observation(ref, inputs, phase_of(own_job, counts), judge(gang, ref), started=counts.started)
 
 
 def observe_counters(
-    job: Job, sample: PodIndex, podgroup: PodGroupView | None, counts: Counts, evidence: Evidence = NO_EVIDENCE
+    gang: StoredGang, sample: PodIndex, podgroup: PodGroupView | None, counts: Counts, evidence: Evidence = NO_EVIDENCE
 ) -> Observation:
-    """Observe a gang of which only some pods are known, by the counters of its Job. See `observe`.
+    """Observe a gang of which only some pods are known, which explain why it waits, by the counters of its Job.
 
     The time at which all ranks had started is not known.
 
-    :param sample: Some pods of the gang, which only explain why the gang waits.
     :param counts: The numbers of ranks that the Job shows.
     """
-    inputs = WaitInputs(job, sample, podgroup, counts, evidence)
-    return _observation(job.ref, inputs, phase_of(job), judge(job, job.ref), started=0)
+    inputs = WaitInputs(gang, sample, podgroup, counts, evidence)
+    return _observation(gang.ref, inputs, phase_of(gang), judge(gang, gang.ref), started=0)
 
 
 def _observation(
@@ -139,26 +140,26 @@ def _observation(
 
 
 def _times(
-    phase: Phase, job: Job | None, pods: PodIndex, counts: Counts, verdict: Verdict | None
+    phase: Phase, gang: StoredGang | None, pods: PodIndex, counts: Counts, verdict: Verdict | None
 ) -> dict[Phase, datetime]:
     began: dict[Phase, datetime | None] = {}
-    if job is not None:
-        began[Phase.SUBMITTED] = job.created_at
-        began[Phase.QUEUED] = job.suspended_condition.last_transition_time if job.suspended_condition else None
+    if gang is not None:
+        began[Phase.SUBMITTED] = gang.created_at
+        began[Phase.QUEUED] = gang.suspended_condition.last_transition_time if gang.suspended_condition else None
         if phase is Phase.QUEUED:
             # A Job in a queue is queued from its creation, before the Job controller has processed it. If Kueue has
             # stopped the Job, the time is unknown until then: Kueue removes startTime before that.
-            began[Phase.QUEUED] = began[Phase.QUEUED] or (job.created_at if job.was_never_admitted else None)
+            began[Phase.QUEUED] = began[Phase.QUEUED] or (gang.created_at if gang.was_never_admitted else None)
         else:
-            began[Phase.ASSEMBLING] = job.started_at
-            began[Phase.FINISHING] = job.interim_condition.last_transition_time if job.interim_condition else None
+            began[Phase.ASSEMBLING] = gang.started_at
+            began[Phase.FINISHING] = gang.interim_condition.last_transition_time if gang.interim_condition else None
     if counts.ranks and counts.started >= counts.ranks and phase is not Phase.QUEUED:
         began[Phase.RUNNING] = pods.all_started_at(counts.ranks)
     if verdict is not None:
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
         began[PHASE_OF_VERDICT[verdict.kind]] = verdict.at
-    elif job is not None and phase is Phase.FAILED:
-        ended = job.suspended_condition or job.interim_condition
+    elif gang is not None and phase is Phase.FAILED:
+        ended = gang.suspended_condition or gang.interim_condition
         began[Phase.FAILED] = ended.last_transition_time if ended else None
     return {reached: at for reached, at in began.items() if at is not None}
 

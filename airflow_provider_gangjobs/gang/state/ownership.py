@@ -1,17 +1,14 @@
 """Ownership: whether somebody is responsible for a gang, and what a sweep does with a gang that nobody owns. Pure.
 
-A gang belongs to the Airflow installation that its label names, and there to one task instance, the claim. While the
-task is running or deferred, a worker or a trigger follows the gang. If the task ends while neither of them does, nobody
-ends the gang. A sweep finds such gangs by two answers:
+A gang belongs to an Airflow installation, and there to one task instance, the claim. If its task ends while neither a
+worker nor a trigger follows the gang, nobody ends it. A sweep finds such gangs by two answers:
 
-* Nobody has followed the gang for `GRACE`, as far as the sweep knows. This answer costs nothing, and selects the gangs
-  about which Airflow is asked.
-* Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. Without this answer, a triggerer ends no
-  live gang. While all triggerers are down the tasks stay deferred, so their gangs are safe.
+* Nobody has followed the gang for `GRACE`. This selects the gangs about which Airflow is asked.
+* Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. While all triggerers are down the tasks
+  stay deferred, so their gangs are safe.
 
 A worker may also die after Airflow has accepted the success of the task and before the gang is marked as delivered. A
-sweep asks Airflow about gangs that have succeeded and are not delivered, and writes the mark. Otherwise a user who
-clears the task would get the old results.
+sweep then writes the mark, so that a user who clears the task does not get the old results.
 
 Whatever is not known leaves the gang as it is: a wrong deletion costs hours of work.
 """
@@ -27,27 +24,11 @@ from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, next_finish_step
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.job import Job
-
-__all__ = [
-    "CONFIRM_AFTER",
-    "GRACE",
-    "SweepAction",
-    "SweepDecision",
-    "SweepFacts",
-    "TaskEnd",
-    "confirm_end",
-    "decide_sweep",
-    "ends_live_gang",
-    "is_settled",
-    "may_release_orphaned_pods",
-]
-
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 OVER: Final = "the gang is over, and its time to live removes the Job"
 GRACE: Final = timedelta(minutes=15)
-"""How long nobody may follow a gang before a sweep acts. A triggerer that restarts, and a worker that waits for a slot
-of a pool, take less."""
+"""How long nobody may follow a gang before a sweep acts. The restart of a triggerer takes less."""
 CONFIRM_AFTER: Final = timedelta(minutes=1)
 """The time between the two answers of Airflow. A task that is cleared or restarted has no end state after it."""
 
@@ -62,11 +43,9 @@ class TaskEnd(StrEnum):
     ENDED_ONCE = "ended once"
     """The task has ended by the last answer, and the answer is not confirmed yet."""
     CLEARED = "cleared"
-    """A user has cleared the task, and Airflow has not begun with it again. A live gang has no task then; a gang that
-    has succeeded may be delivered by the next try."""
+    """A user has cleared the task, and Airflow has not begun with it again."""
     ENDED = "ended"
-    """The task has ended; in the facts about a live gang: Airflow has confirmed this. In an answer of Airflow: the task
-    has ended without success."""
+    """The task has ended without success; in the facts about a live gang: it has ended, as Airflow has confirmed."""
     SUCCEEDED = "succeeded"
     """Airflow has accepted the success of the task."""
     ASSUMED = "assumed"
@@ -113,10 +92,10 @@ class SweepFacts:
     grace: timedelta = GRACE
 
 
-def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
+def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     """Return what a sweep does with a gang. The first rule that fits decides.
 
-    A gang is over if it has ended, was halted, is being deleted, or was dropped (`Job.is_dropped`).
+    A gang is over if it has ended, was halted, is being deleted, or was dropped (`StoredGang.is_dropped`).
 
     | the gang | action |
     |---|---|
@@ -134,36 +113,36 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     | is live, and its task has ended, as Airflow has confirmed, or is assumed to have ended | end |
     | is live | leave |
     """
-    if not facts.installation or job.installation != facts.installation:
-        return _leave(_other_installation(job.installation, facts.installation))
+    if not facts.installation or gang.installation != facts.installation:
+        return _leave(_other_installation(gang.installation, facts.installation))
     if facts.unowned_for is None:
         return _leave("the gang is followed")
     if facts.unowned_for < facts.grace:
         return _leave(f"nobody has followed the gang for {_minutes(facts.unowned_for)}, less than the grace")
     unowned = f"nobody has followed the gang for {_minutes(facts.unowned_for)}"
-    if job.is_over or job.is_dropped:
-        return _decide_ended(job, facts, unowned)
-    return _decide_live(job, facts, unowned)
+    if gang.is_over or gang.is_dropped:
+        return _decide_ended(gang, facts, unowned)
+    return _decide_live(gang, facts, unowned)
 
 
-def _decide_ended(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
+def _decide_ended(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDecision:
     if facts.held_pods:
         return SweepDecision(SweepAction.RELEASE, f"the gang is over, its pods are held, and {unowned}")
-    if job.is_delivered and not job.is_being_deleted and not job.is_dropped and _deletes_delivered(job):
+    if gang.is_delivered and not gang.is_being_deleted and not gang.is_dropped and _deletes_delivered(gang):
         return SweepDecision(
-            SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {job.on_finish}"
+            SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {gang.on_finish}"
         )
-    if next_finish_step(job) is FinishStep.END:
+    if next_finish_step(gang) is FinishStep.END:
         return SweepDecision(
             SweepAction.FINISH, f"the gang is over, its Job is suspended and has not failed, and {unowned}"
         )
-    return _decide_undelivered(facts) if _lacks_delivery(job) else _leave(OVER)
+    return _decide_undelivered(facts) if _lacks_delivery(gang) else _leave(OVER)
 
 
 def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
     """Return what a sweep does with a gang that has succeeded and was not delivered. One answer of Airflow is enough.
 
-    Nothing is deleted, and after the success of a task only a user lets the task run again: then the claim changes.
+    Nothing is deleted, and the claim changes if a user lets the task run again.
     """
     match facts.task:
         case TaskEnd.NOT_ASKED:
@@ -183,22 +162,21 @@ def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
             )
 
 
-def _lacks_delivery(job: Job) -> bool:
-    """Return whether the gang of an operator has succeeded and its outcome was not delivered."""
-    is_of_operator = job.task_key is not None and bool(job.claim) and job.on_finish is not None
-    is_undelivered = not (job.is_delivered or job.is_dropped or job.is_being_deleted)
-    return is_of_operator and is_undelivered and job.complete_condition is not None
+def _lacks_delivery(gang: StoredGang) -> bool:
+    is_of_operator = gang.task_key is not None and bool(gang.claim) and gang.on_finish is not None
+    is_undelivered = not (gang.is_delivered or gang.is_dropped or gang.is_being_deleted)
+    return is_of_operator and is_undelivered and gang.complete_condition is not None
 
 
-def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
-    if job.task_key is None or not job.claim:
+def _decide_live(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDecision:
+    if gang.task_key is None or not gang.claim:
         return _leave("the gang belongs to no task")
-    if job.on_kill is not OnKill.DELETE:
-        return _leave("on_kill is keep" if job.on_kill is OnKill.KEEP else "the Job does not name the policy on_kill")
+    if gang.on_kill is not OnKill.DELETE:
+        return _leave("on_kill is keep" if gang.on_kill is OnKill.KEEP else "the Job does not name the policy on_kill")
     match facts.task:
         case TaskEnd.ENDED:
             return SweepDecision(SweepAction.DELETE_LIVE, f"its task has ended, and {unowned}")
-        case TaskEnd.ASSUMED if job.outlives_task:
+        case TaskEnd.ASSUMED if gang.outlives_task:
             return _leave("the gang runs on after its task has succeeded, and it is not known whether the task has")
         case TaskEnd.ASSUMED:
             return SweepDecision(SweepAction.DELETE_LIVE, unowned)
@@ -212,17 +190,17 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
             return _leave("it is not known whether its task has ended")
 
 
-def is_settled(job: Job, facts: SweepFacts) -> bool:
+def is_settled(gang: StoredGang, facts: SweepFacts) -> bool:
     """Return whether nothing happens to a gang any more until its Job is deleted, so that a process may forget it.
 
-    The Job has ended, no pod is held, and for the grace nobody has followed the gang. A gang that has succeeded was
-    delivered, or its task has ended without success. A follower that comes later reads the Job and lists the pods.
+    A gang that has succeeded was delivered, or its task has ended without success. A follower that comes later reads
+    the Job and lists the pods.
     """
     is_unowned = facts.unowned_for is not None and facts.unowned_for >= facts.grace
-    has_ended = job.is_ended and not job.is_being_deleted
-    may_be_delivered = _lacks_delivery(job) and facts.task in {TaskEnd.NOT_ENDED, TaskEnd.CLEARED, TaskEnd.UNKNOWN}
+    has_ended = gang.is_ended and not gang.is_being_deleted
+    may_be_delivered = _lacks_delivery(gang) and facts.task in {TaskEnd.NOT_ENDED, TaskEnd.CLEARED, TaskEnd.UNKNOWN}
     is_done = has_ended and not facts.held_pods and not may_be_delivered
-    return is_unowned and is_done and decide_sweep(job, facts).action is SweepAction.LEAVE
+    return is_unowned and is_done and decide_sweep(gang, facts).action is SweepAction.LEAVE
 
 
 def may_release_orphaned_pods(
@@ -230,11 +208,10 @@ def may_release_orphaned_pods(
 ) -> bool:
     """Return whether a sweep releases held pods whose Job does not exist.
 
-    Nobody can record their outcomes any more, because the ledger is deleted with the Job. So pods that name no
-    installation are released by everybody.
+    Nobody can record their outcomes, because the ledger is deleted with the Job. So pods that name no installation are
+    released by everybody.
 
     :param pod_installation: The installation that the pods name; empty if they name none.
-    :param installation: The installation of the sweep; empty if it has none.
     :param unowned_for: How long the Job has been gone while nobody followed the gang.
     """
     return pod_installation in {"", installation} and unowned_for >= grace
@@ -243,7 +220,7 @@ def may_release_orphaned_pods(
 def ends_live_gang(answer: TaskEnd, *, outlives_task: bool) -> bool | None:
     """Return whether no try of a task continues with its live gang, by an answer of Airflow. `None` if it is unknown.
 
-    :param outlives_task: The gang runs on after its task has succeeded, so a success is no end.
+    :param outlives_task: A success of the task is no end.
     """
     if answer is TaskEnd.UNKNOWN:
         return None
@@ -253,7 +230,6 @@ def ends_live_gang(answer: TaskEnd, *, outlives_task: bool) -> bool | None:
 def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: float) -> tuple[TaskEnd, float | None]:
     """Return what one more answer of Airflow proves, and since when Airflow has answered that the task has ended.
 
-    :param ended_since_s: Since when the answers before this one said so; `None` if the last one did not.
     :param has_ended: The answer; `None` if Airflow could not be asked, which neither confirms nor refutes.
     :param now_s: The time of the answer, by the same monotonic clock.
     """
@@ -267,9 +243,9 @@ def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: f
     return (TaskEnd.ENDED if is_confirmed else TaskEnd.ENDED_ONCE), ended_since_s
 
 
-def _deletes_delivered(job: Job) -> bool:
-    is_success = job.complete_condition is not None
-    return job.on_finish is OnFinish.DELETE or (job.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
+def _deletes_delivered(gang: StoredGang) -> bool:
+    is_success = gang.complete_condition is not None
+    return gang.on_finish is OnFinish.DELETE or (gang.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
 
 
 def _leave(reason: str) -> SweepDecision:

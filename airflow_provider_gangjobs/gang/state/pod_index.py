@@ -1,9 +1,8 @@
 """Pod index: the pods of one gang and their counts. An update costs only as much as the pods that have changed.
 
-The index depends only on the latest view of each pod, not on the order of changes. A rank is a completion index. If a
-rank has several pods, the pod that has progressed most decides. Each pod of a Job without indexes is a rank. The
-counters of a Job are not a count of pods, because the Job controller does not count pods that were deleted and pods
-that are duplicates. `succeeded` and `failed` come from the Job, and all other numbers come from the pods.
+A rank is a completion index; each pod of a Job without indexes is a rank. If a rank has several pods, the pod that has
+progressed most decides. `succeeded` and `failed` come from the Job, and all other numbers come from the pods, because
+the Job controller does not count pods that were deleted and pods that are duplicates.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.job import parse_spans
 from airflow_provider_gangjobs.gang.state.pods import gate_names, has_container_error, is_of, keeps_running, refusal
+from airflow_provider_gangjobs.kube.views import parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
 
 
@@ -64,7 +63,6 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
 
 
 def pod_state(pod: PodView) -> PodState:
-    """Return the state of one pod."""
     rank = podutil.rank_of(pod)
     started = podutil.started_at(pod)
     has_succeeded = pod.status.phase == "Succeeded"
@@ -83,11 +81,7 @@ def pod_state(pod: PodView) -> PodState:
 
 
 def all_started_at(states: Iterable[PodState], ranks: int) -> datetime | None:
-    """Return the time at which the last of `ranks` ranks started for the first time.
-
-    If pods of some ranks are gone, the function considers the ranks whose pods exist. It returns `None` if there are
-    none.
-    """
+    """Return the time at which the last of `ranks` ranks started for the first time, of those whose pods exist."""
     first: dict[Hashable, datetime] = {}
     for state in states:
         if state.started is not None and (state.rank not in first or state.started < first[state.rank]):
@@ -108,7 +102,6 @@ class RankSet:
         return len(self._pods)
 
     def add(self, rank: Hashable) -> None:
-        """Add one pod of this rank."""
         self._pods[rank] += 1
 
     def remove(self, rank: Hashable) -> None:
@@ -118,11 +111,11 @@ class RankSet:
             self._pods[rank] = number
 
     def is_exactly(self, indexes: int) -> bool:
-        """Return whether the set consists of the indexes from 0 to `indexes` - 1, and has no other ranks."""
+        """Return whether the set consists of the indexes from 0 to `indexes` - 1."""
         return len(self) == indexes and all(index in self._pods for index in range(indexes))
 
     def union_size(self, spans: Iterable[range]) -> int:
-        """Return the number of ranks in the union of this set and some disjoint ranges of indexes."""
+        """Return the number of ranks in the union of this set and some disjoint ranges."""
         return len(self) + sum(index not in self._pods for span in spans for index in span)
 
 
@@ -132,11 +125,9 @@ class PodIndex:
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
         self._states: dict[str, PodState] = {}
-        # Ranks with a pod in this state.
         self._created = RankSet()
-        self._placed = RankSet()
-        self._started = RankSet()
-        self._running = RankSet()
+        self._in_state = {state: RankSet() for state in ("is_placed", "has_started", "is_running")}
+        """Ranks with a pod of which this is true, by the name of the field of `PodState`."""
         self._ended = 0
         self._succeeded = 0
         self._held = 0
@@ -159,7 +150,6 @@ class PodIndex:
         return len(self._states)
 
     def update(self, pods: Iterable[PodView]) -> None:
-        """Add or replace pods by their latest views."""
         for pod in pods:
             if not is_of(self._ref, pod):
                 self.remove([pod])
@@ -192,54 +182,45 @@ class PodIndex:
 
     @property
     def uids(self) -> AbstractSet[str]:
-        """UIDs of all pods."""
         return self._states.keys()
 
     @property
     def succeeded(self) -> int:
-        """Number of pods that have succeeded."""
         return self._succeeded
 
     @property
     def ended_otherwise(self) -> int:
-        """Number of pods that have ended and have not succeeded."""
         return self._ended - self._succeeded
 
     @property
     def has_one_pod_per_rank(self) -> bool:
-        """Each rank has exactly one pod."""
         return len(self._states) == len(self._created)
 
     def has_exactly_ranks(self, ranks: int) -> bool:
-        """Return whether the ranks of the pods are exactly the ranks from 0 to `ranks` - 1."""
         return self._created.is_exactly(ranks)
 
-    def counts(self, job: Job | None) -> Counts:
+    def counts(self, gang: StoredGang | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
-        ended = job.ended_ranks if job else 0
-        started_ever = max(self._with_completed(self._started, job), ended + len(self._running))
-        ranks = job.ranks if job else len(self._created)
+        ended, running = gang.ended_ranks if gang else 0, len(self._in_state["is_running"])
+        started_ever = max(self._with_completed(self._in_state["has_started"], gang), ended + running)
+        ranks = gang.ranks if gang else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
             ranks=ranks,
-            created=max(self._with_completed(self._created, job), at_least),
-            placed=max(self._with_completed(self._placed, job), at_least),
+            created=max(self._with_completed(self._created, gang), at_least),
+            placed=max(self._with_completed(self._in_state["is_placed"], gang), at_least),
             started=started_ever,
-            running=len(self._running),
-            succeeded=job.status.succeeded if job else 0,
-            failed=job.status.failed if job else 0,
+            running=running,
+            succeeded=gang.status.succeeded if gang else 0,
+            failed=gang.status.failed if gang else 0,
             held=self._held,
             terminating=self._terminating,
         )
 
     def all_started_at(self, ranks: int) -> datetime | None:
-        """Return the time at which the last of `ranks` ranks started, or the last rank whose pods still exist."""
+        """Return the time at which the last of `ranks` ranks started."""
         if self._all_started is None or self._all_started[0] != ranks:
-            if self.has_one_pod_per_rank and len(self._started) <= ranks:
-                at = max((one.started for one in self._states.values() if one.started is not None), default=None)
-            else:
-                at = all_started_at(self._states.values(), ranks)
-            self._all_started = ranks, at
+            self._all_started = ranks, all_started_at(self._states.values(), ranks)
         return self._all_started[1]
 
     def _add(self, one: PodState) -> None:
@@ -251,27 +232,18 @@ class PodIndex:
         self._change(one, None)
 
     def _change(self, before: PodState | None, now: PodState | None) -> None:
-        """Update the counts after the change of one pod that keeps its rank. Most changes concern one property."""
-        for ranks, is_in_state in (
-            (self._placed, _is_placed),
-            (self._started, _has_started),
-            (self._running, _is_running),
-        ):
-            was, is_now = before is not None and is_in_state(before), now is not None and is_in_state(now)
+        for state, ranks in self._in_state.items():
+            was, is_now = bool(before and getattr(before, state)), bool(now and getattr(now, state))
             if now is not None and is_now and not was:
                 ranks.add(now.rank)
             elif before is not None and was and not is_now:
                 ranks.remove(before.rank)
-        if before is not None:
-            self._add_to_totals(before, -1)
-        if now is not None:
-            self._add_to_totals(now, 1)
-
-    def _add_to_totals(self, one: PodState, number: int) -> None:
-        self._ended += number * one.has_ended
-        self._succeeded += number * one.has_succeeded
-        self._held += number * one.is_held
-        self._terminating += number * one.is_deleted
+        for one, number in ((before, -1), (now, 1)):
+            if one is not None:
+                self._ended += number * one.has_ended
+                self._succeeded += number * one.has_succeeded
+                self._held += number * one.is_held
+                self._terminating += number * one.is_deleted
 
     def _update_wait_evidence(self, uid: str, pod: PodView | None) -> None:
         if pod is not None and has_container_error(pod):
@@ -285,30 +257,17 @@ class PodIndex:
         _count(self.refusals, self._refusal_by_uid, uid, refusal(pod) if pod is not None else "")
         _count(self.gates, self._gates_by_uid, uid, gate_names(pod) if pod is not None else "")
 
-    def _with_completed(self, ranks: RankSet, job: Job | None) -> int:
-        """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
-        done = job.status.completed_indexes if job else ""
-        if job is None or not done or len(ranks) >= (job.completions or 0):
+    def _with_completed(self, ranks: RankSet, gang: StoredGang | None) -> int:
+        """Return the number of these ranks and of those that the Job has completed, whose pods may be gone."""
+        done = gang.status.completed_indexes if gang else ""
+        if gang is None or not done or len(ranks) >= (gang.completions or 0):
             return len(ranks)  # a list of 50,000 parts is parsed only if it can change the result
         if done != self._completed[0]:
             self._completed = done, parse_spans(done)
         return ranks.union_size(self._completed[1])
 
 
-def _is_placed(one: PodState) -> bool:
-    return one.is_placed
-
-
-def _has_started(one: PodState) -> bool:
-    return one.has_started
-
-
-def _is_running(one: PodState) -> bool:
-    return one.is_running
-
-
 def _count(counter: Counter[str], text_by_uid: dict[str, str], uid: str, text: str) -> None:
-    """Count the text of a pod instead of its text before; an empty text is not counted."""
     before = text_by_uid.pop(uid, "")
     if before:
         counter[before] -= 1

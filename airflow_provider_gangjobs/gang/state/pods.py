@@ -1,8 +1,7 @@
 """Functions of a single pod: its rank, owner and start, whether it has ended, and whether the finalizer holds it.
 
-`has_ended` makes the harvest correct: the status of a pod is final if its phase is terminal, or if the pod is being
-deleted and was never bound to a node. A pod without the Job controller's tracking finalizer has not always ended,
-because the Job controller also removes the finalizer from running pods (KEP-2307).
+The status of a pod is final if its phase is terminal, or if the pod is being deleted and was never bound to a node. The
+tracking finalizer proves nothing, because the Job controller also removes it from running pods (KEP-2307).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, FINALIZER_JOB_TRACKING
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, FINALIZER_JOB_TRACKING
 from airflow_provider_gangjobs.kube.views import PHASES_TERMINAL
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ REASON_EVICTED: Final = "Evicted"
 # pkg/kubelet/pod_workers.go).
 _REASON_CONTAINER_LOST: Final = "ContainerStatusUnknown"
 _REASON_GATED: Final = "SchedulingGated"
-"""Reason of the condition PodScheduled of a pod that was created with scheduling gates. The reason stays until the
-scheduler tries to place the pod."""
+"""Reason of the condition PodScheduled of a pod with scheduling gates, until the scheduler tries to place it."""
 _TROUBLE_REASONS: Final = IMAGE_REASONS | CONFIG_REASONS
 
 # A container that never started has the zero time of its runtime as its start.
@@ -40,25 +38,19 @@ _ZERO_TIMES_END: Final = datetime(1971, 1, 1, tzinfo=UTC)
 
 
 def rank_of(pod: PodView) -> int | None:
-    """Return the rank of the pod in its gang; `None` if its Job has no indexes.
-
-    The rank is the completion index, to which a gang with roles adds the number of ranks of the roles before.
-    """
+    """Return the rank of the pod in its gang: the completion index, and the number of ranks of the roles before."""
     index = role_rank_of(pod)
     offset = pod.metadata.annotations.rank_offset
     return index if index is None or offset is None else index + (_number(offset) or 0)
 
 
 def role_rank_of(pod: PodView) -> int | None:
-    """Return the completion index of the pod, which is its rank in its role; `None` if its Job has no indexes."""
+    """Return the completion index of the pod, which is its rank in its role."""
     return _number(pod.metadata.annotations.completion_index)
 
 
 def name_rank(rank: int | None, role: str = "", role_rank: int | None = None, *, pod: str) -> str:
-    """Return how messages name a rank: `rank 3`, or `rank 2 of role worker` in a gang with roles.
-
-    :param pod: The name of the pod, which messages use if the pod has no rank.
-    """
+    """Return how messages name a rank: `rank 3`, or `rank 2 of role worker`, or the pod if it has no rank."""
     if rank is None:
         return f"pod {pod}"
     return f"rank {role_rank} of role {role}" if role else f"rank {rank}"
@@ -70,7 +62,7 @@ def attempt_of(pod: PodView) -> int | None:
 
 
 def gang_ref_of(pod: PodView) -> GangRef | None:
-    """Return the reference to the pod's Job, which may be gone; `None` if the pod does not say which Job made it."""
+    """Return the reference to the pod's Job, which may be gone."""
     name, uid = pod.metadata.labels.gang, owner_uid(pod)
     return GangRef(pod.metadata.namespace, name, uid) if name and uid else None
 
@@ -80,11 +72,9 @@ def _number(text: str | None) -> int | None:
 
 
 def owner_uid(pod: PodView) -> str | None:
-    """Return the UID of the Job of the pod's gang; `None` if the pod has neither a label nor the owner reference.
+    """Return the UID of the Job of the pod's gang, which in a gang with roles is the Job of the first role.
 
-    In a gang with roles this is the Job of the first role, which a label of the pods of the other roles names.
-
-    If the Job is deleted and its pods are orphaned, the label stays and the owner reference is removed.
+    If the pods of a deleted Job are orphaned, the label stays and the owner reference is removed.
     """
     labels = pod.metadata.labels
     by_label = labels.gang_uid or labels.controller_uid or labels.controller_uid_before_1_27
@@ -96,15 +86,12 @@ def owner_uid(pod: PodView) -> str | None:
 
 
 def pods_of(ref: GangRef, pods: Iterable[PodView]) -> list[PodView]:
-    """Return the pods that belong to the Job with this UID."""
     return [pod for pod in pods if is_of(ref, pod)]
 
 
 def is_of(ref: GangRef, pod: PodView) -> bool:
-    """Return whether the pod belongs to the Job with this UID.
-
-    A pod without the UID of its owner counts as a pod of the Job, because the caller selected it by the gang label.
-    """
+    """Return whether the pod belongs to the Job with this UID. A pod without an owner was selected by the gang
+    label."""
     owner = owner_uid(pod)
     return owner == ref.uid or owner is None
 
@@ -115,12 +102,11 @@ def is_terminal(pod: PodView) -> bool:
 
 
 def has_ended(pod: PodView) -> bool:
-    """Return whether the status is final: the pod is terminal, or it was deleted before it was bound to a node."""
+    """Return whether the status is final: the pod is terminal, or was deleted before it was bound to a node."""
     return is_terminal(pod) or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)
 
 
 def is_held(pod: PodView) -> bool:
-    """Return whether the harvest finalizer keeps the pod."""
     return FINALIZER_HARVEST in pod.metadata.finalizers
 
 
@@ -132,8 +118,7 @@ def is_tracked(pod: PodView) -> bool:
 def deletion_requested_at(meta: Meta) -> datetime | None:
     """Return the time at which deletion was requested: `deletionTimestamp` minus the grace period.
 
-    The kubelet deletes a held pod again with a grace period of 0 when its containers have ended. For such a pod, the
-    function returns the time of this later request.
+    The kubelet deletes a held pod again with a grace period of 0 when its containers have ended.
     """
     if meta.deletion_timestamp is None:
         return None
@@ -141,17 +126,14 @@ def deletion_requested_at(meta: Meta) -> datetime | None:
 
 
 def main_container(pod: PodView) -> ContainerStatus | None:
-    """Return the status of the main container: the annotated container, or else the first one in the spec."""
+    """Return the status of the main container: the annotated one, or else the first one in the spec."""
     statuses = pod.status.container_statuses
     name = _main_name(pod)
-    for status in statuses:
-        if status.name == name:
-            return status
-    return statuses[0] if statuses else None
+    return next((status for status in statuses if status.name == name), statuses[0] if statuses else None)
 
 
 def main_end(pod: PodView) -> Terminated | None:
-    """Return how the main container ended; `None` if it has not ended, or if the kubelet may start it again."""
+    """Return how the main container ended for good."""
     status = main_container(pod)
     ended = status.state.terminated if status else None
     if status is None or ended is None or status.name != _main_name(pod):
@@ -165,8 +147,7 @@ def main_end(pod: PodView) -> Terminated | None:
 
 
 def keeps_running(pod: PodView) -> tuple[str, ...]:
-    """Return the names of the containers that keep a pod running whose main container has ended; empty if the main
-    container has not ended, or if the pod has ended or is being deleted.
+    """Return the names of the containers that keep a pod running whose main container has ended.
 
     Sidecars that are init containers are left out, because the kubelet ends them.
     """
@@ -189,7 +170,7 @@ def has_started(pod: PodView) -> bool:
 
 
 def started_at(pod: PodView) -> datetime | None:
-    """Return the first start of the rank's program that the pod status contains; `None` if it never started."""
+    """Return the first start of the rank's program that the pod status contains."""
     status = main_container(pod)
     if status is None:
         return pod.status.start_time if pod.status.phase in {"Running", "Succeeded"} else None
@@ -204,7 +185,7 @@ def _start(state: ContainerState) -> datetime | None:
 
 
 def finished_at(pod: PodView) -> datetime | None:
-    """Return the time at which the last container ended; `None` if no container has ended."""
+    """Return the time at which the last container ended."""
     ends = [time_of_end(ended) for status in pod.status.container_statuses if (ended := ended_state(status))]
     return max(filter(None, ends), default=None)
 
@@ -216,18 +197,18 @@ def time_of_end(ended: Terminated) -> datetime | None:
 
 
 def ended_state(status: ContainerStatus) -> Terminated | None:
-    """Return how a container ended, now or before its last restart; `None` if it has not ended."""
+    """Return how a container ended, now or before its last restart."""
     return status.state.terminated or status.last_state.terminated
 
 
 def has_container_ended(pod: PodView, name: str) -> bool:
-    """Return whether a container of a pod that is being deleted has ended. Such a pod restarts no container."""
+    """Return whether a container of a pod that is being deleted has ended for good."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return has_ended(pod) or any(status.name == name and status.state.terminated is not None for status in statuses)
 
 
 def is_lost(terminated: Terminated | None) -> bool:
-    """Return whether the kubelet did not observe how a container ended. Its exit code and its times are unknown."""
+    """Return whether the kubelet did not observe how a container ended, nor when."""
     return terminated is not None and terminated.reason == _REASON_CONTAINER_LOST
 
 
@@ -237,7 +218,7 @@ def has_container_error(pod: PodView) -> bool:
 
 
 def container_waits(pod: PodView, reasons: frozenset[str]) -> tuple[str, Waiting] | None:
-    """Return the name and state of the first container that waits for one of these reasons; `None` if there is none."""
+    """Return the name and state of the first container that waits for one of these reasons."""
     for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
         for status in statuses:
             waiting = status.state.waiting
@@ -247,16 +228,11 @@ def container_waits(pod: PodView, reasons: frozenset[str]) -> tuple[str, Waiting
 
 
 def gate_names(pod: PodView) -> str:
-    """Return the names of the scheduling gates of a pod, for messages; empty if the pod has none."""
     return ", ".join(gate.name for gate in pod.spec.scheduling_gates) if pod.spec.scheduling_gates else ""
 
 
 def refusal(pod: PodView) -> str:
-    """Return the message of the scheduler about a pod that it could not place.
-
-    The message is empty if the pod has a node, or if the scheduler has not tried to place the pod, for example because
-    the pod has or had scheduling gates.
-    """
+    """Return the message of the scheduler about a pod that it could not place. Pods with scheduling gates have none."""
     if pod.spec.node_name:
         return ""
     scheduled = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")

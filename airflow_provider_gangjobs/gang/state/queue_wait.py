@@ -1,18 +1,16 @@
 """Why Kueue does not let a gang run, and the rules by which a gang goes back to its queue. Pure.
 
-The conditions of the Workload that Kueue has made for the Job say why the gang waits. The rules are a table: the first
-rule that applies decides. The texts of Kueue 0.15 and 0.19 were observed with the real manager (`tests/queues`).
+The conditions of Kueue's Workload say why the gang waits. The texts of Kueue 0.15 and 0.19 were observed with the real
+manager (`tests/queues`).
 
-A quota counts the sum of the resources, and not the nodes. So a queue of Kueue may let a gang run whose pods do not all
-fit on the nodes, and the pods that fit hold their places. A gang with `gang="preferred"` is then returned to its queue
-when `assemble_timeout` has passed: its Workload is deactivated, Kueue suspends the Job and takes the quota back, and
-the Workload is activated again when no pod is left. This happens at most `REQUEUES_MAX` times. The annotation
-`ANNOTATION_REQUEUES` of the Job holds the state, so that another follower can continue at any step.
+A quota counts the sum of the resources, and not the nodes. So a queue may let a gang run whose pods do not all fit.
+With `gang="preferred"` it is returned to its queue when `assemble_timeout` has passed, at most `REQUEUES_MAX` times:
+its Workload is deactivated, and activated again when Kueue has the quota back and no pod is left. `ANNOTATION_REQUEUES`
+holds the state, so another follower can continue at any step.
 
-Kueue itself returns a gang whose pods are not all ready in the time of its `waitForPodsReady`, and counts the returns
-and the time of these runs in the Workload. `assemble_timeout` adds these runs up. A run that Kueue has stopped for
-another reason, such as a preemption, ends the sum: `ANNOTATION_ASSEMBLY_BASELINE` then holds what the Workload counted
-until that end.
+Kueue itself stops a gang whose pods are not all ready in time (`waitForPodsReady`), and counts the time of these runs
+in the Workload. `assemble_timeout` adds them up. A stop for another reason ends the sum: `ANNOTATION_ASSEMBLY_BASELINE`
+then holds what the Workload counted until that end.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.state.job import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.stored_gang import AssemblyBaseline, Requeues
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Condition, EventView, KueueWorkloadView
 
 
@@ -60,7 +58,6 @@ class Stops(Struct, frozen=True):
 
     @property
     def by_readiness(self) -> str:
-        """How often `waitForPodsReady` has stopped the gang; empty if it has not."""
         counts = (
             (self.before_ready, "before all pods were ready"),
             (self.after_ready, "after all pods had been ready"),
@@ -80,8 +77,7 @@ REASON_GIVEN_UP: Final = "DeactivatedByQueue"
 _GIVEN_UP: Final = "DeactivatedDueTo"
 """Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
 _REFUSAL_EVENT: Final = "Warning"
-"""Type of the Events with which Kueue says why it does not admit a Workload. Their reason is that of the condition:
-`Pending` or, with Kueue's feature gate `UnadmittedWorkloadsObservability`, one of many."""
+"""Type of the Events with which Kueue says why it does not admit a Workload. Their reasons depend on a feature gate."""
 PODS_READY_TIMEOUT: Final = "PodsReadyTimeout"
 """Reason for which Kueue stops a gang by `waitForPodsReady`."""
 _WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
@@ -96,18 +92,16 @@ _NEVER: Final = re.compile(
 _PREFIX: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
 
 
-def waits_for_kueue(job: Job) -> bool:
+def waits_for_kueue(gang: StoredGang) -> bool:
     """Return whether Kueue's Workload may say why the gang waits."""
-    if not job.is_queued_by_kueue:
-        return job.is_suspended_again
-    return job.is_suspended or job.started_at is None or job.is_being_requeued
+    if not gang.is_queued_by_kueue:
+        return gang.is_suspended_again
+    return gang.is_suspended or gang.started_at is None or gang.is_being_requeued
 
 
 def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterable[EventView] = ()) -> QueueWait:
-    """Return why a Job waits in its queue.
+    """Return why a Job waits in its LocalQueue.
 
-    :param queue: The name of the LocalQueue.
-    :param workload: The Workload of the Job; `None` if there is none yet, or if it cannot be read.
     :param events: Events of the Workload, which are used where the Workload itself cannot be read.
     """
     if workload is None:
@@ -116,7 +110,7 @@ def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterab
 
 
 def evicted_at(workload: KueueWorkloadView | None) -> datetime | None:
-    """Return the time at which Kueue has taken the quota back, and has not given it again; `None` if it has not."""
+    """Return the time at which Kueue has taken the quota back, if it has not given it again."""
     evicted = _find(workload, "Evicted", "True") if workload is not None else None
     return evicted.last_transition_time if evicted else None
 
@@ -127,7 +121,6 @@ def has_queue_decision(workload: KueueWorkloadView | None) -> bool:
 
 
 def holds_quota(workload: KueueWorkloadView) -> bool:
-    """Return whether Kueue holds quota for the Job."""
     return _find(workload, "QuotaReserved", "True") is not None
 
 
@@ -145,7 +138,7 @@ def count_stops(workload: KueueWorkloadView | None) -> Stops:
 
 
 def describe_stops(workload: KueueWorkloadView | None) -> str:
-    """Return the sentence on how often Kueue has stopped the gang by `waitForPodsReady`; empty if it has not."""
+    """Return the sentence on how often Kueue has stopped the gang by `waitForPodsReady`."""
     counts = count_stops(workload).by_readiness
     if not counts:
         return ""
@@ -153,11 +146,9 @@ def describe_stops(workload: KueueWorkloadView | None) -> str:
 
 
 def give_up_note(workload: KueueWorkloadView | None, last_assembly: str = "") -> str | None:
-    """Return the reason of a halt if Kueue itself has given the gang up for good; `None` if it has not.
+    """Return the reason of a halt if Kueue itself has given the gang up for good, after a limit of time or of tries.
 
-    Kueue does this after a limit of time or of tries. A person who deactivates a Workload may activate it again.
-
-    :param last_assembly: The last line about the gang while it assembled, if there was one.
+    :param last_assembly: The last line about the gang while it assembled.
     """
     if workload is None or workload.spec.active:
         return None
@@ -179,7 +170,6 @@ def _explain_events(queue: str, events: Iterable[EventView]) -> QueueWait:
 
 
 def _eviction_of(event: EventView) -> str:
-    """Return the reason of the eviction that the Event tells; empty if the Event tells something else."""
     return event.reason.removeprefix(_EVICTION_EVENT) if event.reason.startswith(_EVICTION_EVENT) else ""
 
 
@@ -209,8 +199,7 @@ def _explain_checks(queue: str, workload: KueueWorkloadView) -> QueueWait | None
 def _explain_stop(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
     """Explain that Kueue has stopped the gang, until it has judged the gang again.
 
-    The condition Evicted stays true until the next admission. Kueue repeats its message in QuotaReserved when it takes
-    the quota back, and replaces it there when it has judged the Workload again.
+    The condition Evicted stays true until the next admission. QuotaReserved repeats its message until then.
     """
     evicted = _find(workload, "Evicted", "True")
     refused = _find(workload, "QuotaReserved", "False")
@@ -271,8 +260,8 @@ def _find(workload: KueueWorkloadView, kind: str, status: str) -> Condition | No
 REQUEUES_MAX: Final = 3
 """How often a gang is returned to its queue. When `assemble_timeout` passes after that, the gang is halted."""
 PAUSE_BASE_S: Final = 10.0
-"""How long a gang stays out of its queue the first time, in seconds, so that Kueue lets other gangs run. Each further
-time doubles the pause."""
+"""How long a gang stays out of its queue the first time, in seconds, so that others run. Each further time doubles
+it."""
 PAUSE_CAP_S: Final = 300.0
 
 
@@ -291,79 +280,75 @@ class RequeueStep(StrEnum):
     """Remove the mark: the gang is in its queue, or Kueue has let it run again."""
 
 
-def may_be_requeued(job: Job) -> bool:
+def may_be_requeued(gang: StoredGang) -> bool:
     """Return whether a follower may return the gang to its queue."""
-    is_plain = (job.decision or "").startswith("basic:")
-    return is_plain and job.is_queued_by_kueue and job.requeues is not None and not job.is_over
+    is_plain = (gang.decision or "").startswith("basic:")
+    return is_plain and gang.is_queued_by_kueue and gang.requeues is not None and not gang.is_over
 
 
-def begin_requeue(job: Job) -> Requeues | None:
+def begin_requeue(gang: StoredGang) -> Requeues | None:
     """Return the mark of a gang whose `assemble_timeout` has passed; `None` if the gang has to be halted."""
-    done = job.requeues
-    if done is None or done.start is not None or done.count >= REQUEUES_MAX or not may_be_requeued(job):
+    done = gang.requeues
+    if done is None or done.start is not None or done.count >= REQUEUES_MAX or not may_be_requeued(gang):
         return None
-    return Requeues(done.count + 1, job.started_at)
+    return Requeues(done.count + 1, gang.started_at)
 
 
-def next_step(job: Job, workload: KueueWorkloadView | None) -> RequeueStep:
-    """Return the next step.
-
-    :param workload: Kueue's Workload of the Job; `None` if there is none, or if it cannot be read.
-    """
-    if not job.is_being_requeued or not may_be_requeued(job):
+def next_step(gang: StoredGang, workload: KueueWorkloadView | None) -> RequeueStep:
+    """Return the next step, by Kueue's Workload of the Job, if it can be read."""
+    if not gang.is_being_requeued or not may_be_requeued(gang):
         return RequeueStep.NOTHING
-    start = job.requeues.start if job.requeues else None
-    has_started = job.started_at is not None and not job.is_suspended
-    if has_started and job.started_at != start:
+    start = gang.requeues.start if gang.requeues else None
+    has_started = gang.started_at is not None and not gang.is_suspended
+    if has_started and gang.started_at != start:
         return RequeueStep.FINISH
     if workload is None:
         return RequeueStep.DEACTIVATE if has_started else RequeueStep.WAIT
     if workload.spec.active:
         return RequeueStep.DEACTIVATE if has_started else RequeueStep.FINISH
-    if has_started or job.has_pods_left or holds_quota(workload):
+    if has_started or gang.has_pods_left or holds_quota(workload):
         return RequeueStep.WAIT
     return RequeueStep.ACTIVATE
 
 
-def pause_ends_at(job: Job, workload: KueueWorkloadView | None) -> datetime | None:
+def pause_ends_at(gang: StoredGang, workload: KueueWorkloadView | None) -> datetime | None:
     """Return the time at which the gang may be queued again; `None` if it may be queued at once."""
     evicted = evicted_at(workload)
-    if evicted is None or job.requeues is None:
+    if evicted is None or gang.requeues is None:
         return None
-    return evicted + timedelta(seconds=min(PAUSE_BASE_S * 2.0 ** (job.requeues.count - 1), PAUSE_CAP_S))
+    return evicted + timedelta(seconds=min(PAUSE_BASE_S * 2.0 ** (gang.requeues.count - 1), PAUSE_CAP_S))
 
 
-def earlier_assembly_s(job: Job | None, workload: KueueWorkloadView | None) -> float:
+def earlier_assembly_s(gang: StoredGang | None, workload: KueueWorkloadView | None) -> float:
     """Return for how long the gang has assembled in runs that Kueue has stopped before all pods were ready, in seconds.
 
-    The runs since the gang has run, or was stopped for another reason, count. Without the Workload, none does.
+    Only the runs after the last other stop count.
     """
-    if job is None or workload is None:
+    if gang is None or workload is None:
         return 0.0
-    stops, baseline = count_stops(workload), job.assembly_baseline
+    stops, baseline = count_stops(workload), gang.assembly_baseline
     if not stops.before_ready or stops.others + stops.after_ready != baseline.other_stops:
         return 0.0
     return float(max(workload.status.admitted_before_s - baseline.admitted_s, 0))
 
 
-def next_assembly_baseline(job: Job, workload: KueueWorkloadView | None) -> AssemblyBaseline | None:
-    """Return the baseline that the Job must get, after Kueue has stopped the gang for another reason.
+def next_assembly_baseline(gang: StoredGang, workload: KueueWorkloadView | None) -> AssemblyBaseline | None:
+    """Return the baseline that the Job must get after Kueue has stopped the gang for another reason.
 
     While Kueue stops a gang, the time of that run is not counted yet.
     """
-    if workload is None or job.is_over or (evicted_at(workload) is not None and holds_quota(workload)):
+    if workload is None or gang.is_over or (evicted_at(workload) is not None and holds_quota(workload)):
         return None
     stops = count_stops(workload)
     other_stops = stops.others + stops.after_ready
-    if other_stops == job.assembly_baseline.other_stops:
+    if other_stops == gang.assembly_baseline.other_stops:
         return None
     return AssemblyBaseline(other_stops, workload.status.admitted_before_s)
 
 
-def describe_requeue(job: Job) -> str:
-    """Return the sentence for the log while the gang is being returned."""
-    count = job.requeues.count if job.requeues else 0
+def describe_requeue(gang: StoredGang) -> str:
+    count = gang.requeues.count if gang.requeues else 0
     return (
-        f"Returned to Kueue queue {job.queue} ({count} of at most {REQUEUES_MAX} times), because not all ranks ran "
+        f"Returned to Kueue queue {gang.queue} ({count} of at most {REQUEUES_MAX} times), because not all ranks ran "
         "within assemble_timeout. The gang is queued again when its pods have ended"
     )

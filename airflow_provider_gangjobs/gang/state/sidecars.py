@@ -1,19 +1,17 @@
 """Sidecars: the end of a gang whose main containers have ended while other containers keep its pods running.
 
-A webhook may inject a container into the pods of a gang, such as the proxy of a service mesh. If the container does not
-end, the pod never ends, and the Job controller never counts the rank. The main container is the rank, so its end
-decides:
+A webhook may inject a container, such as the proxy of a service mesh. If it does not end, the Job controller never
+counts the rank. The main container is the rank, so its end decides:
 
-1. If all main containers have succeeded, or one has failed, the follower waits for `SIDECAR_GRACE`.
-2. The follower records the outcomes of these ranks in the ledger. The exit code of a container that the kubelet does
-   not restart is final, so every follower records the same.
-3. The follower marks each Job that has not ended, and sets its activeDeadlineSeconds to 0, by one patch of the version
-   of the Job that was judged. In this version nobody had decided the end of the Job.
-4. The Job controller deletes the pods, and the Job fails. The mark says how the gang has ended, so a crash after any
-   step changes nothing (`gang.state.main_containers`).
+* If all main containers have succeeded, or one has failed, the follower waits for `SIDECAR_GRACE`.
+* The follower records the outcomes of these ranks in the ledger. The exit codes are final, so every follower records
+  the same.
+* The follower marks each Job that has not ended, and sets its activeDeadlineSeconds to 0, by one patch of the version
+  that was judged.
+* The Job controller deletes the pods, and the Job fails. Every reader of a Job sees the end that the mark names.
 
 Containers of the pod template are part of the task, so the gang waits for them. A failure ends a gang only if the Job
-controller would fail the Job, too: without retries and without policies.
+controller would fail the Job, too.
 """
 
 from __future__ import annotations
@@ -23,16 +21,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.state.job import parse_spans
-from airflow_provider_gangjobs.gang.state.main_containers import MainContainersEnd, end_condition
 from airflow_provider_gangjobs.gang.state.pods import keeps_running, main_end, rank_of
+from airflow_provider_gangjobs.gang.state.stored_gang import MainContainersEnd
+from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-    from airflow_provider_gangjobs.kube.views import JobView, PodView, Terminated
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.views import PodView, Terminated
+
 
 SIDECAR_GRACE: Final = timedelta(seconds=30)
 """How long other containers may run on after the main containers have ended. Istio's proxy drains for 5 seconds."""
@@ -75,29 +74,26 @@ def read_rules(stored: Iterable[Mapping[str, Any]]) -> JobRules:
     )
 
 
-def may_end_by_main(job: Job) -> bool:
-    """Return whether the Job runs, and neither the Job controller nor the provider has decided its end."""
-    is_decided = job.is_over or job.interim_condition is not None or job.lacks_jobs
-    return not is_decided and not job.is_suspended and job.started_at is not None
+def may_end_by_main(gang: StoredGang) -> bool:
+    """Return whether the Job runs, and nobody has decided its end."""
+    is_decided = gang.is_over or gang.interim_condition is not None or gang.lacks_jobs
+    return not is_decided and not gang.is_suspended and gang.started_at is not None
 
 
-def end_due(job: Job, pods: PodIndex, rules: JobRules) -> datetime | None:
-    """Return when the gang is to end by its main containers, as far as the known pods show; `None` if it is not."""
+def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | None:
+    """Return when the gang is to end by its main containers, as far as the known pods show."""
     lingering = _lingering(pods.lingering.values(), rules)
     if failed := [end for end in lingering.values() if end.exit_code]:
         return min(map(_finished_at, failed)) + SIDECAR_GRACE if rules.fails_at_once else None
-    may_be_all = len(lingering) + pods.succeeded + job.status.succeeded >= (job.completions or 0)
-    if not lingering or not may_be_all or len(lingering) < len(pods.lingering) or not _may_succeed(job, rules):
+    may_be_all = len(lingering) + pods.succeeded + gang.status.succeeded >= (gang.completions or 0)
+    if not lingering or not may_be_all or len(lingering) < len(pods.lingering) or not _may_succeed(gang, rules):
         return None
     return max(map(_finished_at, lingering.values())) + SIDECAR_GRACE
 
 
-def decide_end(job: Job, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
-    """Return how a gang ends by its main containers; `None` if other containers do not keep it running.
-
-    :param job: The Job, for which `may_end_by_main` holds.
-    :param pods: All pods of the gang.
-    """
+def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
+    """Return how a gang ends by its main containers, if `may_end_by_main` holds and other containers keep it
+    running."""
     known = list(pods)
     running_on = [pod for pod in known if keeps_running(pod)]
     ends = _lingering(running_on, rules)
@@ -106,20 +102,19 @@ def decide_end(job: Job, pods: Iterable[PodView], rules: JobRules) -> EndByMain 
     if failed:
         first = min(failed, key=lambda pod: _finished_at(ends[pod.metadata.uid]))
         due = _finished_at(ends[first.metadata.uid]) + SIDECAR_GRACE
-        jobs = tuple(one for one in _jobs_of(job) if not job.jobs or first.metadata.is_owned_by(one.metadata.uid))
+        jobs = tuple(one for one in _jobs_of(gang) if not gang.jobs or first.metadata.is_owned_by(one.metadata.uid))
         return EndByMain(MainContainersEnd.FAILED, due, lingering, jobs) if jobs and rules.fails_at_once else None
-    if not lingering or len(lingering) < len(running_on) or not _may_succeed(job, rules):
+    if not lingering or len(lingering) < len(running_on) or not _may_succeed(gang, rules):
         return None
     succeeded = (pod for pod in known if pod.metadata.uid in ends or pod.status.phase == "Succeeded")
-    if not _is_every_rank(job, set(map(rank_of, succeeded))):
+    if not _is_every_rank(gang, set(map(rank_of, succeeded))):
         return None
     due = max(_finished_at(ends[pod.metadata.uid]) for pod in lingering) + SIDECAR_GRACE
-    jobs = tuple(one for one in _jobs_of(job) if not end_condition(one))
+    jobs = tuple(one for one in _jobs_of(gang) if not end_condition(one))
     return EndByMain(MainContainersEnd.SUCCEEDED, due, lingering, jobs)
 
 
 def _lingering(pods: Iterable[PodView], rules: JobRules) -> dict[str, Terminated]:
-    """Return the ends of the main containers of pods that only injected containers keep running, by uid."""
     return {
         pod.metadata.uid: end
         for pod in pods
@@ -131,15 +126,15 @@ def _finished_at(end: Terminated) -> datetime:
     return end.finished_at or _LONG_AGO
 
 
-def _may_succeed(job: Job, rules: JobRules) -> bool:
+def _may_succeed(gang: StoredGang, rules: JobRules) -> bool:
     # The JobSet controller would delete the other Jobs as soon as a marked one fails.
-    return rules.is_indexed and not job.has_job_set and 0 < (job.completions or 0) == job.parallelism
+    return rules.is_indexed and not gang.has_job_set and 0 < (gang.completions or 0) == gang.parallelism
 
 
-def _is_every_rank(job: Job, succeeded: set[int | None]) -> bool:
-    counted = {rank for span in parse_spans(job.status.completed_indexes) for rank in span}
-    return counted | succeeded >= set(range(job.completions or 0))
+def _is_every_rank(gang: StoredGang, succeeded: set[int | None]) -> bool:
+    counted = {rank for span in parse_spans(gang.status.completed_indexes) for rank in span}
+    return counted | succeeded >= set(range(gang.completions or 0))
 
 
-def _jobs_of(job: Job) -> tuple[JobView, ...]:
-    return job.jobs_with_pods or (job.view,)
+def _jobs_of(gang: StoredGang) -> tuple[JobView, ...]:
+    return gang.jobs_with_pods or (gang.view,)

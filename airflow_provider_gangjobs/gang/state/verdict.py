@@ -1,15 +1,10 @@
 """Verdict: how a Job ended. The verdict on a Job never changes.
 
-Only the conditions `Complete` and `Failed` of the Job with the expected UID decide. `SuccessCriteriaMet` and
-`FailureTarget` are interim conditions: counters may still change and pods may still run (KEP-2307). A Job that is gone
-and a Job that has another UID are verdicts too.
+Only the conditions `Complete` and `Failed` of the Job with the expected UID decide. After `SuccessCriteriaMet` and
+`FailureTarget` counters may still change (KEP-2307). A Job that is gone or has another UID is a verdict, too.
 
-Completeness: whether the pods in the watch's cache are all pods that a Job ever had.
-
-If they are, the final list of the gang's pods is not needed. The rule is strict: every doubt makes the caller list the
-pods. The rule depends on three facts, which docs/decisions/tracking.md explains: a watch shows changes of pods in
-order, a Job whose spec did not change creates a pod for a rank only while no pod of that rank has succeeded or may
-still succeed, and a rank that has succeeded gets no other pod.
+Completeness: whether the pods in the watch's cache are all pods that a Job ever had, so that the final list of pods is
+not needed. Every doubt makes the caller list the pods. docs/decisions/tracking.md explains the facts behind the rule.
 """
 
 from __future__ import annotations
@@ -24,8 +19,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Condition
 
 
@@ -64,59 +59,57 @@ class Verdict(Struct, frozen=True):
         return self.kind in {VerdictKind.SUCCEEDED, VerdictKind.FAILED}
 
 
-def judge(job: Job | None, ref: GangRef, *, last_seen: Job | None = None) -> Verdict | None:
-    """Return the verdict on a Job, or `None` if the Job has not ended.
+def judge(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
+    """Return the verdict on a Job, if it has ended.
 
-    :param job: The Job; `None` only if the API server has no Job with this name. After a failed read the verdict is
-        unknown, and the function must not be called.
-    :param last_seen: The Job as it was last seen, if anybody has seen it. It may say who has deleted the Job.
+    :param gang: The Job; `None` only if the API server has no Job with this name, and not after a failed read.
+    :param last_seen: The Job as it was last seen, which may say who has deleted it.
     """
-    if job is None:
+    if gang is None:
         if last_seen is not None and last_seen.ref == ref and last_seen.deleted_by:
             return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(last_seen))
         return Verdict(VerdictKind.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
-    if job.ref.uid != ref.uid:
-        other = job.ref.uid
+    if gang.ref.uid != ref.uid:
+        other = gang.ref.uid
         message = f"Job {ref} now has uid {other}, not {ref.uid}"
         return Verdict(VerdictKind.REPLACED, REASON_REPLACED, message, other_uid=other)
-    return _verdict_by_conditions(job) or _verdict_by_deletion(job, ref)
+    return _verdict_by_conditions(gang) or _verdict_by_deletion(gang, ref)
 
 
-def _verdict_by_conditions(job: Job) -> Verdict | None:
-    for found, kind in ((job.complete_condition, VerdictKind.SUCCEEDED), (job.failed_condition, VerdictKind.FAILED)):
-        if found is not None and not _came_from_deletion(found, kind, job):
-            at = (job.status.completion_time if kind is VerdictKind.SUCCEEDED else None) or found.last_transition_time
-            limited_by = job.time_limit or ""
-            return Verdict(kind, found.reason, found.message, at, job.status.completed_indexes, limited_by=limited_by)
+def _verdict_by_conditions(gang: StoredGang) -> Verdict | None:
+    for found, kind in ((gang.complete_condition, VerdictKind.SUCCEEDED), (gang.failed_condition, VerdictKind.FAILED)):
+        if found is not None and not _came_from_deletion(found, kind, gang):
+            at = (gang.status.completion_time if kind is VerdictKind.SUCCEEDED else None) or found.last_transition_time
+            limited_by = gang.time_limit or ""
+            return Verdict(kind, found.reason, found.message, at, gang.status.completed_indexes, limited_by=limited_by)
     return None
 
 
-def _came_from_deletion(found: Condition, kind: VerdictKind, job: Job) -> bool:
+def _came_from_deletion(found: Condition, kind: VerdictKind, gang: StoredGang) -> bool:
     """The Job failed after its deletion was requested. The Job controller counts pods that the deletion ends as
     failed."""
-    requested = job.deletion_requested_at
+    requested = gang.deletion_requested_at
     if requested is None or found.last_transition_time is None or kind is VerdictKind.SUCCEEDED:
         return False
     return found.last_transition_time > requested
 
 
-def _verdict_by_deletion(job: Job, ref: GangRef) -> Verdict | None:
-    requested = job.deletion_requested_at
+def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:
+    requested = gang.deletion_requested_at
     if requested is None:
         return None
     reason, message = REASON_DELETED, f"Job {ref} is being deleted"
-    if job.deleted_by:
-        reason, message = REASON_DELETED_ON_PURPOSE, _deleted_by(job)
-    return Verdict(VerdictKind.DELETED, reason, message, requested, job.status.completed_indexes)
+    if gang.deleted_by:
+        reason, message = REASON_DELETED_ON_PURPOSE, _deleted_by(gang)
+    return Verdict(VerdictKind.DELETED, reason, message, requested, gang.status.completed_indexes)
 
 
-def _deleted_by(job: Job) -> str:
-    return f"Job {job.ref} was deleted by {job.deleted_by}"
+def _deleted_by(gang: StoredGang) -> str:
+    return f"Job {gang.ref} was deleted by {gang.deleted_by}"
 
 
 GENERATION_AS_SUBMITTED: Final = 2
-"""The creation of the Job is generation 1, and the patch that unsuspends the Job is generation 2. A further suspension
-or a change of the Job's size increases the generation."""
+"""The creation of the Job is generation 1, and its start 2. Each further change of the spec adds 1."""
 
 
 class Completeness(Enum):
@@ -130,15 +123,13 @@ class Completeness(Enum):
     """Only the API server can tell. This is the answer for every Job that failed."""
 
 
-def check_completeness(job: Job | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
-    """Compare a Job with the pods that are known.
-
-    :param pods: All pods that the API server had at one moment, which may be long ago.
-    :param recorded: UIDs of the pods whose outcomes are recorded.
-    """
-    if job is None or not _succeeded_as_submitted(job, ref) or pods.ended_otherwise:
+def check_completeness(
+    gang: StoredGang | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef
+) -> Completeness:
+    """Compare a Job with the pods that are known, which may be old, and with the UIDs of recorded outcomes."""
+    if gang is None or not _succeeded_as_submitted(gang, ref) or pods.ended_otherwise:
         return Completeness.UNKNOWN
-    ranks = job.status.succeeded
+    ranks = gang.status.succeeded
     if len(pods) < ranks:
         return Completeness.PENDING
     if not (pods.has_one_pod_per_rank and pods.has_exactly_ranks(ranks)):
@@ -149,13 +140,13 @@ def check_completeness(job: Job | None, pods: PodIndex, recorded: AbstractSet[st
     return Completeness.COMPLETE if recorded <= pods.uids else Completeness.UNKNOWN
 
 
-def _succeeded_as_submitted(job: Job, ref: GangRef) -> bool:
+def _succeeded_as_submitted(gang: StoredGang, ref: GangRef) -> bool:
     """The Job has succeeded, its spec never changed, and each rank had one pod, which succeeded."""
-    verdict = judge(job, ref)
+    verdict = judge(gang, ref)
     return (
         verdict is not None
         and verdict.kind is VerdictKind.SUCCEEDED
-        and 0 < job.generation <= GENERATION_AS_SUBMITTED
-        and 0 < (job.completions or 0) == job.parallelism == job.status.succeeded
-        and job.status.failed == 0
+        and 0 < gang.generation <= GENERATION_AS_SUBMITTED
+        and 0 < (gang.completions or 0) == gang.parallelism == gang.status.succeeded
+        and gang.status.failed == 0
     )

@@ -1,7 +1,7 @@
-"""Why a gang does not run yet, with the evidence from the cluster.
+"""Why a gang does not run yet, with the evidence from the cluster. The most severe cause comes first.
 
-A table of rules finds the cause. The most severe cause comes first. Pods that the scheduler keeps out of its queue
-until the whole gang exists have no condition and no event (PreEnqueue), so the absence of both is evidence too.
+Pods that the scheduler keeps out of its queue until the whole gang exists have no condition and no event (PreEnqueue),
+so the absence of both is evidence too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 WAIT_TEXT_CHARACTERS_MAX: Final = 256
@@ -73,8 +73,7 @@ class Evidence(Struct, frozen=True):
     earlier_refusal: str = ""
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
     ran_after_start: datetime | None = None
-    """The start of the Job after which all ranks had started at an earlier observation. Pods that were deleted since
-    then count as started, because the Job may not show their end yet."""
+    """The start of the Job after which all ranks had started. Their pods may be deleted by now."""
 
 
 NO_EVIDENCE: Final = Evidence()
@@ -83,7 +82,7 @@ NO_EVIDENCE: Final = Evidence()
 class WaitInputs(Struct, frozen=True):
     """Objects from which the rules find the cause."""
 
-    job: Job | None
+    job: StoredGang | None
     pods: PodIndex
     podgroup: PodGroupView | None
     counts: Counts
@@ -106,12 +105,10 @@ class Wait(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The sentence without the position."""
         return self.text.removesuffix(_format_position(self.queue_position))
 
     @property
     def names_no_cause(self) -> bool:
-        """Whether the scheduler cannot place the gang, and no pod names the cause."""
         return self.text == NO_CAUSE_NAMED
 
 
@@ -127,22 +124,22 @@ _WITHOUT_WORKLOAD: Final = (
 )
 
 
-def explain_suspension(job: Job, evidence: Evidence = NO_EVIDENCE) -> Wait:
+def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wait:
     """Return why a Job is suspended, and who resumes it."""
     workload = evidence.queue_workload
-    if job.is_halted:
-        return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
-    if job.queue and job.is_being_requeued:
-        return Wait(WaitCause.REQUEUE, describe_requeue(job))
-    if job.queue and workload is None and evidence.shows_queue:
-        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {job.queue} {_WITHOUT_WORKLOAD}")
-    if job.queue:
-        return _explain_queue(explain_queue(job.queue, workload, evidence.events), evidence.queue_position)
+    if gang.is_halted:
+        return Wait(WaitCause.HALTED, f"The gang was halted: {gang.halt_note}")
+    if gang.queue and gang.is_being_requeued:
+        return Wait(WaitCause.REQUEUE, describe_requeue(gang))
+    if gang.queue and workload is None and evidence.shows_queue:
+        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {gang.queue} {_WITHOUT_WORKLOAD}")
+    if gang.queue:
+        return _explain_queue(explain_queue(gang.queue, workload, evidence.events), evidence.queue_position)
     if workload is not None:
         return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
-    if job.is_suspended and job.is_kept_suspended:
+    if gang.is_suspended and gang.is_kept_suspended:
         return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
-    if job.is_suspended:
+    if gang.is_suspended:
         return Wait(WaitCause.SUBMISSION, "The Job is suspended: its submission is not complete")
     return Wait(WaitCause.CONTROLLER, "Waits for the Job controller to resume it")
 
@@ -330,14 +327,13 @@ def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
     return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
 
 
-def placed_at_once(job: Job, group: PodGroupView | None) -> int:
+def placed_at_once(job: StoredGang, group: PodGroupView | None) -> int:
     """Return how many ranks of a gang are placed together: 1 without gang scheduling."""
     is_gang = (job.decision or "").startswith("gang:")  # the format of `PlacementDecision`
     return (_placed_at_once(group) if group else None) or (job.ranks if is_gang else 1)
 
 
 def _placed_at_once(group: PodGroupView) -> int | None:
-    """Return how many pods the scheduler places at once; `None` if the group does not say."""
     gang = group.spec.scheduling_policy.gang
     return gang.min_count if gang else group.spec.min_member
 

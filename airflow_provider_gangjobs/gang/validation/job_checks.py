@@ -63,7 +63,6 @@ def check_kind(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that counts and times are in range."""
     spec = parsed.spec
     for parameter, least in _AT_LEAST.items():
         value = getattr(spec, parameter)
@@ -85,7 +84,6 @@ def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check values that must be one of a list."""
     spec, mode = parsed.spec, parsed.manifest.get("spec", {}).get("completionMode", INDEXED)
     if spec.gang not in list(GangPolicy):
         yield Problem("gang", f"is {spec.gang!r}", f"Choose one of {', '.join(GangPolicy)}")
@@ -99,7 +97,6 @@ def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def _check_scheduler(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that the gang scheduler is known, and that the pods name no other scheduler."""
     spec, scheduler_name = parsed.spec, parsed.shape.scheduler_name
     chosen = spec.gang_scheduler
     if chosen is not None and chosen not in SCHEDULER_NAMES:
@@ -136,8 +133,7 @@ def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_restart_policy(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that the restart policy is valid for a Job, and that the kubelet does not restart one rank of a gang
-    alone."""
+    """Check that the kubelet does not restart one rank of a gang alone."""
     policy = parsed.pod.get("restartPolicy", "Never")
     path = f"{TEMPLATE}.spec.restartPolicy"
     if policy not in {"Never", "OnFailure"}:
@@ -147,7 +143,6 @@ def check_restart_policy(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that the pod has a container, and that every container has an image and a unique name."""
     if not parsed.pod.get("containers"):
         yield Problem(f"{TEMPLATE}.spec.containers", "has none left", "Do not remove all of them by pod_overrides")
     seen: set[object] = set()
@@ -167,7 +162,7 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def _image_remedy(parsed: ParsedSpec, container: Mapping[str, Any]) -> str:
-    """Return what to do about a container without an image. `pod_overrides` may have meant the one of the rank."""
+    """Return what to do about a container without an image, by which `pod_overrides` may mean that of the rank."""
     ranks = parsed.pod["containers"][0].get("name")
     if container.get("name") == ranks:
         return "Give image"
@@ -175,7 +170,6 @@ def _image_remedy(parsed: ParsedSpec, container: Mapping[str, Any]) -> str:
 
 
 def check_size(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that the whole Job fits into etcd."""
     size = len(json.dumps([parsed.manifest, parsed.template], default=str))
     if size > JOB_BYTES_MAX:
         yield Problem(

@@ -1,7 +1,6 @@
 """Names, labels, annotations and finalizers, and the names of the queue and its priority.
 
-The API server accepts a Job whose pod template has invalid finalizers or labels, and refuses every pod of the Job. Such
-a Job hangs with FailedCreate events, so this module checks the pod template.
+The API server accepts a Job whose pod template has invalid finalizers or labels, and refuses every pod of it.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.identity import SLUG_MAX
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE, PREFIX
 from airflow_provider_gangjobs.gang.queues import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.kube import names
+from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,7 +123,6 @@ def _named(rule: Callable[[Any], str | None], values: Iterator[tuple[str, Any]])
 
 
 def check_labels(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check labels, annotations and finalizers in the parameters, the manifest and the overrides."""
     yield from _labels(parsed, "labels", parsed.spec.labels, of_pods=True)
     yield from _annotations(parsed, "annotations", parsed.spec.annotations)
     written = [("manifest", parsed.manifest, False), *((p, t, True) for p, t in parsed.user_templates())]

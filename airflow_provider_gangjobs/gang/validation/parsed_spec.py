@@ -27,44 +27,35 @@ class ParsedSpec(Struct, frozen=True, dict=True):
 
     @cached_property
     def user_manifest(self) -> UserManifest:
-        """The manifest, with the text and line of its scalars."""
         return parse_manifest(self.spec.manifest)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The manifest as data; empty if the spec has no manifest."""
         return self.user_manifest.data
 
     @cached_property
     def shape(self) -> Shape:
-        """Shape of the gang."""
         return shape_of(self.spec, self.manifest)
 
     @cached_property
     def template(self) -> dict[str, Any]:
-        """The pod template that is merged from the manifest, the parameters and the overrides."""
         merged: dict[str, Any] = copy_without_nulls(user_template(self.spec, self.manifest))
         return merged
 
     @property
     def pod(self) -> dict[str, Any]:
-        """The pod spec in the merged template."""
         return dict(self.template.get("spec", {}))
 
     def containers(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield every container of the merged template with its path."""
         for kind in ("initContainers", "containers"):
             for index, container in enumerate(self.pod.get(kind, [])):
                 yield f"{TEMPLATE}.spec.{kind}[{index}]", container
 
     def user_templates(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the pod templates that the user wrote, each with its path: the manifest's template and the
-        overrides."""
         yield "manifest.spec.template", self.manifest.get("spec", {}).get("template", {})
         yield "pod_overrides", self.spec.pod_overrides or {}
 
     def user_containers(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the containers that the user wrote, each with its path."""
         for path, template in self.user_templates():
             for kind in ("initContainers", "containers"):
                 for index, container in enumerate((template.get("spec") or {}).get(kind) or []):

@@ -1,7 +1,4 @@
-"""Checks of the pods of a gang: resources, volumes and files, and environment variables.
-
-Kubernetes accepts text only. YAML 1.1 reads some unquoted texts as booleans, octal numbers or sexagesimal numbers.
-"""
+"""Checks of the pods of a gang: resources, volumes and files, and environment variables."""
 
 from __future__ import annotations
 
@@ -11,22 +8,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.labels import (
-    ENV_ATTEMPT,
-    ENV_FILES,
-    ENV_INSTALLATION,
-    ENV_RANK_OFFSET,
-    ENV_RESULT_PATH,
-    ENV_ROLE,
-    ENV_ROLE_RANK,
-    ENV_ROLE_SIZE,
-    ENV_SIZE,
-    FILES_PATH,
-)
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
+from airflow_provider_gangjobs.kube import labels as keys
 from airflow_provider_gangjobs.kube import names, quantity
 
 if TYPE_CHECKING:
@@ -44,7 +30,6 @@ Amounts = dict[str, Decimal]
 
 
 def check_resources(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check the requests and limits of every container."""
     for path, container in parsed.containers():
         resources = container.get("resources", {})
         named = path.endswith(".containers[0]") and parsed.spec.resources is not None
@@ -93,7 +78,7 @@ def _between(path: str, requests: Amounts, limits: Amounts) -> Iterator[Problem]
 
 
 def is_extended(name: str) -> bool:
-    """Return whether a resource is an extended resource, such as a device, which is never divided or overcommitted."""
+    """Return whether a resource is extended, such as a device, which is never divided or overcommitted."""
     return "/" in name and not name.startswith(_NATIVE_DOMAIN)
 
 
@@ -124,14 +109,13 @@ def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[A
     name, mounted = mount.get("name"), mount.get("mountPath")
     if not isinstance(mounted, str) or not mounted:
         yield Problem(path, f"has no mountPath for {name!r}", "Give a mountPath")
-    elif parsed.spec.mounts_files and mounted.rstrip("/") == FILES_PATH:
-        yield Problem(path, f"mounts {name!r} at {FILES_PATH}, where the files are", "Mount it elsewhere")
+    elif parsed.spec.mounts_files and mounted.rstrip("/") == keys.FILES_PATH:
+        yield Problem(path, f"mounts {name!r} at {keys.FILES_PATH}, where the files are", "Mount it elsewhere")
     if name not in volumes:
         yield Problem(path, f"mounts {name!r}, and no volume has this name", "Add it to volumes, or correct the name")
 
 
 def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that files fit into a ConfigMap, and that uploads are unique content ids."""
     yield from problems_with_files(parsed.spec.files)
     for index, content_id in enumerate(parsed.spec.uploads):
         if not is_content_id(content_id):
@@ -145,13 +129,12 @@ def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of files: names that are not keys of a ConfigMap, contents of a wrong type, and too much
-    data."""
+    """Yield the problems of files: their names, the types of their contents, and their size."""
     size = 0
     for name, content in files.items():
         path = f"files.{name}"
         if wrong := names.problem_with_config_map_key(name):
-            yield Problem(path, wrong, f"{FILES_PATH} has no subdirectories")
+            yield Problem(path, wrong, f"{keys.FILES_PATH} has no subdirectories")
         if not isinstance(content, (str, bytes)):
             yield Problem(path, f"is {type(content).__name__}, not text or bytes", "Give its content")
         else:
@@ -163,15 +146,14 @@ def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
 
 _SET_BY_THE_PROVIDER: Final = frozenset(
     {
-        *(ENV_RESULT_PATH, ENV_FILES, ENV_ATTEMPT, ENV_SIZE, ENV_INSTALLATION),
-        *(ENV_ROLE, ENV_ROLE_RANK, ENV_ROLE_SIZE, ENV_RANK_OFFSET),
+        *(keys.ENV_RESULT_PATH, keys.ENV_FILES, keys.ENV_ATTEMPT, keys.ENV_SIZE, keys.ENV_INSTALLATION),
+        *(keys.ENV_ROLE, keys.ENV_ROLE_RANK, keys.ENV_ROLE_SIZE, keys.ENV_RANK_OFFSET),
     }
 )
 _FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})
 
 
 def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check the `env` parameter, and env, command and args of every container that the user wrote."""
     env = parsed.spec.env
     if isinstance(env, Mapping):
         for name, value in env.items():

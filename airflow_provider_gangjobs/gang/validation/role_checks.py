@@ -40,10 +40,7 @@ ValidateGang = Callable[[GangSpec], tuple[Problem, ...]]
 
 
 def validate_roles(spec: GangSpec, validate: ValidateGang) -> tuple[Problem, ...]:
-    """Return all problems of the spec of a gang with roles.
-
-    :param validate: Returns the problems of the spec of a gang of one Job.
-    """
+    """Return all problems of the spec of a gang with roles, by the check of a gang of one Job."""
     problems = [*_form(spec.roles), *_refused(spec)]
     if problems:
         return tuple(problems)
@@ -133,7 +130,6 @@ def _size(spec: GangSpec) -> Iterator[Problem]:
 
 
 def _pods(role: GangSpec, name: str) -> Iterator[Problem]:
-    """Check what all pods of a gang have in common, and what only the provider may set."""
     path = f"roles.{name}.pod_overrides"
     shape = shape_of(role, manifest_of(role))
     overrides = (role.pod_overrides or {}).get("spec") or {}

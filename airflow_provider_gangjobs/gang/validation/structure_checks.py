@@ -126,7 +126,6 @@ def _text(path: str, value: Any) -> Iterator[Problem]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a command, as a shell would split them."""
     try:
         return shlex.split(text)
     except ValueError:  # a quotation mark without its pair
@@ -149,7 +148,6 @@ def _texts(path: str, value: Any) -> Iterator[Problem]:
 
 
 def _model(path: str, value: Any) -> Problem:
-    """Return the problem of a model that the parameter does not accept. Accepted models are dicts by now."""
     accepted = MODELS.get(re.split(r"[.\[]", path, maxsplit=1)[0], {})
     wanted = " or ".join([*accepted, "dict"])
     remedy = f"Give a list, whose items are {wanted}" if path in LISTS else f"Give a {wanted}"

@@ -1,7 +1,7 @@
 """Validation: reports all problems of a spec at once, before any object is created.
 
-The API server finds many of these problems late, when the Job controller creates pods, and reports them one at a time.
-Each problem has a path, a description and a remedy. To add a rule, add a function to `CHECKS`.
+The API server finds many of them late, when the Job controller creates pods, and one at a time. To add a rule, add a
+function to `CHECKS`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.spec import GangSpec, validate_choices
 from airflow_provider_gangjobs.gang.validation import (
     job_checks,
     metadata_checks,
@@ -21,7 +21,6 @@ from airflow_provider_gangjobs.gang.validation import (
     role_checks,
     structure_checks,
 )
-from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -44,9 +43,9 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def validate(spec: GangSpec) -> tuple[Problem, ...]:
-    """Return all problems of a spec; empty if the spec is valid. The function never raises.
+    """Return all problems of a spec. The function never raises.
 
-    Parameters that have a wrong structure are reported and then reset, so that the other parameters are still checked.
+    Parameters of a wrong structure are reported and then reset, so that the others are still checked.
     """
     if spec.roles is not None:
         return role_checks.validate_roles(spec, validate)
@@ -85,7 +84,7 @@ def require_valid(spec: GangSpec, **chosen: Any) -> None:
     """Validate a spec and the parameters that do not shape the Job.
 
     Raises:
-        InvalidGangSpec: The spec or a parameter is invalid. The error has all problems.
+        InvalidGangSpec: The error has all problems.
     """
     problems = validate_choices(**chosen) + validate(spec)
     if problems:

@@ -12,13 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, discover
+from airflow_provider_gangjobs.cluster.discovery import (
+    EXPIRY_S,
+    UNKNOWN_EXPIRY_S,
+    CachedRead,
+    cached_read,
+    discover,
+)
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Invalid
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.schedulers.base import Dialect, SchedulingGroup
-from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, NativeDialect
+from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, Dialect, NativeDialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,32 +105,24 @@ class Capabilities:
         return next(gate.is_on for gate in self.gates if gate.component == API_SERVER)
 
 
-async def read_capabilities(client: Client, *, namespace: str, clock: Clock | None = None) -> Capabilities:
+async def read_capabilities(client: Client, *, namespace: str) -> Capabilities:
     """Read the capabilities: discovery, and at most two dry runs. The result is cached for as long as discovery is.
 
     Raises:
         ClusterError: the cluster could not be reached.
     """
-    return await loop_local(_Cache).get(client, namespace, clock or Clock())
+    cached: CachedRead[Capabilities] = cached_read((Capabilities, client.config.key, namespace))
+    async with cached.lock:
+        if cached.has_expired(client.clock):
+            found = await _read_capabilities(client, namespace)
+            is_whole = not found.unknown and None not in found.fields.values()
+            cached.keep(found, client.clock, EXPIRY_S if is_whole else UNKNOWN_EXPIRY_S)
+        return cached.value
 
 
-class _Cache:
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], tuple[float, Capabilities]] = {}
-
-    async def get(self, client: Client, namespace: str, clock: Clock) -> Capabilities:
-        key = (client.config.key, namespace)
-        expires_at, kept = self._kept.get(key, (float("-inf"), None))
-        if kept is None or clock.monotonic() >= expires_at:
-            kept = await _read_capabilities(client, namespace, clock)
-            is_whole = not kept.unknown and None not in kept.fields.values()
-            self._kept[key] = (clock.monotonic() + (EXPIRY_S if is_whole else UNKNOWN_EXPIRY_S), kept)
-        return kept
-
-
-async def _read_capabilities(client: Client, namespace: str, clock: Clock) -> Capabilities:
-    known = await discover(client, clock=clock)
-    offered = tuple(d for d in DISCOVERED_DIALECTS if d.required_resources <= set(known.resources.get(d.version, ())))
+async def _read_capabilities(client: Client, namespace: str) -> Capabilities:
+    known = await discover(client)
+    offered = tuple(dialect for dialect in DISCOVERED_DIALECTS if dialect.is_served(known.resources))
     kept, evidence = {}, {}
     for dialect in (*offered[:1], NativeDialect()):
         kept[dialect.link_path], evidence[dialect.link_path] = await _keeps_link(client, namespace, dialect)

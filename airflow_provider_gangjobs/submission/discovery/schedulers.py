@@ -27,7 +27,8 @@ from airflow_provider_gangjobs.submission.discovery.capabilities import PROBE, P
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Dialect
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind
+    from airflow_provider_gangjobs.gang.schedulers.native import Dialect
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 __all__ = ["discover_for", "why_unusable"]
@@ -125,7 +126,7 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         return known
     scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), config.gang_scheduler)
     if scheduler is None:
-        found = await discover(client, wanted=wanted_versions(spec.dialect), clock=client.clock)
+        found = await discover(client, wanted=wanted_versions(spec.dialect))
         return await _prove_newer_versions(client, replace(found, **defaults), namespace)
     if scheduler.api_group is None:
         return known
@@ -135,7 +136,6 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
 
 
 def _scheduler_name(spec: GangSpec) -> str | None:
-    """Return the `schedulerName` of the pods; `None` if they have none."""
     if spec.manifest is None and spec.pod_overrides is None:
         return spec.scheduler_name
     require_valid(spec)

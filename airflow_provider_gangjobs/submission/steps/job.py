@@ -10,16 +10,16 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
-from airflow_provider_gangjobs.gang.queues import NoQueue, given_queue_error, queue_of_job
+from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
 from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.gang.state.submission_state import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
 from airflow_provider_gangjobs.jobs.role_jobs import start_role
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
 from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
 from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
 
@@ -74,7 +74,7 @@ class CreateJob(Struct, frozen=True):
         return None  # the namespace does not exist
 
 
-def conflict(spec: GangSpec, submission_id: str, job: Job) -> SubmissionConflict:
+def conflict(spec: GangSpec, submission_id: str, job: StoredGang) -> SubmissionConflict:
     """Return the error for a Job that exists and was created from another spec or submission."""
     return SubmissionConflict(
         ref=str(job.ref),
@@ -151,9 +151,7 @@ class StartJob(Struct, frozen=True):
 
     def is_needed(self, progress: Progress) -> bool:
         queue = self._queue(progress)
-        return not (progress.spec.keep_suspended and isinstance(queue, NoQueue)) and not queue.is_started(
-            progress.stored
-        )
+        return not (progress.spec.keep_suspended and queue.name is None) and not queue.is_started(progress.stored)
 
     async def apply(self, progress: Progress) -> Object:
         metadata = progress.job["metadata"]
@@ -195,7 +193,7 @@ class StartJob(Struct, frozen=True):
 
         The connection may name another queue by now than when the Job was created.
         """
-        is_known = progress.stored.requested_queue is not None or isinstance(self.queue, NoQueue)
+        is_known = progress.stored.requested_queue is not None or self.queue.name is None
         return queue_of_job(progress.stored) if is_known else self.queue
 
 
@@ -228,7 +226,7 @@ class StartRole(Struct, frozen=True):
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} was deleted")
-        if not jobs_to_end(Job(job.view, (job.view,))):
+        if not jobs_to_end(StoredGang(job.view, (job.view,))):
             raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
         progress.role_jobs[self.role] = stored
         return not job.is_suspended

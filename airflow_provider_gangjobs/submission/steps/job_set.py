@@ -21,9 +21,9 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job_set
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.steps.job import CreateOwned
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 CONTROLLER_TIMEOUT_S: Final = 60.0
 """A JobSet controller without other work creates the Jobs of a JobSet within a second."""
 CONTROLLER_PAUSE_S: Final = 0.25
-
-
-def check_job_sets_step() -> RepeatableStep:
-    """Return the step that calls `check_job_sets` for a new gang."""
-    return RepeatableStep("check that the cluster serves JobSets", lambda progress: not progress.job, check_job_sets)
 
 
 async def check_job_sets(progress: Progress) -> None:
@@ -56,6 +51,11 @@ async def check_job_sets(progress: Progress) -> None:
         ) from error
 
 
+CHECK_JOB_SETS: Final = RepeatableStep(
+    "check that the cluster serves JobSets", lambda progress: not progress.job, check_job_sets
+)
+
+
 def create_job_set() -> CreateOwned:
     """Return the step that creates the JobSet, suspended and without its queue."""
 
@@ -69,11 +69,6 @@ def create_job_set() -> CreateOwned:
 
 
 _FIND_JOBS: Final = "wait for the Jobs of the JobSet"
-
-
-def find_jobs_step() -> RepeatableStep:
-    """Return the step that calls `find_jobs_of_job_set` unless the submission is complete."""
-    return RepeatableStep(_FIND_JOBS, lambda progress: not progress.stored.is_submission_complete, find_jobs_of_job_set)
 
 
 async def find_jobs_of_job_set(progress: Progress) -> None:
@@ -96,6 +91,11 @@ async def find_jobs_of_job_set(progress: Progress) -> None:
             raise progress.failed(_FIND_JOBS, cause, transient=True, advice=advice)
 
 
+FIND_JOBS: Final = RepeatableStep(
+    _FIND_JOBS, lambda progress: not progress.stored.is_submission_complete, find_jobs_of_job_set
+)
+
+
 class GiveJobSetToQueue(Struct, frozen=True):
     """PATCH the JobSet with the label of its queue, in the version that was read."""
 
@@ -107,22 +107,11 @@ class GiveJobSetToQueue(Struct, frozen=True):
         return not _has_queue(progress.job_set)
 
     async def apply(self, progress: Progress) -> Object:
-        """Patch the JobSet.
-
-        Raises:
-            NotFound: the JobSet is gone.
-            Conflict: the JobSet has changed.
-        """
         metadata = progress.job_set["metadata"]
         labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
         return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return the JobSet.
-
-        Raises:
-            JobDeleted: the JobSet is gone.
-        """
         stored = await progress.requests.find(JOB_SETS, progress.attempt.name)
         if stored is None or stored["metadata"]["uid"] != progress.job_set["metadata"]["uid"]:
             raise _gone(progress)
@@ -146,4 +135,4 @@ def _gone(progress: Progress) -> JobDeleted:
     return JobDeleted(progress.where, "submitted", "Its JobSet was deleted before it was given to its queue")
 
 
-__all__ = ["GiveJobSetToQueue", "check_job_sets_step", "create_job_set", "find_jobs_step"]
+__all__ = ["CHECK_JOB_SETS", "FIND_JOBS", "GiveJobSetToQueue", "create_job_set"]

@@ -1,33 +1,33 @@
 """The order of the steps of a submission, and the checks before anything is created.
 
-A check that refuses leaves no object behind. `submit` explains why the order works on every release.
+A check that refuses leaves no object behind. `submit` explains why the order works on every version.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.queues import requested_queue
+from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_role, render_service
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.submission.steps.job import CreateJob, CreateOwned, StartJob, StartRole, create_role
 from airflow_provider_gangjobs.submission.steps.job_set import (
+    CHECK_JOB_SETS,
+    FIND_JOBS,
     GiveJobSetToQueue,
-    check_job_sets_step,
     create_job_set,
-    find_jobs_step,
 )
 from airflow_provider_gangjobs.submission.steps.placement import (
+    CHECK_GANG_LINK,
+    WAIT_FOR_WORKLOAD,
     check_gang_link,
-    check_gang_link_step,
     group_steps,
-    wait_for_workload_step,
 )
-from airflow_provider_gangjobs.submission.steps.queue_check import check_queue_step, check_unnamed_queue_step
-from airflow_provider_gangjobs.submission.steps.step import RepeatableStep, fallback_event_step
+from airflow_provider_gangjobs.submission.steps.queue_check import CHECK_QUEUE, CHECK_UNNAMED_QUEUE
+from airflow_provider_gangjobs.submission.steps.step import CREATE_FALLBACK_EVENT, RepeatableStep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,20 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.submission.steps.step import Progress, Step
-
-
-def require_uploads_step() -> RepeatableStep:
-    """Return the step that calls `require_uploads` for a new Job that refers to uploads."""
-    return RepeatableStep(
-        "check the uploaded files", lambda progress: bool(progress.spec.uploads) and not progress.job, require_uploads
-    )
-
-
-def dry_run_step() -> RepeatableStep:
-    """Return the step that calls `validate_by_dry_run` for a new Job if a dry run is requested."""
-    return RepeatableStep(
-        "validate the Job by a dry run", lambda progress: progress.dry_run and not progress.job, validate_by_dry_run
-    )
 
 
 async def require_uploads(progress: Progress) -> None:
@@ -63,6 +49,11 @@ async def require_uploads(progress: Progress) -> None:
         raise InvalidGangSpec(
             tuple(Problem(f"uploads.{name}", where, "Upload the files to this namespace first") for name in missing)
         )
+
+
+REQUIRE_UPLOADS: Final = RepeatableStep(
+    "check the uploaded files", lambda progress: bool(progress.spec.uploads) and not progress.job, require_uploads
+)
 
 
 async def validate_by_dry_run(progress: Progress) -> None:
@@ -105,42 +96,47 @@ def _problems(error: ApiError) -> tuple[Problem, ...]:
     return problems or (Problem("Job", error.message, "Correct the fields that the server names"),)
 
 
+DRY_RUN: Final = RepeatableStep(
+    "validate the Job by a dry run", lambda progress: progress.dry_run and not progress.job, validate_by_dry_run
+)
+
+
 def steps_of(progress: Progress) -> Sequence[Step]:
     """Return all steps in order. A step that has nothing to do is skipped."""
     service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
     files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid))
-    start = StartJob(requested_queue(progress.shape.kueue_queue))
+    start = StartJob(Queue(progress.shape.kueue_queue))
     if progress.has_job_set:
         return (
-            check_queue_step(),
-            check_job_sets_step(),
-            check_unnamed_queue_step(),
-            require_uploads_step(),
-            dry_run_step(),
+            CHECK_QUEUE,
+            CHECK_JOB_SETS,
+            CHECK_UNNAMED_QUEUE,
+            REQUIRE_UPLOADS,
+            DRY_RUN,
             CreateJob(),
             create_job_set(),
             service,
             files,
-            find_jobs_step(),
+            FIND_JOBS,
             GiveJobSetToQueue(),
             start,
-            fallback_event_step(),
+            CREATE_FALLBACK_EVENT,
         )
     group = group_steps(progress.scheduler) if progress.scheduler else ()
     other_roles = roles_of(progress.spec)[1:]
     return (
-        check_queue_step(),
-        check_unnamed_queue_step(),
-        require_uploads_step(),
-        dry_run_step(),
+        CHECK_QUEUE,
+        CHECK_UNNAMED_QUEUE,
+        REQUIRE_UPLOADS,
+        DRY_RUN,
         CreateJob(),
-        check_gang_link_step(),
+        CHECK_GANG_LINK,
         *map(create_role, other_roles),
         service,
         files,
         *group,
-        wait_for_workload_step(),
+        WAIT_FOR_WORKLOAD,
         *(StartRole(role.name) for role in other_roles),
         start,
-        fallback_event_step(),
+        CREATE_FALLBACK_EVENT,
     )

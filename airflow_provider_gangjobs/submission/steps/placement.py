@@ -165,18 +165,6 @@ def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
     return f"{missing}, only {served}" if served else missing
 
 
-def check_gang_link_step() -> RepeatableStep:
-    """Return the step that calls `check_gang_link` if the provider or the manifest has set a link. Sends no request."""
-
-    def is_needed(progress: Progress) -> bool:
-        return progress.gang_scheduler is not None or progress.shape.user_gang_link is not None
-
-    async def check(progress: Progress) -> None:
-        check_gang_link(progress, progress.job)
-
-    return RepeatableStep("check the gang link", is_needed, check)
-
-
 def check_gang_link(progress: Progress, stored: Object) -> None:
     """Check the link in a Job that the server stored, or would store. Without the link, fall back if that is allowed.
 
@@ -205,13 +193,15 @@ def _lost_link(progress: Progress, stored: Object) -> str | None:
     return None if value else path
 
 
-def wait_for_workload_step() -> RepeatableStep:
-    """Return the step that calls `wait_for_workload` if the pods are a native gang."""
-    return RepeatableStep(
-        "wait for the Job controller's Workload",
-        lambda progress: isinstance(progress.gang_scheduler, NativeDialect),
-        wait_for_workload,
-    )
+async def _check_stored_link(progress: Progress) -> None:
+    check_gang_link(progress, progress.job)
+
+
+CHECK_GANG_LINK: Final = RepeatableStep(
+    "check the gang link",
+    lambda progress: progress.gang_scheduler is not None or progress.shape.user_gang_link is not None,
+    _check_stored_link,
+)
 
 
 async def wait_for_workload(progress: Progress) -> None:
@@ -223,7 +213,7 @@ async def wait_for_workload(progress: Progress) -> None:
     requests = progress.requests
     deadline = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
     while requests.clock.monotonic() < deadline:
-        for workload in await requests.list(workloads(NativeDialect.version)):
+        for workload in await requests.list(workloads(NativeDialect().version)):
             if is_owned_by(workload["metadata"], progress.ref.uid):
                 return
         await requests.clock.sleep(CONTROLLER_PAUSE_S)
@@ -231,6 +221,13 @@ async def wait_for_workload(progress: Progress) -> None:
     if progress.spec.gang == GangPolicy.REQUIRED:
         raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")
     progress.fall_back(reason)
+
+
+WAIT_FOR_WORKLOAD: Final = RepeatableStep(
+    "wait for the Job controller's Workload",
+    lambda progress: isinstance(progress.gang_scheduler, NativeDialect),
+    wait_for_workload,
+)
 
 
 def group_steps(scheduler: GangScheduler) -> tuple[CreateOwned, ...]:

@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
     flavor_names,
     topology_guarantee,
 )
-from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 
 if TYPE_CHECKING:
@@ -100,19 +100,7 @@ async def find_cluster_object(
 
 
 NOT_INSTALLED: Final = "is given, and the cluster does not serve kueue.x-k8s.io"
-
-
 STEP: Final = "check the queue"
-
-
-def check_queue_step() -> RepeatableStep:
-    """Return the step that checks the queue of a new Job if a parameter or the connection names the queue."""
-
-    def is_needed(progress: Progress) -> bool:
-        is_named = progress.spec.queue_name is not None or "queue_name" in progress.shape.connection_defaults
-        return is_named and not progress.job
-
-    return RepeatableStep(STEP, is_needed, check_queue_in_cluster)
 
 
 async def check_queue_in_cluster(progress: Progress) -> None:
@@ -135,6 +123,14 @@ async def check_queue_in_cluster(progress: Progress) -> None:
         raise InvalidGangSpec(problems)
     if (held := held_reason(name, facts)) is not None:
         raise progress.failed(STEP, held, transient=True, advice="Run the task again when the queue is active")
+
+
+def _names_queue(progress: Progress) -> bool:
+    is_named = progress.spec.queue_name is not None or "queue_name" in progress.shape.connection_defaults
+    return is_named and not progress.job
+
+
+CHECK_QUEUE: Final = RepeatableStep(STEP, _names_queue, check_queue_in_cluster)
 
 
 async def _read(progress: Progress, priority: str | None) -> tuple[str | None, QueueFacts]:
@@ -194,21 +190,6 @@ async def _has_priority(progress: Progress, version: str, priority: str | None) 
         return None
 
 
-def check_unnamed_queue_step() -> RepeatableStep:
-    """Return the step that calls `check_job_without_queue` for a new gang with a Job that names no queue.
-
-    The user starts a Job with `keep_suspended`, so the provider does not judge how the cluster manages this Job.
-    """
-
-    def is_needed(progress: Progress) -> bool:
-        has_unnamed = progress.shape.kueue_queue is None and not progress.spec.keep_suspended
-        return (has_unnamed or progress.spec.roles is not None) and not progress.job
-
-    return RepeatableStep(
-        "find out whether the cluster manages Jobs without a queue", is_needed, check_job_without_queue
-    )
-
-
 async def check_job_without_queue(progress: Progress) -> None:
     """POST the main Job as a dry run that is not suspended, and look at what the webhook of Kueue has changed.
 
@@ -233,3 +214,17 @@ async def check_job_without_queue(progress: Progress) -> None:
     error = unnamed_roles_error(job, has_job_set=progress.has_job_set) if has_roles else job_without_queue_error(job)
     if error is not None:
         raise error
+
+
+def _has_unnamed_queue(progress: Progress) -> bool:
+    """Return whether a Job of a new gang names no queue.
+
+    The user starts a Job with `keep_suspended`, so the provider does not judge how the cluster manages this Job.
+    """
+    has_unnamed = progress.shape.kueue_queue is None and not progress.spec.keep_suspended
+    return (has_unnamed or progress.spec.roles is not None) and not progress.job
+
+
+CHECK_UNNAMED_QUEUE: Final = RepeatableStep(
+    "find out whether the cluster manages Jobs without a queue", _has_unnamed_queue, check_job_without_queue
+)

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.request import ConfirmTry
 
-__all__ = ["WEBHOOK_WAIT_S", "RepeatableStep", "Step", "permission_advice", "run_step"]
+__all__ = ["CREATE_FALLBACK_EVENT", "WEBHOOK_WAIT_S", "RepeatableStep", "Step", "permission_advice", "run_step"]
 
 
 @dataclass
@@ -65,14 +65,12 @@ class Progress:
     """The UIDs of the Jobs of the JobSet, by role."""
     workload_uid: str = ""
     confirm: ConfirmTry | None = None
-    """Confirms, before each write after which pods may run, that the task still wants the gang."""
+    """Called before each write that lets pods run; see `SubmissionRequest`."""
     adopted: bool = False
     dry_run: bool = False
     """Whether the server validates the Job in a dry run before anything is created."""
     notes: list[str] = field(default_factory=list)
     """Guarantees that the submission has lost, for the log and for an event on the Job."""
-    _read: tuple[Object, Job] | None = field(default=None, repr=False)
-    """The last value of `job` that was parsed, and the parsed Job."""
 
     @property
     def ref(self) -> GangRef:
@@ -80,11 +78,9 @@ class Progress:
         return self.stored.ref
 
     @property
-    def stored(self) -> Job:
+    def stored(self) -> StoredGang:
         """The parsed Job, as it was last read. The Job must exist."""
-        if self._read is None or self._read[0] is not self.job:
-            self._read = (self.job, read_job(self.job))
-        return self._read[1]
+        return read_job(self.job)
 
     @property
     def has_job_set(self) -> bool:
@@ -227,26 +223,24 @@ than this when it is updated. The deadline of the submission applies, too."""
 
 
 class _WebhookWait:
-    """The pauses of one step while the server cannot call a webhook."""
-
     def __init__(self, step: Step, progress: Progress) -> None:
         self._step = step
         self._progress = progress
         self._backoff = progress.requests.backoff()
-        self._until: float | None = None
+        self._give_up_at: float | None = None
 
     async def pause(self, error: ClusterError) -> bool:
         """Wait before the next try. Return false if it has lasted too long."""
         now = self._progress.requests.clock.monotonic()
-        if self._until is None:
-            self._until = now + WEBHOOK_WAIT_S
+        if self._give_up_at is None:
+            self._give_up_at = now + WEBHOOK_WAIT_S
             log.warning(
                 "The submission of %s waits, because the API server cannot call a webhook (%s): %s",
                 self._progress.where,
                 self._step.name,
                 error,
             )
-        return now < self._until and await self._progress.requests.sleep_before_retry(self._backoff.next())
+        return now < self._give_up_at and await self._progress.requests.sleep_before_retry(self._backoff.next())
 
 
 async def _find_stored(step: Step, progress: Progress) -> Object | None:
@@ -296,11 +290,6 @@ REASON = "NotAGang"
 MESSAGE_CHARACTERS_MAX = 1000
 
 
-def fallback_event_step() -> RepeatableStep:
-    """Return the step that creates the event if the submission has lost a guarantee."""
-    return RepeatableStep("create the fallback event", lambda progress: bool(progress.notes), create_fallback_event)
-
-
 async def create_fallback_event(progress: Progress) -> None:
     """POST an event on the Job that says why the pods are placed without gang scheduling. Raises no `ClusterError`.
 
@@ -310,6 +299,11 @@ async def create_fallback_event(progress: Progress) -> None:
         await progress.requests.create(EVENTS, event_of(progress, datetime.now(UTC)))
     except ClusterError as error:
         log.debug("The event for %s could not be created: %s", progress.where, error)
+
+
+CREATE_FALLBACK_EVENT: Final = RepeatableStep(
+    "create the fallback event", lambda progress: bool(progress.notes), create_fallback_event
+)
 
 
 def event_of(progress: Progress, at: datetime) -> Object:

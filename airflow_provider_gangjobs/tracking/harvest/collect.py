@@ -112,7 +112,6 @@ async def collect_outcomes(client: Client, event: GangEvent) -> CollectedOutcome
 
 
 def _is_settled(event: GangEvent, outcomes: Sequence[Outcome], completed: CompletedRanks | None) -> bool:
-    """Every completed rank has an outcome, and the event reports no held pods."""
     return completed is not None and not find_missing_outcomes(outcomes, completed) and not event.counts.get("held", 0)
 
 

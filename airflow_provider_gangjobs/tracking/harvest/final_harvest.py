@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
     from airflow_provider_gangjobs.tracking.watch.gang_watch import GangObserver, ObservedPods
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 class HarvestTask:
     """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
-
-    __slots__ = ("_harvester", "_logs", "_notify", "_task", "client", "clock", "ref")
 
     def __init__(
         self,
@@ -194,7 +192,7 @@ class FinalHarvest:
         self._listed: list[PodView] | None = None
         self._wait_for_watch_until: float | None = None
 
-    async def prepare(self, job: Job | None, pods: ObservedPods) -> None:
+    async def prepare(self, job: StoredGang | None, pods: ObservedPods) -> None:
         """Begin while the API server is asked whether the Job has ended: read the ledger, harvest the pods that ended,
         and list the pods, unless they are complete, or too many to be listed before the watch had time to catch up.
 
@@ -202,7 +200,7 @@ class FinalHarvest:
             ClusterRefused: The pods cannot be listed any more.
         """
         completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
-        if completeness is Completeness.COMPLETE or self.watch.pod_count > self.limits.listed_at_once_max:
+        if completeness is Completeness.COMPLETE or len(self.watch.pods_by_uid) > self.limits.listed_at_once_max:
             await self._harvest_observed()
         else:
             self._listed, _ = await gather_or_cancel(self._list(), self._harvest_observed())
@@ -218,7 +216,7 @@ class FinalHarvest:
         except ClusterError as exc:
             log.warning("gang %s: the recorded outcomes could not be read: %s", self.ref, exc)
 
-    async def run(self, job: Job | None = None, pods: ObservedPods | None = None) -> FinalHarvestResult:
+    async def run(self, job: StoredGang | None = None, pods: ObservedPods | None = None) -> FinalHarvestResult:
         """Harvest until nothing is left or nothing can be done.
 
         :param job: The Job as the API server has it, if it has ended.
@@ -240,10 +238,10 @@ class FinalHarvest:
                 found = await self._run_pass(job, await self.observer.refresh(), must_list=True)
                 return FinalHarvestResult() if found.is_done else await self._abandon(found.held)
             await self.watch.changed(self._retry_in_s())
-            if self.watch.pod_count > self.limits.listed_at_once_max:
-                await self.clock.sleep(min(self.watch.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
+            if (count := len(self.watch.pods_by_uid)) > self.limits.listed_at_once_max:
+                await self.clock.sleep(min(count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
-    async def _run_pass(self, job: Job | None, pods: ObservedPods, *, must_list: bool = False) -> _Pass:
+    async def _run_pass(self, job: StoredGang | None, pods: ObservedPods, *, must_list: bool = False) -> _Pass:
         """Harvest the pods that the watch shows. When none of them is left and there may be others, list the pods from
         the API server and harvest them.
 
@@ -251,7 +249,7 @@ class FinalHarvest:
         """
         completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
         error = await self.harvest.drain()
-        held = await self._held_of(self.watch.pods)
+        held = await self._held_of(list(self.watch.pods_by_uid.values()))
         listed, self._listed = self._listed, None
         if listed is None or must_list:
             is_harvested = not held and error is None
@@ -271,7 +269,7 @@ class FinalHarvest:
 
     def _waits_for_watch(self) -> bool:
         """Whether to wait some seconds for a watch that is behind, because listing many pods costs more."""
-        pods = self.watch.pod_count
+        pods = len(self.watch.pods_by_uid)
         if pods <= self.limits.listed_at_once_max or self.watch.pods_may_lag:
             return False
         now = self.clock.monotonic()
@@ -284,7 +282,6 @@ class FinalHarvest:
         return min(left_s, RETRY_S) if left_s > 0 else RETRY_S
 
     async def _list(self) -> list[PodView]:
-        """List the gang's pods that differ from what the watch shows."""
         cached = self.watch.pods_by_uid
         return await retry_until_answered(
             lambda: list_pods(self.client, self.ref, cached, leave_out_cached=True), clock=self.clock
@@ -297,7 +294,6 @@ class FinalHarvest:
         return held
 
     def _in_grace(self, held: Iterable[PodView], waited_s: float) -> bool:
-        """Some pod is being deleted and still has time to terminate."""
         latest = self.now() - timedelta(seconds=GRACE_MARGIN_S)
         ends = (pod.metadata.deletion_timestamp for pod in held if not has_ended(pod))
         return waited_s < GRACE_MAX_S and any(end is not None and end > latest for end in ends)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
@@ -70,13 +70,6 @@ class HarvestStatistics:
     """Views of pods that were looked at. A pod has a view for each of its changes."""
 
 
-class StatisticsSource(Protocol):
-    """A harvester, as far as the totals need one."""
-
-    def statistics(self) -> HarvestStatistics:
-        """Return the counters of the harvester, and its backlog."""
-
-
 def harvest_totals() -> HarvestTotals:
     """Return the totals of the running loop."""
     return loop_local(HarvestTotals)
@@ -86,17 +79,17 @@ class HarvestTotals:
     """Counters that never decrease, and the present backlog. The work of stopped harvesters stays counted."""
 
     def __init__(self) -> None:
-        self._active: dict[StatisticsSource, None] = {}
+        self._active: set[Harvester] = set()
         self._stopped = HarvestStatistics()
 
-    def add(self, harvester: StatisticsSource) -> None:
+    def add(self, harvester: Harvester) -> None:
         """Include a harvester in the totals."""
-        self._active[harvester] = None
+        self._active.add(harvester)
 
-    def remove(self, harvester: StatisticsSource) -> None:
+    def remove(self, harvester: Harvester) -> None:
         """Keep the counters of a harvester that has stopped, without its backlog. Safe to repeat."""
         if harvester in self._active:
-            del self._active[harvester]
+            self._active.remove(harvester)
             self._stopped = replace(_sum([self._stopped, harvester.statistics()]), backlog=0)
 
     def statistics(self) -> HarvestStatistics:
@@ -105,13 +98,8 @@ class HarvestTotals:
 
 
 def _sum(parts: list[HarvestStatistics]) -> HarvestStatistics:
-    """Add up the parts, of which there may be ten thousand, without copying any of them."""
     return HarvestStatistics(
-        backlog=sum(part.backlog for part in parts),
-        recorded=sum(part.recorded for part in parts),
-        released=sum(part.released for part in parts),
-        failures=sum(part.failures for part in parts),
-        views=sum(part.views for part in parts),
+        **{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(HarvestStatistics)}
     )
 
 
@@ -129,32 +117,27 @@ MANY_HELD: Final = (WARNING, "Many pods have ended and are still held")
 FEW_HELD: Final = (INFO, f"Fewer than {BACKLOG_LOW:,} ended pods wait for the harvest")
 
 
-def message_of(error: Exception, *, is_storing: bool) -> tuple[int, str]:
-    """Return level and message for a failed attempt. Two equal messages in a row are logged once."""
-    if isinstance(error, TooManyRequests):
-        return SLOWED_DOWN
-    return NOT_STORED if is_storing else NOT_RELEASED
-
-
 class HarvestLog:
     """Logs the harvest of one gang."""
 
     def __init__(self, gang: str | None) -> None:
         self._gang = gang
-        self._problem: tuple[str, str] | None = None
+        self._problem: tuple[tuple[int, str], str] | None = None
         self._since = 0.0
         self._attempts = 0
         self._is_high = False
 
     def failed(self, error: Exception, now: float, *, is_storing: bool, backlog: int) -> None:
         """Log a failed attempt, unless the one before failed for the same reason."""
-        level, what = message_of(error, is_storing=is_storing)
+        message = NOT_STORED if is_storing else NOT_RELEASED
+        if isinstance(error, TooManyRequests):
+            message = SLOWED_DOWN
         if self._problem is None:
             self._since, self._attempts = now, 0
         self._attempts += 1
-        if self._problem != (what, type(error).__name__):
-            self._problem = what, type(error).__name__
-            self._write((level, what), pods=backlog, cause=f"{type(error).__name__}: {error}")
+        if self._problem != (message, type(error).__name__):
+            self._problem = message, type(error).__name__
+            self._write(message, pods=backlog, cause=f"{type(error).__name__}: {error}")
 
     def succeeded(self, now: float, *, backlog: int) -> None:
         """Log the end of a problem, if there was one."""
@@ -365,7 +348,6 @@ class Harvester:
             raise
 
     async def _run_once(self, schedule: HarvestSchedule, backoff: Backoff, clock: Clock) -> None:
-        """One action of the schedule, or one wait."""
         if self._drain_requested.is_set():
             backoff.reset()
         # Notifications that come after this line concern the state that is looked at next.
@@ -377,7 +359,7 @@ class Harvester:
         if action is Action.WAIT:
             await _wait(self._work, wait_s)
             return
-        error = await self._perform(action, lambda: self._continues_to_release(schedule, clock))
+        error = await self._perform(action, schedule, clock)
         now = clock.monotonic()
         if action is Action.RECORD:
             schedule.note_record(now, self._recorded_pods)
@@ -391,7 +373,8 @@ class Harvester:
         self._log.failed(error, now, is_storing=action is Action.RECORD, backlog=self.backlog)
         for drain in drains:
             drain.failed(error)
-        await _wait(self._drain_requested, backoff.next(at_least_s=retry_after_s(error)))
+        at_least_s = error.retry_after_s if isinstance(error, ClusterError) else None
+        await _wait(self._drain_requested, backoff.next(at_least_s=at_least_s))
 
     def _open_drains(self) -> list[_DrainRequest]:
         """Return the drains that wait; when nothing is left to do, they are answered."""
@@ -409,11 +392,13 @@ class Harvester:
             elif not drain.answer.done():
                 drain.answer.set_exception(error)
 
-    def _continues_to_release(self, schedule: HarvestSchedule, clock: Clock) -> bool:
-        return schedule.continues_to_release(clock.monotonic(), self._queue.backlog(), is_draining=bool(self._drains))
-
-    async def _perform(self, action: Action, continues: Callable[[], bool]) -> Exception | None:
+    async def _perform(self, action: Action, schedule: HarvestSchedule, clock: Clock) -> Exception | None:
         """Do what the schedule asks for, and return the first error. What fails stays in the queue."""
+
+        def must_stop() -> bool:
+            backlog, is_draining = self._queue.backlog(), bool(self._drains)
+            return not schedule.continues_to_release(clock.monotonic(), backlog, is_draining=is_draining)
+
         match action:
             case Action.RECORD:
                 return await self._record_batch()
@@ -422,15 +407,16 @@ class Harvester:
             case Action.RELEASE_SLOWLY:
                 return await self._release(self._queue.next_releasable(SLOW_RELEASE_PODS))
             case _:
-                return await self._release(self._queue.next_releasable(RELEASABLE_MAX), until=lambda: not continues())
+                return await self._release(self._queue.next_releasable(RELEASABLE_MAX), until=must_stop)
 
     # -- recording and releasing -------------------------------------------------------------------------------
 
     async def _record_batch(self) -> Exception | None:
         batch = self._queue.next_unrecorded(BATCH_PODS_MAX)
         try:
-            if any(not due.exists for due in batch):
-                await self._refresh_ledger()
+            if self._ledger is not None and any(not due.exists for due in batch):
+                # Whoever released a pod that is gone had a later view of it, and has recorded that.
+                await self._ledger.refresh(self._keep)
             await self._record(batch)
         except (ClusterError, LedgerUnavailable) as exc:
             self._failures += 1
@@ -455,17 +441,11 @@ class Harvester:
             self._released.add(pod.metadata.uid)
             self._queue.remove(pod.metadata.uid)
 
-        await release_all(self._client, pods, done, until=until)
+        await release_all(self._client, pods, done, is_stopped=until)
         self._failures += bool(errors)
         return errors[0] if errors else None
 
-    async def _refresh_ledger(self) -> None:
-        """Read what other harvesters recorded. Whoever released a pod that is gone had a later view of it."""
-        if self._ledger is not None:
-            await self._ledger.refresh(self._keep)
-
     async def _record(self, batch: Sequence[UnrecordedPod]) -> None:
-        """Store the outcomes of these pods that are not recorded yet."""
         new = self._unrecorded(await _outcomes_of(batch))
         try:
             if self._ledger is not None:
@@ -507,14 +487,8 @@ async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
 
 
 async def _outcomes_of(batch: Sequence[UnrecordedPod]) -> list[Outcome]:
-    """Work out the outcomes; other tasks may run in between."""
     time_slice, outcomes = loop_local(TimeSlice), []
     for due in batch:
         outcomes.append(outcome_of(due.pod, ended=due.has_ended))
         await time_slice.yield_if_due()
     return outcomes
-
-
-def retry_after_s(error: Exception) -> float | None:
-    """Return the seconds that the API server asked to wait, if it did."""
-    return error.retry_after_s if isinstance(error, ClusterError) else None

@@ -33,8 +33,8 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.identity import ledger_selector, owned_by
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -53,11 +53,6 @@ SHARDS_MAX: Final = 1000
 """100,000 pods with the longest messages need 650."""
 WRITE_ATTEMPTS_MAX: Final = 4
 """Each attempt reacts to a change by another writer: the ConfigMap was created, deleted, replaced or filled."""
-
-
-def selector(ref: GangRef) -> str:
-    """Return the label selector of a gang's ledger."""
-    return ledger_selector(ref.name, ref.uid)
 
 
 def encode(outcome: Outcome) -> str:
@@ -85,7 +80,7 @@ async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = 
     async with aclosing(_shards(client, ref, per_page=min(shards_max or SHARDS_PER_PAGE, SHARDS_PER_PAGE))) as shards:
         number = 0
         async for shard in shards:
-            _collect(shard, found)
+            found |= {uid: decode(uid, text) for uid, text in _data(shard).items() if uid not in found}
             number += 1
             if number == shards_max:
                 break
@@ -95,17 +90,12 @@ async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = 
 async def _shards(
     client: Client, ref: GangRef, *, per_page: int = SHARDS_PER_PAGE
 ) -> AsyncGenerator[dict[str, Any], None]:
-    pages = client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=per_page)
+    selector = ledger_selector(ref.name, ref.uid)
+    pages = client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector, limit=per_page)
     async with aclosing(pages):
         async for page in pages:
             for shard in page:
                 yield shard
-
-
-def _collect(shard: Mapping[str, Any], found: dict[str, Outcome]) -> None:
-    for uid, text in _data(shard).items():
-        if uid not in found:
-            found[uid] = decode(uid, text)
 
 
 def _data(shard: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.http.log_reader import LogParser, LogPart, LogPosition
+from airflow_provider_gangjobs.cluster.http.log_reader import (
+    LastBytes,
+    LogParser,
+    LogPart,
+    LogPosition,
+    skip_partial_character,
+)
 from airflow_provider_gangjobs.cluster.http.request import LogQuery
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.jobs.read import list_pods
@@ -53,7 +59,6 @@ END_BYTES_MAX: Final = 4 * 2**20
 """The most that is kept in memory of one log."""
 PARTS_PER_WRITE: Final = 256
 LAST_PARTS: Final = 10
-_CHARACTER_BYTES_MAX: Final = 4
 
 
 class Omission(Struct, frozen=True):
@@ -84,19 +89,15 @@ class HeadAndEnd:
         self._write_parts = write
         self._omit = omit
         self._parser = LogParser()
-        self._end: _EndBuffer | None = None
-        self._written_bytes = 0
+        self._end: LastBytes | None = None
+        self.written_bytes = 0
+        """How many bytes of the log were written so far."""
         self.lines = 0
         """How many lines the log had so far. A last line without a line end counts."""
         self.bytes = 0
         self.last_parts: deque[LogPart] = deque(maxlen=LAST_PARTS)
         """The last parts that were written."""
         self._is_in_line = False
-
-    @property
-    def written_bytes(self) -> int:
-        """How many bytes of the log were written so far."""
-        return self._written_bytes
 
     def feed(self, chunk: bytes) -> None:
         """Add the next chunk of the log."""
@@ -112,8 +113,8 @@ class HeadAndEnd:
         for at in range(0, len(parts), PARTS_PER_WRITE):
             some = parts[at : at + PARTS_PER_WRITE]
             self._write(some)
-            if self._written_bytes >= self._head_bytes:
-                self._end = _EndBuffer(self._end_bytes)
+            if self.written_bytes >= self._head_bytes:
+                self._end = LastBytes(self._end_bytes)
                 rest = parts[at + PARTS_PER_WRITE :] + self._parser.end()
                 self._end.feed(b"".join(part.text + b"\n" if part.ends else part.text for part in rest))
                 return
@@ -124,49 +125,21 @@ class HeadAndEnd:
         if self._end is None:
             self._write(self._parser.end())
             return
-        omission, text = self._end.take()
-        if omission is not None:
-            self._omit(omission)
+        text, is_in_line = self._end.take()
+        if is_in_line:
+            text = skip_partial_character(text)
+        if omitted := self._end.bytes - len(text):
+            self._omit(Omission(self._end.lines - text.count(b"\n"), omitted, is_in_line))
         parser = LogParser()
         self._write([*parser.feed(text), *parser.end()])
 
     def _write(self, parts: Sequence[LogPart]) -> None:
         if not parts:
             return
-        self._written_bytes += sum(len(part.text) + part.ends for part in parts)
+        self.written_bytes += sum(len(part.text) + part.ends for part in parts)
         self.last_parts.extend(parts[-LAST_PARTS:])
         for at in range(0, len(parts), PARTS_PER_WRITE):
             self._write_parts(parts[at : at + PARTS_PER_WRITE])
-
-
-class _EndBuffer:
-    """Keeps the last bytes of what it is fed with, from the beginning of a line if possible."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._kept = bytearray()
-        self._bytes = 0
-        self._lines = 0
-
-    def feed(self, chunk: bytes) -> None:
-        self._bytes += len(chunk)
-        self._lines += chunk.count(b"\n")
-        self._kept += chunk
-        # One byte more than is needed tells whether the cut is between two lines.
-        if len(self._kept) > 2 * self._bytes_max:
-            del self._kept[: -self._bytes_max - 1]
-
-    def take(self) -> tuple[Omission | None, bytes]:
-        """Return what was left out and the rest."""
-        if self._bytes <= self._bytes_max:
-            return None, bytes(self._kept)
-        kept = self._kept[-self._bytes_max - 1 :]
-        start = kept.find(b"\n") + 1
-        is_in_line = not 0 < start < len(kept)
-        if is_in_line:
-            start = next((at for at in range(1, 1 + _CHARACTER_BYTES_MAX) if kept[at] & 0xC0 != 0x80), 1)
-        text = bytes(kept[start:])
-        return Omission(self._lines - text.count(b"\n"), self._bytes - len(text), is_in_line), text
 
 
 LAST_BYTES: Final = 65536

@@ -16,9 +16,9 @@ from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_started, pods_of, rank_of
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_COMPLETION_INDEX
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, must_be_read_now, sources_of
 from airflow_provider_gangjobs.tracking.logs.limits import (
@@ -163,20 +163,16 @@ class GangStreams:
 
     async def load(self) -> None:
         """Read the positions that another process has reached, unless that was done before."""
-        if not self.has_loaded:
-            self._positions = await self._load()
-            self.has_loaded = True
-
-    async def _load(self) -> dict[str, str]:
         backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
-        while True:
+        while not self.has_loaded:
             try:
                 async with self._requests:
-                    return await self._store.load()
-            except (NotFound, Forbidden):
-                return {}
-            except ClusterError:
-                await self._client.clock.sleep(backoff.next())
+                    self._positions = await self._store.load()
+            except ClusterError as error:
+                if not isinstance(error, NotFound | Forbidden):
+                    await self._client.clock.sleep(backoff.next())
+                    continue
+            self.has_loaded = True
 
     async def _stream(self, rank: int) -> None:
         source = await self._find(rank)
@@ -184,7 +180,6 @@ class GangStreams:
             await self._new_stream(source, self._wanted.bytes_max).run()
 
     def _new_stream(self, source: LogSource, bytes_max: int) -> LogStream:
-        """Return a stream that continues after what was streamed, with a note on where it begins."""
         before = self._streams.get(source.key)
         position = before.position if before else LogPosition.parse(self._positions.get(source.key, ""))
         stream = LogStream(
@@ -257,7 +252,6 @@ class GangStreams:
     # -- where the logs are ----------------------------------------------------------------------------------
 
     async def _find(self, rank: int) -> LogSource:
-        """Wait until the program of a rank has started, and return its log."""
         backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
         while True:
             pods: list[PodView] = []
@@ -274,12 +268,9 @@ class GangStreams:
         """
         all_pods = gang_selector(self._ref.name)
         for selector in (f"{all_pods},{ANNOTATION_COMPLETION_INDEX}={rank}", all_pods):
-            found = pods_of(self._ref, await self._list(selector))
+            async with self._requests:
+                views = self._client.list_views(PodView, PODS, self._ref.namespace, label_selector=selector)
+                found = pods_of(self._ref, [pod async for page in views for pod in page])
             if of_rank := [pod for pod in found if rank_of(pod) == rank]:
                 return of_rank
         return []
-
-    async def _list(self, selector: str) -> list[PodView]:
-        async with self._requests:
-            views = self._client.list_views(PodView, PODS, self._ref.namespace, label_selector=selector)
-            return [pod async for page in views for pod in page]

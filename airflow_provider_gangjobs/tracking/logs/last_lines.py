@@ -132,16 +132,9 @@ def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSour
 
 def _wanted(pod: PodView, containers: Sequence[str]) -> Iterator[ContainerStatus]:
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-        if _is_wanted(status, containers) and _has_started(status):
+        has_started = any(state.running or state.terminated for state in (status.state, status.last_state))
+        if has_started and (ALL_CONTAINERS in containers or status.name in containers):
             yield status
-
-
-def _is_wanted(status: ContainerStatus, containers: Sequence[str]) -> bool:
-    return ALL_CONTAINERS in containers or status.name in containers
-
-
-def _has_started(status: ContainerStatus) -> bool:
-    return any(state.running or state.terminated for state in (status.state, status.last_state))
 
 
 TAIL_LINES: Final = 1000
@@ -277,7 +270,6 @@ def without_pod(outcomes: Iterable[Outcome], pods: Iterable[PodView]) -> list[Ou
 
 
 def _has_lost_container(pod: PodView) -> bool:
-    """Return whether the kubelet does not know when the program of the rank started and ended."""
     main = main_container(pod)
     return main is not None and is_lost(ended_state(main))
 
@@ -288,11 +280,8 @@ def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodVie
     ordered = failures_first(outcomes, len(outcomes))
     known = [by_uid[outcome.uid] for outcome in ordered if outcome.outcome not in _NOT_FAILED and outcome.uid in by_uid]
     uids = {outcome.uid for outcome in outcomes}
-    return known + [pod for pod in pods if pod.metadata.uid not in uids and has_ended(pod) and _is_failed(pod)]
-
-
-def _is_failed(pod: PodView) -> bool:
-    return pod.status.phase == "Failed" and pod.metadata.deletion_timestamp is None
+    others = (pod for pod in pods if pod.metadata.uid not in uids and pod.metadata.deletion_timestamp is None)
+    return known + [pod for pod in others if has_ended(pod) and pod.status.phase == "Failed"]
 
 
 def _by_rank(pod: PodView) -> tuple[int, str]:
@@ -320,7 +309,6 @@ def _rank_log(pod: PodView, **content: str) -> RankLog:
 
 
 def _missing(tail: LogTail) -> str:
-    """Describe the lines that the tail does not contain, with the counts that are known."""
     the_lines = f"the last {tail.lines_read:,} lines" if tail.may_have_more else f"its {tail.lines_read:,} lines"
     missing = []
     if tail.may_have_more:

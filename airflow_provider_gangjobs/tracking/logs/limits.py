@@ -17,16 +17,15 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from airflow_provider_gangjobs.cluster.client_protocol import patch_uid
+from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_STREAMED
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_STREAMED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
@@ -156,14 +155,6 @@ class StreamLimits:
         return min(max(self.gangs / SAVES_PER_S, SAVE_EVERY_MIN_S), SAVE_EVERY_MAX_S)
 
 
-async def wait_for_turn(own: RateLimit | None, total: RateLimit, clock: Clock) -> float:
-    """Wait until both limits allow the next units. Return how long the own limit took, in seconds."""
-    now = clock.monotonic()
-    own_s = own.delay_s(now) if own is not None else 0.0
-    await clock.sleep(max(own_s, total.delay_s(now)))
-    return own_s
-
-
 PROCESS: Final = secrets.token_hex(4)
 """Names this process. Airflow empties the log of a trigger that the same triggerer runs again."""
 
@@ -180,8 +171,7 @@ class PositionStore:
         self.ref = ref
         self._log_id = log_id
         self._process = process
-        self._saved: dict[str, str] | None = None
-        self._saved_exact = False
+        self._saved: tuple[dict[str, str], bool] | None = None
         self.repeated_s = 0.0
         """The time before the end of the stream whose lines the positions that were loaded may not include; 0 if the
         positions are the last ones of the stream."""
@@ -214,7 +204,7 @@ class PositionStore:
         :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
         """
         is_exact = not every_s
-        if dict(positions) == self._saved and self._saved_exact >= is_exact:
+        if self._saved in ((positions, is_exact), (positions, True)):
             return
         record = {
             "log": self._log_id,
@@ -223,11 +213,8 @@ class PositionStore:
             "every_s": every_s,
             "positions": dict(positions),
         }
-        annotations = {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}
+        patch = {"metadata": {"annotations": {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}}}
         ref = self.ref
-        try:
-            patch = {"metadata": {"annotations": annotations}}
+        with suppress(ClusterError):
             await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, patch)
-        except ClusterError:
-            return
-        self._saved, self._saved_exact = dict(positions), is_exact
+            self._saved = dict(positions), is_exact

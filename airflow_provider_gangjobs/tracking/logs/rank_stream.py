@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
@@ -34,7 +33,6 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     RATE,
     RateLimit,
     StreamLimits,
-    wait_for_turn,
 )
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, pod_exists
 
@@ -125,6 +123,8 @@ class LogStream:
         self._must_read_ahead = False
         self._has_container_ended = False
         self._slot_wait: asyncio.Timeout | None = None
+        self._last_line: Sequence[LogPart] = ()
+        """The last line of the last response, if it has no line end."""
         self._rate = RateLimit(RATE, BURST)
         self._lateness = _Lateness()
         self._late_note_at = -LATE_NOTE_EVERY_S
@@ -205,14 +205,12 @@ class LogStream:
             try:
                 is_at_end = await self._read_in_slot()
                 if is_at_end and had_ended and self._must_read_ahead:
-                    return self._finish()
+                    return await self._finish()
             except (NotFound, Forbidden, BadRequest) as error:
                 if is_at_end and self._has_container_ended and self._must_read_ahead:
-                    return self._finish()  # the log was read to its end before the kubelet removed it
+                    return await self._finish()  # the log was read to its end before the kubelet removed it
                 if note := await self._note_on_end(error):
-                    self.has_read.set()
-                    self._turns.append(note)
-                    return None
+                    return await self._end(note)
             except ClusterError as error:  # also while the container is being restarted
                 is_at_end = False
                 log.debug("%s", error)
@@ -222,9 +220,16 @@ class LogStream:
             await self._pause(ahead.next() if self._must_read_ahead else backoff.next())
         return None
 
-    def _finish(self) -> None:
+    async def _finish(self) -> None:
         self.is_at_end = True
-        self._turns.append("end of the log, which was read before the pod was removed")
+        await self._end("end of the log, which was read before the pod was removed")
+
+    async def _end(self, note: str) -> None:
+        """Have a note written after the last line, which may have no line end."""
+        if self._must_read_ahead:
+            await self._enqueue([part._replace(ends=True) for part in self._last_line])
+        self._turns.append(note)
+        self.has_read.set()
 
     async def _pause(self, seconds: float) -> None:
         """Sleep before the next request. `read_ahead` ends the pause of the other requests."""
@@ -263,7 +268,6 @@ class LogStream:
         return False
 
     async def _read_response(self) -> bool:
-        """Read what one response has. It ends with the container, and may also end before."""
         query = LogQuery(self._source.container, follow=True, since_s=self._cursor.begin(), timestamps=True)
         parser = LogParser(timestamps=True)
         has_noted = False
@@ -272,6 +276,8 @@ class LogStream:
         ) as chunks:
             async for chunk in chunks:
                 parts = self._cursor.new_parts(parser.feed(chunk))
+                if parts:  # they begin with the last line of the response before
+                    self._last_line = ()
                 if self._cursor.is_other_file and not has_noted:
                     has_noted = True
                     self._turns.append(
@@ -280,8 +286,7 @@ class LogStream:
                 await self._enqueue(parts)
                 if not self._must_read_ahead and self._bytes_left <= 0:
                     return False
-        if self._must_read_ahead:
-            await self._enqueue(self._cursor.new_parts(parser.end()))
+        self._last_line = self._cursor.new_parts(parser.end())
         return True
 
     async def _enqueue(self, parts: Sequence[LogPart]) -> None:
@@ -310,7 +315,6 @@ class LogStream:
         self._limits.ahead_bytes += size
 
     def _leave_out(self, bytes_max: int) -> None:
-        """Leave out the oldest lines that are not written, until at most so many bytes are left."""
         while self._turns_bytes > bytes_max and len(self._turns) > 1:
             turn = self._turns.popleft()
             if isinstance(turn, _Turn):
@@ -364,15 +368,15 @@ class LogStream:
         The rate limit that all logs share is not part of this time. The wait for the output is.
         """
         clock = self._client.clock
-        own = None if self._must_read_ahead else self._rate
-        late_s = await wait_for_turn(own, self._limits.total, clock)
+        now = clock.monotonic()
+        late_s = 0.0 if self._must_read_ahead else self._rate.delay_s(now)
+        await clock.sleep(max(late_s, self._limits.total.delay_s(now)))
         before = clock.monotonic()
         await self._output.wait_until_free()
         return late_s + clock.monotonic() - before
 
     def _note_lateness(self, turn: _Turn, late_s: float, units: float) -> None:
-        """Write a note if the lines appear later than the rank has written them."""
-        self._lateness.add(turn.parts[0].stamp, late_s, units)
+        self._lateness.add(turn.parts[0].time_ns, late_s, units)
         now = self._client.clock.monotonic()
         if self._lateness.seconds > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
             self._late_note_at = now
@@ -394,13 +398,12 @@ class _Lateness:
         self.seconds = 0.0
         self._units = 0.0
         self._last_units = 0.0
-        self._first: datetime | None = None
-        self._last: datetime | None = None
+        self._first_ns = self._last_ns = 0
 
-    def add(self, stamp: str, late_s: float, units: float) -> None:
+    def add(self, time_ns: int, late_s: float, units: float) -> None:
         """Count a turn.
 
-        :param stamp: The time of the first line, as the kubelet writes it.
+        :param time_ns: The time of the first line; 0 if it is unknown.
         :param late_s: How long the limits have delayed the turn, in seconds.
         """
         if not late_s:
@@ -409,16 +412,14 @@ class _Lateness:
         self.seconds += late_s
         self._units += self._last_units
         self._last_units = units
-        with suppress(ValueError):
-            self._last = datetime.fromisoformat(stamp)
-            self._first = self._first or self._last
+        if time_ns:
+            self._last_ns = time_ns
+            self._first_ns = self._first_ns or time_ns
 
     @property
     def rank_is_fast(self) -> bool:
         """Whether the rank has written these lines faster than a stream may write them."""
-        if self._first is None or self._last is None:
-            return False
-        return self._units > RATE * (self._last - self._first).total_seconds()
+        return self._first_ns > 0 and self._units > RATE * (self._last_ns - self._first_ns) / 1e9
 
 
 def _first_turn(parts: Sequence[LogPart], at: int) -> Sequence[LogPart]:

@@ -92,7 +92,6 @@ def log_object_name(ref: GangRef, source: LogSource) -> str:
 
 
 async def _store(client: Client, source: LogSource, storage: ObjectStorage, name: str) -> str:
-    """Write one log. Return why it could not be written completely; else an empty text."""
     try:
         file = await asyncio.to_thread(storage.open, name)
         try:

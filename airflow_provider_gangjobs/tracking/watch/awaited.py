@@ -21,12 +21,11 @@ from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS
 from airflow_provider_gangjobs.exceptions import JobSetUnavailable
 from airflow_provider_gangjobs.gang.foreign_job_set import describe_failure, describe_progress, jobs_of, read_job_set
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
-from airflow_provider_gangjobs.kube.names import LABEL_JOB_SET
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_JOB_SET
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
 from airflow_provider_gangjobs.tracking.retry_until_answered import ClusterRefused, retry_until_answered
 from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
@@ -270,12 +269,14 @@ class _JobSetWatch(InformerWatch[JobSetView]):
                 self.ref = replace(self.ref, uid=seen.metadata.uid)
             if _judge(seen, self.ref) is not None and (verdict := await self._confirm()) is not None:
                 return await _event(self._client, self.ref, verdict)
-            self._tell(describe_progress(seen, str(self.ref)))
+            line = describe_progress(seen, str(self.ref))
+            if line != self._line:
+                self._line = line
+                self._report(line)
             await self.changed()
 
     @property
     def _seen(self) -> JobSetView | None:
-        """The JobSet; another JobSet of the same name if the JobSet does not exist; or `None`."""
         (subscription,) = self._subscriptions
         by_uid = subscription.peek()
         return by_uid.get(self.ref.uid) or next(iter(by_uid.values()), None)
@@ -290,14 +291,8 @@ class _JobSetWatch(InformerWatch[JobSetView]):
         before = _judge(self._last, self.ref) if is_gone and self._last is not None else None
         return before if before is not None and before.job_is_there else verdict
 
-    def _tell(self, line: str) -> None:
-        if line != self._line:
-            self._line = line
-            self._report(line)
-
 
 def _judge(seen: JobSetView | None, ref: GangRef) -> Verdict | None:
-    """Return how the JobSet has ended; `None` if it has not ended, or does not exist yet."""
     if seen is None and not ref.uid:
         return None
     return judge(None if seen is None else read_job_set(seen), ref)

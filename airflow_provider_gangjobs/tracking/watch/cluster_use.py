@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodGroupView
 
 READ_EVERY_S: Final = 60.0
@@ -42,7 +42,7 @@ IN_THREAD_MIN: Final = 200
 _PLACED: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
-async def measure_capacity(client: Client, job: Job, podgroup: PodGroupView | None) -> Capacity | None:
+async def measure_capacity(client: Client, job: StoredGang, podgroup: PodGroupView | None) -> Capacity | None:
     """Return whether a gang whose pods exist fits into its cluster, or `None` if this is unknown."""
     use = await loop_local(RecentClusterUse).get(client)
     if use is None:
@@ -57,7 +57,7 @@ async def measure_capacity(client: Client, job: Job, podgroup: PodGroupView | No
     return use.measure(demand) if use.size < IN_THREAD_MIN else await asyncio.to_thread(use.measure, demand)
 
 
-async def _read_demand(client: Client, job: Job, at_once: int) -> GangDemand | None:
+async def _read_demand(client: Client, job: StoredGang, at_once: int) -> GangDemand | None:
     """Return what the gang needs, by the first page of its pods."""
     ref = job.ref
     pages = client.list_views(PodUse, PODS, ref.namespace, label_selector=gang_selector(ref.name))

@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.cluster.informer import (
 from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions, watched_workloads
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
@@ -35,6 +34,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 V = TypeVar("V", JobView, PodView, PodGroupView)
@@ -64,19 +64,6 @@ def job_of(workload: KueueWorkloadView) -> str | None:
 class GangWatch:
     """What the informers know of one gang. `close` must be called at the end."""
 
-    __slots__ = (
-        "_gone",
-        "_groups",
-        "_informers",
-        "_jobs",
-        "_notification",
-        "_pods",
-        "_position",
-        "_queue",
-        "_queue_informer",
-        "_ref",
-    )
-
     def __init__(self, client: Client, ref: GangRef) -> None:
         self._ref = ref
         self._notification = Notification()
@@ -91,22 +78,12 @@ class GangWatch:
         self._gone: Mapping[str, JobView] = {}
         """The last views of deleted Jobs."""
 
-    async def subscribe_to_podgroups(self, client: Client) -> None:
-        """Watch the PodGroup too, if the cluster serves PodGroups."""
-        resource = await podgroups_served(client)
+    def subscribe_to_groups(self, client: Client, resource: Resource | None) -> None:
+        """Watch the PodGroup of the gang too, unless there is no such resource."""
         if resource is not None:
-            self._watch_groups(client, resource)
-
-    def subscribe_to_podgroup_of(self, client: Client, job: Job | None) -> None:
-        """Watch the PodGroup of another gang scheduler, if such a scheduler places the gang of this Job."""
-        resource = group_resource(job)
-        if resource is not None:
-            self._watch_groups(client, resource)
-
-    def _watch_groups(self, client: Client, resource: Resource) -> None:
-        groups = _informer(client, resource, self._ref, PodGroupView)
-        self._informers.append(groups)
-        self._groups = groups.subscribe(self._ref.name, self._notification)
+            groups = _informer(client, resource, self._ref, PodGroupView)
+            self._informers.append(groups)
+            self._groups = groups.subscribe(self._ref.name, self._notification)
 
     async def subscribe_to_queue(self, client: Client, uid: str) -> None:
         """Watch Kueue's Workload of the gang too, if the cluster serves Kueue's API. Safe to repeat.
@@ -152,7 +129,7 @@ class GangWatch:
         return self._informers[:2]
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> StoredGang | None:
         """The gang's Job; another Job of the same name if the gang's Job does not exist; or `None`."""
         seen = self._jobs.peek()
         others = (job for job in seen.values() if job.metadata.name == self._ref.name)
@@ -160,7 +137,7 @@ class GangWatch:
         return read_gang(found, seen.values()) if found else None
 
     @property
-    def gone_job(self) -> Job | None:
+    def gone_job(self) -> StoredGang | None:
         """The last view of the gang's Job, if the Job does not exist any more.
 
         The other Jobs of a gang with roles are deleted with it, so their last views count, too.
@@ -171,23 +148,13 @@ class GangWatch:
         return read_gang(found, {**self._jobs.peek(), **self._gone}.values()) if found else None
 
     @property
-    def pod_count(self) -> int:
-        """Number of pods of the gang."""
-        return len(self._pods.peek())
-
-    @property
-    def pods(self) -> list[PodView]:
-        """The pods of the gang, in a new list."""
-        return list(self._pods.peek().values())
-
-    @property
     def pods_by_uid(self) -> Mapping[str, PodView]:
-        """The same without a copy. The mapping changes with the watch, so it must not be iterated across an await."""
+        """The pods of the gang. The mapping changes with the watch, so it must not be iterated across an await."""
         return self._pods.peek()
 
     @property
     def is_complete_snapshot(self) -> bool:
-        """At some moment the gang had the pods of `pods` and no others."""
+        """At some moment the gang had the pods of `pods_by_uid` and no others."""
         return self._informers[1].is_complete_snapshot
 
     @property
@@ -230,12 +197,9 @@ class GangWatch:
             InformerClosedError: The informers have ended.
         """
         await self._notification.wait(timeout_s)
-        self._jobs.check()
-        self._pods.check()
-        if self._groups is not None:
-            self._groups.check()
-        if self._queue is not None:
-            self._queue.check()
+        for subscription in (self._jobs, self._pods, self._groups, self._queue):
+            if subscription is not None:
+                subscription.check()
 
     def wake(self) -> None:
         """Make `changed` return."""
@@ -246,7 +210,7 @@ def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -
     return informers().acquire(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
 
 
-def group_resource(job: Job | None) -> Resource | None:
+def group_resource(job: StoredGang | None) -> Resource | None:
     """Return the resource of the group of another gang scheduler that places the gang of this Job, or `None`."""
     scheduler = separate_scheduler_of(job.decision) if job is not None else None
     kind = scheduler.watched_group if scheduler is not None else None
@@ -305,7 +269,7 @@ class ObservedPods:
     is_complete_snapshot: bool
     """At some moment the gang had these pods and no others."""
 
-    def completeness(self, job: Job | None, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
+    def completeness(self, job: StoredGang | None, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
         """Say whether these are all pods that the Job ever had; see `check_completeness`."""
         if not self.is_complete_snapshot:
             return Completeness.UNKNOWN
@@ -314,8 +278,6 @@ class ObservedPods:
 
 class GangObserver:
     """Observes one gang. The observer alone takes changes of pods from the watch, and enqueues them for the harvest."""
-
-    __slots__ = ("_enqueue", "_index", "_not_indexed", "_ref", "limits", "watch")
 
     def __init__(
         self,
@@ -366,7 +328,7 @@ class GangObserver:
     async def indexed(self) -> PodIndex:
         """Return the index of the pods that were processed. The next call may change the index."""
         if self._index is None:
-            pods = self.watch.pods
+            pods = list(self.watch.pods_by_uid.values())
             index = PodIndex(self._ref)
             async for batch in in_batches(pods, self.limits.batch_pods):
                 index.update(batch)
@@ -385,7 +347,7 @@ class GangObserver:
             self._not_indexed |= {pod.metadata.uid: pod for pod in pods}
 
     async def observe(
-        self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
+        self, pods: PodIndex, job: StoredGang | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
     ) -> Observation:
         """Return the observation of indexed pods; see `observe_indexed`."""
         has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= self.limits.reindexed_max
@@ -395,7 +357,7 @@ class GangObserver:
 
 
 async def observe_listed(
-    job: Job | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence
+    job: StoredGang | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence
 ) -> Observation:
     """Return the observation of pods that were listed. Views never change, so a thread may read them."""
     if len(pods) < IN_THREAD_MIN:

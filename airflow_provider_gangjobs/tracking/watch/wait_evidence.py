@@ -103,18 +103,11 @@ class WaitEvidence:
         self._capacity_due: float | None = None
         self._ran_after_start: datetime | None = None
         self._has_read_refusal = False
-        self._assembly: tuple[WaitCause, str] | None = None
         self._was_queued = False
-
-    @property
-    def assembly_cause(self) -> WaitCause | None:
+        self.assembly_cause: WaitCause | None = None
         """Why the gang did not assemble in its last run, if the follower has seen that run."""
-        return self._assembly[0] if self._assembly else None
-
-    @property
-    def assembly_line(self) -> str:
+        self.assembly_line = ""
         """The line about the gang in that run; empty if the follower has not seen that run."""
-        return self._assembly[1] if self._assembly else ""
 
     @property
     def has_events(self) -> bool:
@@ -143,9 +136,9 @@ class WaitEvidence:
         if observation.phase is Phase.RUNNING:
             self._ran_after_start = observation.began.get(Phase.ASSEMBLING)
         if observation.phase is Phase.RUNNING or (observation.phase is Phase.ASSEMBLING and self._was_queued):
-            self._assembly = None
+            self.assembly_cause, self.assembly_line = None, ""
         if observation.phase is Phase.ASSEMBLING and self._is_better(observation.wait.cause):
-            self._assembly = observation.wait.cause, observation.line
+            self.assembly_cause, self.assembly_line = observation.wait.cause, observation.line
         self._was_queued = observation.phase is Phase.QUEUED
         if not observation.waits_for_nodes:
             self._capacity = self._capacity_due = None

@@ -1,9 +1,9 @@
 """Writes the output of a container to one file, line by line, in the log format of the container runtime interface.
 
 A line is `<RFC 3339 time with nanoseconds> <stdout|stderr> <F|P> <text>`; P marks a part of a line that is longer than
-`LINE_BYTES_MAX`, and text without a line end at the end of the output. As containerd does, a carriage return before the
-line end is left out. A file that exceeds its limit is renamed to `<path>.1`, which replaces the previous one, so a
-container uses at most twice the limit on disk.
+`LINE_BYTES_MAX`, and text without a line end at the end of the output. As in containerd, each line and part has a time
+of its own, and a carriage return before the line end is left out. A file that exceeds its limit is renamed to
+`<path>.1`, which replaces the previous one, so a container uses at most twice the limit on disk.
 """
 
 import os
@@ -26,10 +26,9 @@ class Output:
     def feed(self, stream: str, data: bytes) -> None:
         """Write the completed lines, and keep the rest until more data arrives."""
         *lines, rest = (self._rests.pop(stream, b"") + data).split(b"\n")
-        stamp = _stamp()
-        records = [record for line in lines for record in _records(stamp, stream, line)]
+        records = [record for line in lines for record in _records(stream, line)]
         while len(rest) > LINE_BYTES_MAX:
-            records.append(_record(stamp, stream, b"P", rest[:LINE_BYTES_MAX]))
+            records.append(_record(stream, b"P", rest[:LINE_BYTES_MAX]))
             rest = rest[LINE_BYTES_MAX:]
         if rest:
             self._rests[stream] = rest
@@ -37,8 +36,7 @@ class Output:
 
     def close(self) -> None:
         """Write the remaining text without a line end, and close the file."""
-        stamp = _stamp()
-        self._write(b"".join(_record(stamp, stream, b"P", rest) for stream, rest in self._rests.items()))
+        self._write(b"".join(_record(stream, b"P", rest) for stream, rest in self._rests.items()))
         self._rests.clear()
         self._file.close()
 
@@ -57,14 +55,14 @@ class Output:
         self._size = 0
 
 
-def _records(stamp: bytes, stream: str, line: bytes) -> list[bytes]:
+def _records(stream: str, line: bytes) -> list[bytes]:
     line = line.removesuffix(b"\r")
     parts = [line[at : at + LINE_BYTES_MAX] for at in range(0, len(line), LINE_BYTES_MAX)] or [b""]
-    return [*(_record(stamp, stream, b"P", part) for part in parts[:-1]), _record(stamp, stream, b"F", parts[-1])]
+    return [*(_record(stream, b"P", part) for part in parts[:-1]), _record(stream, b"F", parts[-1])]
 
 
-def _record(stamp: bytes, stream: str, tag: bytes, text: bytes) -> bytes:
-    return b"%s %s %s %s\n" % (stamp, stream.encode(), tag, text)
+def _record(stream: str, tag: bytes, text: bytes) -> bytes:
+    return b"%s %s %s %s\n" % (_stamp(), stream.encode(), tag, text)
 
 
 def _stamp() -> bytes:

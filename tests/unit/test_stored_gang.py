@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.job import REASON_HALTED, Job, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_HALTED, StoredGang, read_job
+from airflow_provider_gangjobs.kube import labels
 from airflow_provider_gangjobs.kube.views import JobView
 from tests.unit.builders import JobBuilder, at, job
 
@@ -134,7 +134,7 @@ def test_field_of_another_type_is_an_error() -> None:
 
 
 def test_jobs_with_equal_views_are_equal() -> None:
-    assert read_job(JobView()) == Job(JobView())
+    assert read_job(JobView()) == StoredGang(JobView())
 
 
 @pytest.mark.parametrize("module", ["gang.state.observation", "submission.record", "submission.adopt_or_submit"])

@@ -1,30 +1,26 @@
-"""Job: all information about a gang that its stored Job contains, read in one place.
+"""StoredGang: all information about a gang that its stored Jobs contain, read in one place.
 
-`read_job` is the only reader. It reads the view that the informers keep and the dict that a request returns, and both
-give equal values. Each fact about a Job (whether it is suspended, which task instance is responsible for it, whether
-its outcome has been delivered) is one property of `Job`. `gang.state.phase` computes the phase from these properties.
-
-The values of the annotations about the earlier runs of a gang in its queue.
-
-`gang.state.queue_wait` has the rules.
-
-Completion indexes in the compact format of the Job controller, for example `0-3,5,7-9`.
+`read_job` reads a gang from its main Job alone, and `gang.state.gang_jobs.read_gang` from all of its Jobs. Both take
+views as the informers keep them and dicts as a request returns them, with equal results. Each fact (whether the gang is
+suspended, which task instance is responsible for it) is one property.
 """
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
-from airflow_provider_gangjobs.gang.state.main_containers import with_end_by_main
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
-from airflow_provider_gangjobs.kube.views import Condition, JobView, find_true_condition, view
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.views import Condition, JobView, end_condition, find_true_condition, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Requeues(Struct, frozen=True):
-    """How often a gang was returned to its queue. The text of a value is the value of the annotation."""
+    """How often a gang was returned to its queue. Its text is the value of the annotation."""
 
     count: int
     start: datetime | None = None
@@ -45,10 +41,8 @@ class Requeues(Struct, frozen=True):
 
 
 class AssemblyBaseline(Struct, frozen=True):
-    """From which of Kueue's counts on the earlier runs of a gang count as time in which the gang assembled.
-
-    The text of a value is the value of the annotation.
-    """
+    """From which of Kueue's counts on earlier runs count as time of assembly. Its text is the value of the
+    annotation."""
 
     other_stops: int = 0
     """How often Kueue had stopped the gang for another reason than pods that did not become ready."""
@@ -68,7 +62,7 @@ def parse_assembly_baseline(text: str | None) -> AssemblyBaseline:
 
 
 def parse_requeues(text: str | None) -> Requeues | None:
-    """Return the value of the annotation; `None` if the gang is not to be returned, or if the value is unknown."""
+    """Return the value of the annotation, if the gang may be returned."""
     count, _, start = (text or "").partition(" ")
     if not count.isdecimal():
         return None
@@ -78,27 +72,60 @@ def parse_requeues(text: str | None) -> Requeues | None:
         return None
 
 
-def parse_spans(text: str) -> tuple[range, ...]:
-    """Return the parts of a compact list, each a range of indexes. An empty text has no parts.
+REASON_SUCCEEDED: Final = "MainContainersSucceeded"
+REASON_FAILED: Final = "MainContainerFailed"
 
-    Raises:
-        ValueError: The text is not a compact list.
+
+class MainContainersEnd(StrEnum):
+    """How the ranks of a Job have ended by their main containers. The values are stored in Jobs."""
+
+    SUCCEEDED = "succeeded"
+    """The main container of each rank has succeeded."""
+    FAILED = "failed"
+    """The main container of a rank has failed."""
+
+
+def end_by_main_patch(end: MainContainersEnd) -> dict[str, Any]:
+    return {
+        "metadata": {"annotations": {ANNOTATION_MAIN_CONTAINERS: str(end)}},
+        "spec": {"activeDeadlineSeconds": 0},
+    }
+
+
+def with_end_by_main(job: JobView) -> JobView:
+    """Return a Job with the conditions and counters of the end that its mark names, if it has a mark.
+
+    Until the Job has ended, the end is announced (`SuccessCriteriaMet`, `FailureTarget`).
     """
-    return tuple(_parse_span(part) for part in text.split(",") if part)
+    mark = job.metadata.annotations.main_containers
+    if mark not in set(MainContainersEnd) or find_true_condition(job.status.conditions, "Complete"):
+        return job
+    ended = end_condition(job)
+    announced = ended or find_true_condition(job.status.conditions, "FailureTarget")
+    at = announced.last_transition_time if announced else None
+    has_succeeded = mark == MainContainersEnd.SUCCEEDED
+    kind = _KINDS[has_succeeded, ended is not None]
+    others = tuple(one for one in job.status.conditions if one.type not in {"Failed", "FailureTarget"})
+    reason = REASON_SUCCEEDED if has_succeeded else REASON_FAILED
+    status = replace(job.status, conditions=(*others, Condition(kind, "True", reason, _MESSAGES[reason], at)))
+    if has_succeeded:
+        ranks = job.spec.completions or 0
+        indexes = "0" if ranks == 1 else f"0-{ranks - 1}"
+        completed_at = at if ended else None
+        status = replace(status, succeeded=ranks, failed=0, completed_indexes=indexes, completion_time=completed_at)
+    return replace(job, status=status)
 
 
-def parse_indexes(text: str) -> frozenset[int]:
-    """Return the indexes in a compact list. An empty text is the empty set.
-
-    Raises:
-        ValueError: The text is not a compact list.
-    """
-    return frozenset[int]().union(*parse_spans(text))
-
-
-def _parse_span(part: str) -> range:
-    first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
+_KINDS: Final = {
+    (True, True): "Complete",
+    (True, False): "SuccessCriteriaMet",
+    (False, True): "Failed",
+    (False, False): "FailureTarget",
+}
+_MESSAGES: Final = {
+    REASON_SUCCEEDED: "The main container of each rank had succeeded, and another container kept a pod running",
+    REASON_FAILED: "The main container of a rank had failed, and another container kept its pod running",
+}
 
 
 REASON_HALTED: Final = "Halted"
@@ -106,27 +133,25 @@ REASON_HALTED: Final = "Halted"
 REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
 """Reason of a Job that failed because its activeDeadlineSeconds has passed. A halt sets this deadline."""
 _GENERATION_OF_SECOND_CHANGE: Final = 3
-"""`metadata.generation` is 1 after the creation of a Job, and each change of the `spec` adds 1. The start of the Job is
-the first change, unless the Job is halted before it starts."""
+"""`metadata.generation` begins with 1. The start of the Job is the first change, unless it is halted before."""
 _KEEP_SUSPENDED: Final = "keep_suspended"
 """Name of the parameter that keeps the submission from starting the Job."""
 
 
-def read_job(stored: JobView | Mapping[str, Any]) -> Job:
+def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
     """Read a Job, from a view or from an object as the server sends it.
 
     Raises:
         msgspec.ValidationError: A field does not have the type that Kubernetes defines.
     """
-    return Job(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
+    return StoredGang(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
 
 
-class Job(Struct, frozen=True):
-    """A Job at one moment. Two values are equal if all fields that the views contain are equal.
+class StoredGang(Struct, frozen=True):
+    """A gang at one moment, as its stored Jobs say. Two values are equal if all fields of the views are equal.
 
-    The main Job of a gang with roles is the Job of the first role, or the Job without pods that owns the JobSet of the
-    roles. Its own conditions say nothing about the other Jobs. Unless `gang.state.gang_jobs` has combined it with the
-    others, the gang therefore counts as not ended.
+    The main Job of a gang with roles says nothing about the ends of its other Jobs. Unless `gang.state.gang_jobs` has
+    combined them, the gang counts as not ended.
     """
 
     view: JobView
@@ -137,7 +162,6 @@ class Job(Struct, frozen=True):
 
     @property
     def ref(self) -> GangRef:
-        """Namespace, name and uid."""
         metadata = self.view.metadata
         return GangRef(metadata.namespace, metadata.name, metadata.uid)
 
@@ -148,7 +172,7 @@ class Job(Struct, frozen=True):
 
     @property
     def attempt(self) -> int | None:
-        """Number of the attempt, from 0; `None` if the label is missing or is no number."""
+        """Number of the attempt, from 0."""
         return _number(self.view.metadata.labels.attempt)
 
     @property
@@ -158,17 +182,17 @@ class Job(Struct, frozen=True):
 
     @property
     def submission_id(self) -> str | None:
-        """Id of the submission, which the client chose or which is derived from the task."""
+        """Id of the submission."""
         return self._annotations.submission_id
 
     @property
     def task(self) -> str | None:
-        """The task key as JSON; `None` for a submission by an id that its client chose."""
+        """The task key as JSON; `None` for the id of a client."""
         return self._annotations.task
 
     @property
     def task_digest(self) -> str | None:
-        """Digest of the task key or of the submission id, which all attempts have in common."""
+        """Value of `LABEL_TASK`."""
         return self.view.metadata.labels.task
 
     @property
@@ -178,18 +202,17 @@ class Job(Struct, frozen=True):
 
     @property
     def task_key(self) -> TaskKey | None:
-        """The task of the gang; `None` for a submission by an id that its client chose."""
         return TaskKey.from_json(self.task, installation=self.installation) if self.task else None
 
     @property
     def on_kill(self) -> OnKill | None:
-        """What happens to the live gang of a task that has ended; `None` if the Job does not say."""
+        """What happens to the live gang of a task that has ended."""
         text = self._annotations.on_kill
         return OnKill(text) if text in set(OnKill) else None
 
     @property
     def on_finish(self) -> OnFinish | None:
-        """What happens to the Job after its outcome was delivered; `None` if the Job does not say."""
+        """What happens to the Job after its outcome was delivered."""
         text = self._annotations.on_finish
         return OnFinish(text) if text in set(OnFinish) else None
 
@@ -205,7 +228,7 @@ class Job(Struct, frozen=True):
 
     @property
     def field_digests(self) -> dict[str, str]:
-        """Digest of each parameter that was given at the submission; empty if the Job does not have the annotation."""
+        """Digest of each parameter that was given at the submission."""
         return _parse_mapping(self._annotations.spec_fields)
 
     @property
@@ -225,12 +248,11 @@ class Job(Struct, frozen=True):
 
     @property
     def active_deadline_s(self) -> int | None:
-        """`spec.activeDeadlineSeconds`; `None` if the Job has no time limit."""
         return self.view.spec.active_deadline_seconds
 
     @property
     def time_limit(self) -> str | None:
-        """The parameters of the task from which the provider computed `active_deadline_s`; `None` if it did not."""
+        """The parameters of the task from which the provider computed `active_deadline_s`, if it did."""
         return self._annotations.time_limit
 
     # -- roles -------------------------------------------------------------------------------------------------------
@@ -243,22 +265,21 @@ class Job(Struct, frozen=True):
 
     @property
     def has_roles(self) -> bool:
-        """The gang has further Jobs, one for each role after the first one."""
+        """The gang has one Job for each role."""
         return self._annotations.roles is not None
 
     @property
     def has_job_set(self) -> bool:
-        """The Jobs of the roles are those of a JobSet, which this Job owns. This Job has no pods."""
+        """The Jobs of the roles are those of a JobSet, which the main Job owns."""
         return self.has_roles and self.requested_queue is not None
 
     @property
     def jobs_with_pods(self) -> tuple[JobView, ...]:
-        """Of `jobs`, the Jobs that have pods."""
         return self.jobs[1:] if self.has_job_set else self.jobs
 
     @property
     def queued_uid(self) -> str:
-        """UID of the object that Kueue admits: the JobSet of the roles, as far as it is known, or else the Job."""
+        """UID of the object that Kueue admits: the JobSet of the roles, if it is known, or else the Job."""
         controllers = (owner for one in self.jobs_with_pods for owner in one.metadata.owner_references)
         job_sets = (owner.uid for owner in controllers if self.has_job_set and owner.controller)
         return next(job_sets, self.ref.uid)
@@ -268,33 +289,24 @@ class Job(Struct, frozen=True):
         """The gang has further Jobs, and their state is not known."""
         return self.has_roles and not self.jobs
 
-    @property
-    def has_end_condition(self) -> bool:
-        """This one Job has completed or failed, whatever the other Jobs of the gang do."""
-        return any(find_true_condition(self.status.conditions, kind) for kind in ("Complete", "Failed"))
-
     # -- ownership ---------------------------------------------------------------------------------------------------
 
     @property
     def claim(self) -> str | None:
-        """Id of the task instance that is responsible for the gang."""
         return self._annotations.claim
 
     @property
     def max_tries(self) -> int | None:
-        """`max_tries` of the task instance that last held the claim; `None` if the Job does not say."""
+        """`max_tries` of the task instance that last held the claim."""
         return _number(self._annotations.max_tries)
 
     def holds_claim(self, claim: str) -> bool:
-        """Return whether the task instance with this id is responsible for the gang.
-
-        After the claim was given up, no task instance is responsible, also none with an empty id.
-        """
+        """Return whether the task instance with this id, which is not empty, is responsible for the gang."""
         return bool(claim) and self._annotations.claim == claim
 
     @property
     def is_dropped(self) -> bool:
-        """The submission was deleted and the Job was kept. No task instance is responsible for the Job."""
+        """The submission was deleted and the Job was kept, for which no task instance is responsible."""
         return self.view.metadata.labels.dropped is not None
 
     # -- size and counters -------------------------------------------------------------------------------------------
@@ -306,36 +318,33 @@ class Job(Struct, frozen=True):
 
     @property
     def completions(self) -> int | None:
-        """`spec.completions`; `None` for a Job without a fixed number of completions."""
         return self.view.spec.completions
 
     @property
     def ranks(self) -> int:
-        """Number of ranks that run at the same time: parallelism, but not more than completions."""
+        """Number of ranks that run at the same time."""
         completions = self.completions
         return self.parallelism if completions is None else min(self.parallelism, completions)
 
     @property
     def workers(self) -> int:
-        """Total number of ranks of the gang."""
         return self.completions or self.parallelism or 1
 
     @property
     def status(self) -> JobStatus:
-        """Counters, times and conditions that the Job controller writes."""
         return self.view.status
 
     @property
     def started_ranks(self) -> int:
-        """Number of ranks that have started by the counters of the Job, which count ready pods and ended pods."""
+        """Number of ranks that have started, by the counters of ready and of ended pods."""
         return self.status.ready + self.ended_ranks
 
     @property
     def ended_ranks(self) -> int:
         """Number of ranks that have started and ended, by the counters of the Job.
 
-        A Job that ends by a deadline counts pods as failed that never started. These are left out, unless the gang was
-        halted while all ranks ran.
+        A Job that ends by a deadline also counts pods that never started, unless the gang was halted while all ranks
+        ran.
         """
         decided = self.failed_condition or self.failure_target_condition
         is_by_deadline = self.is_halted or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
@@ -344,36 +353,33 @@ class Job(Struct, frozen=True):
 
     @property
     def has_pods_left(self) -> bool:
-        """A pod still runs or is being deleted, by the counters of the Job. True if the state of other Jobs is not
-        known."""
+        """A pod may still run or be deleted, by the counters of the Job."""
         return self.lacks_jobs or self.status.active + self.status.terminating > 0
 
     # -- times, by the server's clock --------------------------------------------------------------------------------
 
     @property
     def created_at(self) -> datetime | None:
-        """Time of creation. Every Job that an API server returns has this time."""
         return self.view.metadata.creation_timestamp
 
     @property
     def started_at(self) -> datetime | None:
-        """Time at which the Job controller started the Job or last resumed it."""
+        """Time at which the Job controller last started or resumed the Job."""
         return self.status.start_time
 
     @property
     def ended_at(self) -> datetime | None:
-        """Time at which the Job completed or failed."""
         failed = self.failed_condition
         return self.status.completion_time or (failed.last_transition_time if failed else None)
 
     @property
     def deletion_requested_at(self) -> datetime | None:
-        """Time at which the deletion of the Job was requested; `None` if it was not."""
+        """Time at which the deletion of the Job was requested."""
         return deletion_requested_at(self.view.metadata)
 
     @property
     def delivered_at(self) -> datetime | None:
-        """Time at which the outcome was delivered to Airflow; `None` if it was not, or if the mark is not a time."""
+        """Time at which the outcome was delivered to Airflow."""
         try:
             return datetime.fromisoformat(self._annotations.delivered or "")
         except ValueError:
@@ -383,17 +389,17 @@ class Job(Struct, frozen=True):
 
     @property
     def complete_condition(self) -> Condition | None:
-        """The condition `Complete`, if it is true. `None` if the state of other Jobs of the gang is not known."""
+        """The condition `Complete`, if it is true and the state of all Jobs of the gang is known."""
         return None if self.lacks_jobs else find_true_condition(self.status.conditions, "Complete")
 
     @property
     def failed_condition(self) -> Condition | None:
-        """The condition `Failed`, if it is true. `None` if the state of other Jobs of the gang is not known."""
+        """The condition `Failed`, if it is true and the state of all Jobs of the gang is known."""
         return None if self.lacks_jobs else find_true_condition(self.status.conditions, "Failed")
 
     @property
     def is_ended(self) -> bool:
-        """The Job has completed or failed: no pod of the Job runs, and the Job controller creates no other pod."""
+        """The Job has completed or failed: it has no pod that runs, and gets no other pod."""
         return self.complete_condition is not None or self.failed_condition is not None
 
     @property
@@ -403,10 +409,8 @@ class Job(Struct, frozen=True):
 
     @property
     def failure_target_condition(self) -> Condition | None:
-        """The condition `FailureTarget`, if it is true: the Job is going to fail (KEP-3939).
-
-        A gang with roles is going to fail when one of its Jobs has failed.
-        """
+        """The condition `FailureTarget`, if it is true: the Job is going to fail (KEP-3939), or a Job of a role has
+        failed."""
         found = find_true_condition(self.status.conditions, "FailureTarget")
         return found or (find_true_condition(self.status.conditions, "Failed") if self.lacks_jobs else None)
 
@@ -424,22 +428,22 @@ class Job(Struct, frozen=True):
 
     @property
     def is_delivered(self) -> bool:
-        """The outcome was delivered to Airflow, or the gang was handed over and runs on without its task."""
+        """The outcome was delivered to Airflow, or the gang runs on without its task."""
         return self._annotations.delivered is not None
 
     @property
     def deleted_by(self) -> str:
-        """Who is about to delete the gang on purpose; empty if nobody has said so."""
+        """Who is about to delete the gang on purpose."""
         return self._annotations.deleted_by or ""
 
     @property
     def is_halted(self) -> bool:
-        """The provider has ended the gang, or is ending it: no rank starts any more, and the Job fails."""
+        """The provider has ended the gang, or is ending it: no rank starts any more."""
         return self._annotations.halted is not None
 
     @property
     def halt_note(self) -> str | None:
-        """Reason and message of the halt; `None` if the gang was not halted."""
+        """Reason and message of the halt."""
         return self._annotations.halted
 
     @property
@@ -450,7 +454,7 @@ class Job(Struct, frozen=True):
 
     @property
     def is_ending_by_halt(self) -> bool:
-        """The gang was halted and is going to end by that. The Job controller had not decided before how it ends."""
+        """The gang was halted, before the Job controller had decided its end."""
         decided = self.interim_condition
         return self.is_halted and not self.is_ended and (decided is None or decided.reason == REASON_JOB_DEADLINE)
 
@@ -467,20 +471,19 @@ class Job(Struct, frozen=True):
 
     @property
     def halt_cause(self) -> tuple[str, str]:
-        """Reason and message of `halt_note`. The reason is `Halted` if the note does not start with a reason."""
+        """Reason and message of `halt_note`. The reason is `Halted` if the note has none."""
         note = self.halt_note or ""
         reason, colon, message = note.partition(": ")
         return (reason, message) if colon and " " not in reason else (REASON_HALTED, note)
 
     @property
     def is_suspended(self) -> bool:
-        """`spec.suspend` is true. The Job controller may not have processed it yet, see `suspended_condition`."""
+        """`spec.suspend`, which the Job controller may not have processed yet."""
         return self.view.spec.suspend
 
     @property
     def is_suspended_again(self) -> bool:
-        """The Job is suspended, and its `spec` has changed at least twice: the submission or Kueue had started the Job,
-        and somebody has suspended it again."""
+        """The Job is suspended, and its `spec` has changed at least twice, so somebody had started it."""
         return self.is_suspended and self.generation >= _GENERATION_OF_SECOND_CHANGE
 
     @property
@@ -495,7 +498,7 @@ class Job(Struct, frozen=True):
 
     @property
     def requested_queue(self) -> str | None:
-        """Name of the Kueue queue that the submission asks for; the Job has its label only when it is complete."""
+        """Name of the Kueue queue that the submission asks for, before the Job has its label."""
         return self._annotations.queue
 
     @property
@@ -510,28 +513,27 @@ class Job(Struct, frozen=True):
 
     @property
     def role_names(self) -> tuple[str, ...]:
-        """Names of the roles, in the order of their ranks; empty if the gang has one Job only."""
+        """Names of the roles, in the order of their ranks."""
         return tuple(role.name for role in self.roles)
 
     @property
     def requeues(self) -> Requeues | None:
-        """How often the gang was returned to its queue; `None` if the gang is not to be returned."""
+        """How often the gang was returned to its queue, if it may be returned."""
         return parse_requeues(self._annotations.requeues)
 
     @property
     def assembly_baseline(self) -> AssemblyBaseline:
-        """From which of Kueue's counts on the earlier runs count as time in which the gang assembled."""
         return parse_assembly_baseline(self._annotations.assembly_baseline)
 
     @property
     def is_being_requeued(self) -> bool:
-        """The gang is being returned to its queue, because not all ranks ran within `assemble_timeout`."""
+        """The gang is being returned to its queue."""
         requeues = self.requeues
         return requeues is not None and requeues.start is not None
 
     @property
     def was_never_admitted(self) -> bool:
-        """Kueue has not admitted the Job yet: an admission changes the spec. False if this is unknown."""
+        """Kueue has not admitted the Job yet, as far as is known: an admission changes the spec."""
         return not self.has_run and self.generation == 1
 
     @property
@@ -546,30 +548,29 @@ class Job(Struct, frozen=True):
 
     @property
     def has_run(self) -> bool:
-        """The Job controller has started the Job at least once; in a gang with roles, any of its known Jobs."""
+        """The Job controller has started the Job at least once, or any known Job of the gang."""
         if self.jobs:
-            return any(Job(one).has_run for one in self.jobs_with_pods)
+            return any(StoredGang(one).has_run for one in self.jobs_with_pods)
         status = self.status
         counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
         return status.start_time is not None or any(counters)
 
     @property
     def is_submission_complete(self) -> bool:
-        """Every object of the gang exists. False if this is unknown: a queue may start a Job before it is complete."""
+        """Every object of the gang exists, as far as is known: a queue may start a Job before."""
         return self.is_given_to_queue or not (self.is_suspended or self.is_queued_by_kueue)
 
     @property
     def never_ran(self) -> bool:
         """The Job is suspended and the Job controller never started it.
 
-        The property is False for a Job in a queue: Kueue may have stopped the Job after it ran, and the API server does
-        not show that. It is also False if the state of other Jobs of the gang is not known.
+        False if this is unknown: for a Job in a queue, which Kueue may have stopped, and without the state of all Jobs.
         """
         return self.is_unstarted and not self.lacks_jobs
 
     @property
     def is_unstarted(self) -> bool:
-        """As `never_ran`, but also true if the state of other Jobs of the gang, which may have run, is not known."""
+        """As `never_ran`, but also true if the state of other Jobs of the gang is not known."""
         return self.is_suspended and not (self.has_run or self.is_queued_by_kueue or self.is_given_to_queue)
 
     @property

@@ -1,0 +1,158 @@
+"""A gang that an earlier release has submitted comes to its end, whatever it was doing at the upgrade."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
+from tests.airflow.polling import wait_for
+from tests.provider.upgrade import golden
+from tests.provider.upgrade.golden import CONNECTION, Golden
+from tests.provider.upgrade.old_task import without_marks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.provider.upgrade.old_task import OldTask
+
+    InFlight = Callable[..., OldTask]
+
+FILES = [golden.read(version, name) for version in golden.VERSIONS for name in golden.names(version)]
+NEVER_RAN = ("half_submitted", "not_started")
+SUBMISSIONS = [(each, moment) for each in FILES for moment in NEVER_RAN if moment in each.data["moments"]]
+RUNNING = [each for each in FILES if "running" in each.data["moments"] and each.data["events"].get("succeeded")]
+SIDECARS = [each for each in FILES if each.name == "sidecars"]
+TRAIN = [each for each in FILES if each.name == "train"]
+
+
+def results_of(old: Golden) -> dict[str, str]:
+    """Return the termination messages of the ranks, as the old ledger has them after the end."""
+    entries = old.ledger("succeeded").values()
+    return {f"{each.get('role', '')}/{each.get('role_rank', each['rank'])}": each["message"] for each in entries}
+
+
+@pytest.mark.parametrize(("old", "moment"), SUBMISSIONS, ids=[f"{old} {moment}" for old, moment in SUBMISSIONS])
+def test_retry_adopts_and_completes_a_submission(old: Golden, moment: str, in_flight: InFlight) -> None:
+    task = in_flight(old, moment)
+    before = task.job
+
+    left = task.retry()
+
+    task.wait_for_pods()
+    assert task.job["metadata"]["uid"] == before["metadata"]["uid"] == left.trigger.args.uid
+    assert task.job["spec"]["suspend"] is False
+    claim = task.job["metadata"]["annotations"]["gangjobs.airflow/claim"]
+    assert claim == task.context(is_retry=True)["ti"].id != old.data["task_instance"]["id"]
+
+
+@pytest.mark.parametrize("old", RUNNING, ids=str)
+def test_triggerer_follows_a_gang_and_a_worker_returns_its_results(old: Golden, in_flight: InFlight) -> None:
+    task = in_flight(old, "running")
+
+    event = task.follow_deferral("first", lambda: task.end_ranks(results_of(old)))
+    end = task.resume(event)
+
+    assert without_marks_of(end) == old.data["ends"]["succeeded"]
+    assert Counter(uid for uid, _ in task.ledger) == Counter(pod["metadata"]["uid"] for pod in task.pods)
+
+
+@pytest.mark.parametrize("old", RUNNING, ids=str)
+def test_retry_adopts_a_gang_that_runs(old: Golden, in_flight: InFlight) -> None:
+    """The worker of the old try was lost while the gang ran."""
+    task = in_flight(old, "running")
+
+    left = task.retry()
+    path, kwargs = left.trigger.serialize()
+    event = task.follow(path, kwargs, lambda: task.end_ranks(results_of(old)))
+    end = task.resume(event, context=task.context(is_retry=True))
+
+    assert left.trigger.args.uid == old.data["deferrals"]["first"]["trigger_kwargs"]["uid"]
+    assert without_marks_of(end) == old.data["ends"]["succeeded"]
+
+
+@pytest.mark.parametrize("old", [each for each in FILES if each.name == "storage"], ids=str)
+def test_address_of_a_stored_result_is_one_that_other_tasks_open(old: Golden, in_flight: InFlight) -> None:
+    """An earlier release named the same folder to the ranks, and did not mark the addresses in it."""
+    task = in_flight(old, "succeeded")
+
+    end = task.resume(task.golden.data["events"]["succeeded"])
+
+    assert end["value"] == {
+        "gang_result": "file:///mnt/results/golden/run/storage/attempt-0/rank-0.json",
+        "bytes": 9,
+        "gang_result_folder": "file:///mnt/results/golden/run/storage",
+    }
+
+
+@pytest.mark.parametrize("old", SIDECARS, ids=str)
+def test_gang_ends_although_its_sidecars_run_on(old: Golden, in_flight: InFlight) -> None:
+    task = in_flight(old, "running", timedelta(minutes=1))
+
+    event = task.follow_deferral("first", lambda: task.end_ranks({}))
+
+    assert task.resume(event) == {"value": {"rank": 0}}
+
+
+@pytest.mark.parametrize("old", TRAIN, ids=str)
+def test_outcomes_that_were_recorded_before_stay_and_count_once(old: Golden, in_flight: InFlight) -> None:
+    task = in_flight(old, "running")
+    before = dict(task.ledger)
+    ended = {pod["metadata"]["uid"] for pod in task.pods if pod["status"]["phase"] == "Succeeded"}
+
+    task.follow_deferral("first", lambda: task.end_ranks(results_of(old)))
+
+    after = task.ledger
+    assert (len(before), len(ended), len(after)) == (1, 2, 3)
+    assert Counter(uid for uid, _ in after).most_common(1)[0][1] == 1
+    assert before.items() <= dict(after).items()
+    assert ended <= dict(after).keys()
+    assert not [pod for pod in task.pods if "gangjobs.airflow/harvest" in pod["metadata"].get("finalizers", ())]
+
+
+@pytest.mark.parametrize("old", [each for each in FILES if each.name == "shards"], ids=str)
+def test_outcomes_in_several_config_maps_are_read_once_each(old: Golden, in_flight: InFlight) -> None:
+    task = in_flight(old, "succeeded")
+    shards = [each for each in task.objects(CONFIGMAPS) if "-ledger-" in each["metadata"]["name"]]
+
+    kwargs = task.golden.data["deferrals"]["first"]["trigger_kwargs"]
+    ref = GangRef(kwargs["namespace"], kwargs["name"], kwargs["uid"])
+
+    found = GangJobHook(CONNECTION).outcomes(ref)
+
+    assert len(shards) > 1
+    assert sorted((each.rank, each.result["rank"]) for each in found) == [(rank, rank) for rank in range(4)]
+
+
+@pytest.mark.parametrize("moment", ["half_submitted", "running", "succeeded"])
+@pytest.mark.parametrize("old", TRAIN, ids=str)
+def test_upgrade_in_the_middle_loses_nothing(old: Golden, moment: str, in_flight: InFlight) -> None:
+    """The old release is replaced while it submits, follows, or is about to complete; the present one does the rest.
+
+    The processes of the old release are not run here, because their code is not at hand on every machine. What they
+    have left is the golden file: what Airflow has stored, and the objects in the cluster. Everything after that is run,
+    in the order of Airflow: the retry if the worker was lost, the trigger, the worker that completes the task, and the
+    success callback that delivers the gang and deletes it.
+    """
+    task = in_flight(old, moment)
+    context, stored = task.context(), task.golden.data["deferrals"]["first"]
+    trigger = stored["classpath"], stored["trigger_kwargs"]
+    if moment == "half_submitted":
+        context, trigger = task.context(is_retry=True), task.retry().trigger.serialize()
+        task.wait_for_pods()
+    event = task.golden.data["events"]["succeeded"]
+    if moment != "succeeded":
+        event = task.follow(*trigger, lambda: task.end_ranks(results_of(old)))
+
+    end = task.resume(event, context=context)
+    recorded = Counter(uid for uid, _ in task.ledger)
+    task.note_success(context)
+
+    assert without_marks_of(end) == old.data["ends"]["succeeded"]
+    assert sorted(recorded.values()) == [1, 1, 1]
+    wait_for("the deletion", lambda: not task.objects(JOBS))
