@@ -4,10 +4,11 @@ A log may contain any bytes and lines of any length. `LogParser` therefore retur
 that is longer than the limit.
 
 A server returns a log from a time on, in whole seconds (`sinceTime`). A reader that resumes (`LogCursor`) begins at the
-time of the last line that was read, and skips the lines that are not newer. If no line has that time, the file was
-rotated or the container was restarted, and lines may be missing. Lines that were stored after the last line that was
-read, with the same or an earlier time, are lost: containerd reads the clock for each line, but CRI-O reads it once for
-all lines that it takes from the pipe at once (`write_k8s_log` in conmon), and stdout and stderr may be out of order.
+time of the last line that was read, and skips the earlier lines and as many lines of exactly that time as were read:
+containerd reads the clock for each line, but CRI-O reads it once for all lines that it takes from the pipe at once
+(`write_k8s_log` in conmon). If no line has that time, the file was rotated or the container was restarted, and lines
+may be missing. A line that was stored after the last line that was read, with an earlier time, is lost: stdout and
+stderr may be slightly out of order.
 
 A server cannot return the last bytes of a log: `limitBytes` counts from the start of the lines that `tailLines` selects
 (kubelet, `cri-client/pkg/logs`). `TailBuffer` therefore reads the last lines whole and keeps their end.
@@ -148,12 +149,14 @@ class LogPosition(Struct, frozen=True):
 
     time_ns: int
     """The time of the newest line that was read, as Unix time in nanoseconds."""
+    lines: int = 1
+    """How many lines of exactly that time were read."""
     total: int = 0
     """How many bytes of the log were read in all."""
 
     def __str__(self) -> str:
         seconds, nanoseconds = divmod(self.time_ns, _SECOND_NS)
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z,{self.total}"
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z,{self.lines},{self.total}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -164,14 +167,15 @@ class LogPosition(Struct, frozen=True):
         """
         try:
             if len(fields := text.split(",")) == _EARLIER_FIELDS:
-                return cls(int(fields[0]) * _SECOND_NS - 1, int(fields[3]))
-            moment, total = fields
-            return cls(read_time(moment.encode()), int(total))
+                return cls(int(fields[0]) * _SECOND_NS - 1, total=int(fields[3]))
+            moment, lines, total = fields
+            return cls(read_time(moment.encode()), int(lines), int(total))
         except ValueError:
             return None
 
 
 _EARLIER_FIELDS: Final = 5
+_BEGINNING_OF_LOG: Final = LogPosition(0, lines=0)
 
 
 class LogCursor:
@@ -188,35 +192,35 @@ class LogCursor:
         """The position after the last whole line that was delivered; `None` before the first line."""
         self.is_other_file = False
         """Whether the log of this response does not have the line of the position, so that lines may be missing."""
-        self._skips = self._has_found = False
-        self._newest_ns = self._total = 0
+        self._skips = False
+        self._found = self._newest_ns = self._lines = self._total = 0
 
     def begin(self) -> int | None:
         """Prepare for another response, and return the time for `LogQuery.since_s`."""
-        self._skips, self._has_found, self.is_other_file = self.position is not None, False, False
-        if self.position is None:
-            self._newest_ns = self._total = 0
-            return None
-        self._newest_ns, self._total = self.position.time_ns, self.position.total
-        return self._newest_ns // _SECOND_NS
+        self._skips, self.is_other_file = self.position is not None, False
+        start = self.position or _BEGINNING_OF_LOG
+        self._found, self._newest_ns, self._lines, self._total = 0, start.time_ns, start.lines, start.total
+        return start.time_ns // _SECOND_NS if self.position is not None else None
 
     def new_parts(self, parts: Iterable[LogPart]) -> list[LogPart]:
-        """Return the parts from the first line on that is newer than the position."""
+        """Return the parts from the first line on that is after the position."""
         return [part for part in parts if self._is_new(part)]
 
     def _is_new(self, part: LogPart) -> bool:
         if self._skips and part.time_ns:
-            self._has_found |= part.time_ns == self._newest_ns
-            self._skips = part.time_ns <= self._newest_ns
-            self.is_other_file = not (self._skips or self._has_found)
+            self._found += part.time_ns == self._newest_ns
+            self._skips = part.time_ns <= self._newest_ns and self._found <= self._lines
+            self.is_other_file = not (self._skips or self._found)
         return not self._skips
 
     def delivered(self, part: LogPart) -> None:
         """Count a part that `new_parts` has returned."""
         self._total += len(part.text) + part.ends
-        self._newest_ns = max(self._newest_ns, part.time_ns)
+        if part.time_ns >= self._newest_ns and part.time_ns:
+            self._lines = self._lines + 1 if part.time_ns == self._newest_ns else 1
+            self._newest_ns = part.time_ns
         if part.ends and self._newest_ns:
-            self.position = LogPosition(self._newest_ns, self._total)
+            self.position = LogPosition(self._newest_ns, self._lines, self._total)
 
 
 PART_BYTES_MIN: Final = 8 * 1024
