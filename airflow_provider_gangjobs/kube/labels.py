@@ -75,7 +75,7 @@ ANNOTATION_STREAMED: Final = f"{PREFIX}/streamed"
 ANNOTATION_GANG: Final = f"{PREFIX}/gang"
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 ANNOTATION_REQUESTS: Final = f"{PREFIX}/requests"
-"""What all ranks request together, as JSON (resource -> quantity). On the Job, from its creation."""
+"""What all ranks request together, as JSON (resource -> quantity). On the Job, from its creation, if not nothing."""
 
 ANNOTATION_QUEUE: Final = f"{PREFIX}/queue"
 """Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation."""

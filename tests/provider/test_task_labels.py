@@ -139,10 +139,14 @@ async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_of_the_
         replace(task_request(key, ""), claim=Claim(f"ti-{number}", labels=key.labels(number))) for number in (1, 2)
     )
     async with running_cluster() as cluster:
-        options = {"discovered": cluster.discovered, "clock": cluster.time.clock()}
         with pytest.raises(ProcessDied):
-            await submit(CrashingClient(cluster.client, Crash(3, applied=True)), LEADER_AND_WORKERS, first, **options)
-        await submit(cluster.client, LEADER_AND_WORKERS, second, **options)
+            await submit(
+                CrashingClient(cluster.client, Crash(3, applied=True)),
+                LEADER_AND_WORKERS,
+                first,
+                discovered=cluster.discovered,
+            )
+        await submit(cluster.client, LEADER_AND_WORKERS, second, discovered=cluster.discovered)
 
         jobs = cluster.objects(JOBS)
         assert len(jobs) == 2

@@ -66,19 +66,19 @@ def render_job(
             "template": _with_annotations(gang_template(spec, manifest, shape, attempt), queue.pod_annotations()),
         },
     }
-    job["metadata"]["annotations"][keys.ANNOTATION_REQUESTS] = _total_requests((job["spec"]["template"], shape.size))
+    job["metadata"]["annotations"] |= _requests_annotation((job["spec"]["template"], shape.size))
     if decision.placement is Placement.GANG and scheduler is not None:
         return scheduler.with_link(job, group_of(job, shape))
     return job
 
 
-def _total_requests(*templates: tuple[Object, int]) -> str:
-    """Return the value of `ANNOTATION_REQUESTS`.
+def _requests_annotation(*templates: tuple[Object, int]) -> dict[str, str]:
+    """Return what the ranks request together, as an annotation, unless it is nothing.
 
     :param templates: Pod templates, and the number of their ranks.
     """
     total = total_of((requests_of(template["spec"]), ranks) for template, ranks in templates)
-    return json.dumps(format_amounts(total), sort_keys=True)
+    return {keys.ANNOTATION_REQUESTS: json.dumps(format_amounts(total), sort_keys=True)} if total else {}
 
 
 def render_first_role(
@@ -86,11 +86,8 @@ def render_first_role(
 ) -> Object:
     """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods."""
     roles = roles_of(spec)
-    annotations = {
-        keys.ANNOTATION_ROLES: format_roles(roles),
-        keys.ANNOTATION_TTL: str(_ttl_s(spec, {})),
-        keys.ANNOTATION_REQUESTS: _total_requests(*((role_template(spec, role, attempt), role.size) for role in roles)),
-    }
+    annotations = {keys.ANNOTATION_ROLES: format_roles(roles), keys.ANNOTATION_TTL: str(_ttl_s(spec, {}))}
+    annotations |= _requests_annotation(*((role_template(spec, role, attempt), role.size) for role in roles))
     queue = Queue(shape.kueue_queue, has_job_set=True)
     metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
     metadata["annotations"] |= annotations

@@ -9,14 +9,15 @@ nothing is logged.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.access import is_allowed
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
+from airflow_provider_gangjobs.cluster.discovery import CachedRead, cached_read
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand
@@ -44,7 +45,7 @@ _PLACED: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 async def measure_capacity(client: Client, job: StoredGang, podgroup: PodGroupView | None) -> Capacity | None:
     """Return whether a gang whose pods exist fits into its cluster, or `None` if this is unknown."""
-    use = await loop_local(RecentClusterUse).get(client)
+    use = await recent_cluster_use(client)
     if use is None:
         return None
     try:
@@ -66,42 +67,20 @@ async def _read_demand(client: Client, job: StoredGang, at_once: int) -> GangDem
     return GangDemand.of(first, namespace=ref.namespace, name=ref.name, ranks=job.ranks, at_once=at_once)
 
 
-class RecentClusterUse:
-    """The clusters that were read lately in one event loop."""
+async def recent_cluster_use(client: Client) -> ClusterUse | None:
+    """Return the nodes of the cluster and who uses them, as they were at most a minute ago, or `None` if unknown.
 
-    def __init__(self) -> None:
-        self._now = asyncio.get_running_loop().time
-        self._reads: dict[str, _Read] = {}
-
-    async def get(self, client: Client) -> ClusterUse | None:
-        """Return the nodes of the cluster and who uses them, as they were at most a minute ago, or `None` if unknown.
-
-        Concurrent callers wait for one read.
-        """
-        now = self._now()
-        self._reads = {key: read for key, read in self._reads.items() if read.expires_at > now or read.lock.locked()}
-        read = self._reads.setdefault(client.config.key, _Read())
-        async with read.lock:
-            if self._now() >= read.expires_at:
-                read.expires_at, read.use = self._now() + READ_EVERY_S, None  # also if no response comes
-                try:
-                    async with asyncio.timeout(READ_WITHIN_S):
-                        read.use, pause_s = await _read(client)
-                except Forbidden:
-                    pause_s = NOT_ALLOWED_READ_EVERY_S
-                except (TimeoutError, ClusterError, ValueError):  # a request that is no quantity, or another format
-                    return None
-                read.expires_at = self._now() + pause_s
-        return read.use
-
-
-class _Read:
-    """What was read of one cluster, and until when it counts."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.use: ClusterUse | None = None
-        self.expires_at = float("-inf")
+    Concurrent callers wait for one read.
+    """
+    cached: CachedRead[ClusterUse | None] = cached_read((recent_cluster_use, client.config.key))
+    async with cached.lock:
+        if cached.has_expired(client.clock):
+            cached.keep(None, client.clock, READ_EVERY_S)  # also if a request gets no response
+            with suppress(TimeoutError, ClusterError, ValueError):  # a request that is no quantity, or another format
+                async with asyncio.timeout(READ_WITHIN_S):
+                    use, pause_s = await _read(client)
+                cached.keep(use, client.clock, pause_s)
+        return cached.value
 
 
 async def _read(client: Client) -> tuple[ClusterUse | None, float]:
