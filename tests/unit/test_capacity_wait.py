@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import cycle
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import _GangWait
 from airflow_provider_gangjobs.gang.capacity import Capacity, ResourceUse
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, missing_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
@@ -98,3 +101,23 @@ def test_wait_without_a_limit_names_the_parameter(capacity, deadlines, missing):
 def test_gang_that_waits_for_nothing_needs_no_limit():
     starting = observe(job().resumed(1).read(), ranks(4, lambda one: one.on("node-0")), None, REF)
     assert missing_limit(starting, Deadlines()) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [({}, 1), ({"assemble_timeout_s": 600.0}, 0), ({"deadline": 2e9, "execution_timeout_s": 60.0}, 0)],
+    ids=["no limit", "assemble_timeout", "execution_timeout"],
+)
+async def test_log_says_once_that_the_task_waits_without_a_limit(args, said):
+    lines: list[str] = []
+    log = SimpleNamespace(info=lambda text, *values: lines.append(text % values))
+    wait = _GangWait(
+        TriggerArgs(kubernetes_conn_id="conn", namespace="team", name="train-0", uid="job-uid", **args),
+        "ended",
+        log,
+        None,
+    )
+    for capacity in (None, LATER, NEVER):
+        wait._report(refused(NO_ROOM, capacity=capacity))
+    limitless = "The task waits without a limit: it has neither assemble_timeout nor execution_timeout"
+    assert lines.count(limitless) == said
