@@ -17,7 +17,7 @@ from tests.provider.virtual_time import in_virtual_time
 
 REFUSED = "assembling: 2 pods, none placed. Insufficient cpu on 2 of 2 nodes"
 LATER = "Needs 2 x 1500m CPU; 2 of 4 CPU are free, room for 1 of 2 ranks now. 2 CPU are held by DAG etl"
-FOUND = "The scheduler has found nodes for 1 of 2 pods, and places them together or not at all"
+FOUND = "The scheduler has found nodes for 1 of 2 pods"
 
 
 def occupy(plane: VirtualControlPlane, cpu: str = "2", *, name: str = "other", node: str = "node-0") -> None:

@@ -38,7 +38,7 @@ def test_scheduler_says_how_many_pods_found_a_node(others):
     seen = refused(NO_ROOM, others)
     assert seen.line == (
         "assembling: 4 pods, none placed. Insufficient cpu on 2 of 2 nodes. "
-        "The scheduler has found nodes for 2 of 4 pods, and places them together or not at all"
+        "The scheduler has found nodes for 2 of 4 pods"
     )
 
 

@@ -193,7 +193,7 @@ def _find_partial_room(inputs: WaitInputs) -> Capacity | None:
     room = int(found["scheduled"]) if found else scheduled
     if not found and not scheduled:
         return None
-    text = f"The scheduler has found nodes for {room} of {wanted} pods, and places them together or not at all"
+    text = f"The scheduler has found nodes for {room} of {wanted} pods"
     return Capacity(text=text, room=room, ranks=wanted)
 
 
