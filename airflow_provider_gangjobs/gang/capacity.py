@@ -238,7 +238,7 @@ class ClusterUse:
 
     def _measure(self, demand: GangDemand, nodes: Sequence[_Node]) -> Capacity:
         if never := _find_never(demand, nodes):
-            return Capacity(never_fits=True, text=f"Can never fit: {never}")
+            return Capacity(never_fits=True, text=f"Can never fit on the present nodes: {never}")
         if not self._knows_pods:
             return Capacity()
         usable = [node for node in nodes if any(rank.rules.allow(node.view) for rank, _ in demand.ranks)]

@@ -76,7 +76,7 @@ async def test_gang_that_is_too_large_for_every_node_can_never_fit(tenant: Tenan
         async with followed(tenant, ref, assemble_s=15) as one:
             line = await one.until("Can never fit")
             event = await one.task
-    never = "Can never fit: each rank requests 64 CPU, and the largest of 2 nodes has 4"
+    never = "Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4"
     assert line == f"assembling: 2 pods, none placed. {never}"
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.never-fits")
     assert never in event.message

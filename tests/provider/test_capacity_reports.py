@@ -62,7 +62,7 @@ async def test_gang_that_can_never_fit_reports_that_and_gets_another_remedy():
         ref = plane.submit(workers=2, cpu="64")
         follower = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
         event = await follower.event()
-    never = "Can never fit: each rank requests 64 CPU, and the largest of 2 nodes has 4"
+    never = "Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4"
     assert lines(follower)[-1] == f"assembling: 2 pods, none placed. {never}"
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.never-fits")
     assert never in event.message

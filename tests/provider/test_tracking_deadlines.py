@@ -47,7 +47,10 @@ async def test_gang_that_does_not_fit_times_out_with_the_reason():
         event = await Follower(plane, ref, deadlines=Deadlines(assemble_s=120)).event()
         assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.ASSEMBLING, 120)
         assert event.reason == "Deadline.assembling.never-fits"
-        assert "assembling: 8 pods, none placed. Can never fit: 8 ranks with 1 CPU each" in event.message
+        assert (
+            "assembling: 8 pods, none placed. Can never fit on the present nodes: 8 ranks with 1 CPU each"
+            in event.message
+        )
         assert "fewer workers" in event.remedy
         assert (event.counts["created"], event.counts["placed"]) == (8, 0)
         assert elapsed() == pytest.approx(120, abs=4)

@@ -179,7 +179,9 @@ def test_ranks_that_are_placed_do_not_count_as_held_by_others():
     ],
 )
 def test_gang_that_can_never_fit_reads_why(nodes, ranks, requests, spec, text):
-    assert measure(nodes, ranks, requests, **spec) == Capacity(never_fits=True, text=f"Can never fit: {text}")
+    assert measure(nodes, ranks, requests, **spec) == Capacity(
+        never_fits=True, text=f"Can never fit on the present nodes: {text}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_ranks_that_are_placed_one_by_one_need_room_for_one():
 def test_roles_wait_together():
     own = [pod({"cpu": cpu}, labels={**of_gang("mine"), "gangjobs.airflow/gang-role": role}) for role, cpu in ROLES]
     assert of_pods([node(cpu="7")], own).text == (
-        "Can never fit: 2 ranks of role worker with 4 CPU each are placed together, "
+        "Can never fit on the present nodes: 2 ranks of role worker with 4 CPU each are placed together, "
         "and 1 node has room for 1 even when empty"
     )
     assert of_pods([node(cpu="9")], own, pod({"cpu": "8"}, on="n0", namespace="web")).text == (
@@ -233,7 +235,10 @@ def test_requests_are_added_as_the_scheduler_adds_them():
     start = {"name": "fetch", "resources": {"requests": {"cpu": "6"}}}
     sidecar = {"name": "proxy", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}
     found = measure([node(cpu="5")], 1, {"cpu": "1"}, initContainers=[sidecar, start], overhead={"cpu": "500m"})
-    assert found.text == "Can never fit: each rank requests 7500m CPU, and the largest of 1 node has 5"
+    assert (
+        found.text
+        == "Can never fit on the present nodes: each rank requests 7500m CPU, and the largest of 1 node has 5"
+    )
 
 
 def test_unreadable_pods_leave_only_what_the_nodes_show():

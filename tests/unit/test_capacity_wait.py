@@ -24,7 +24,10 @@ OTHERS_1_37 = "pod group is unschedulable, minCount (4) cannot be satisfied: 2 s
 LATER = Capacity(
     text="Needs 4 x 1 CPU; 3 of 8 CPU are free", room=3, ranks=4, resources=(ResourceUse("cpu", 4, 3, 8, 3),)
 )
-NEVER = Capacity(never_fits=True, text="Can never fit: each rank requests 64 CPU, and the largest of 2 nodes has 4")
+NEVER = Capacity(
+    never_fits=True,
+    text="Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4",
+)
 
 
 def refused(*messages: str, capacity: Capacity | None = None) -> Observation:

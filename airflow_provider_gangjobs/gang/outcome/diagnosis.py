@@ -265,8 +265,8 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.CONFIG: "Correct what the message names, or create it if it is a ConfigMap or a Secret.",
     WaitCause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",
     WaitCause.UNSCHEDULABLE: "Ask for fewer workers or less of each resource, or raise assemble_timeout.",
-    WaitCause.NEVER_FITS: "Request less for each rank, ask for fewer workers, or add larger nodes. To wait helps only if "
-    "an autoscaler adds them.",
+    WaitCause.NEVER_FITS: "Request less for each rank, ask for fewer workers, or add larger nodes. To wait helps only "
+    "if an autoscaler adds them.",
     WaitCause.GATED: "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are "
     "removed by the manager of Kueue.",
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
