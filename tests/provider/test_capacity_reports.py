@@ -101,6 +101,16 @@ async def test_without_an_answer_the_words_of_the_scheduler_are_reported(method,
 
 
 @in_virtual_time
+async def test_error_after_the_deadline_keeps_what_was_read_before():
+    async with VirtualControlPlane.running(nodes=2, cpu="4") as plane:
+        follower = Follower(plane, plane.submit(workers=2, cpu="64"), deadlines=Deadlines(assemble_s=90))
+        await asyncio.sleep(30)
+        armed(plane, "status", code=500)
+        event = await follower.event()
+    assert event.reason == "Deadline.assembling.never-fits"
+
+
+@in_virtual_time
 async def test_gangs_that_wait_share_one_read_a_minute():
     async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
         armed(plane)

@@ -196,14 +196,16 @@ class WaitEvidence:
         if now < self._capacity_due:
             return self._capacity_due - now
         self._capacity_due = now + CAPACITY_EVERY_S
-        before = self._capacity
-        await self.read_capacity()
+        before, self._capacity = self._capacity, await self._measure_capacity()
         return CAPACITY_EVERY_S if self._capacity == before else 0.0
 
     async def read_capacity(self) -> None:
-        """Read whether the gang fits into the cluster, if that may be read."""
-        if (job := self._watch.job) is not None:
-            self._capacity = await measure_capacity(self._client, job, self._watch.podgroup)
+        """Read whether the gang fits into the cluster. If that is unknown now, the answer before still counts."""
+        self._capacity = await self._measure_capacity() or self._capacity
+
+    async def _measure_capacity(self) -> Capacity | None:
+        job = self._watch.job
+        return await measure_capacity(self._client, job, self._watch.podgroup) if job is not None else None
 
     async def read_refusal(self) -> None:
         """Read the cause from the Events of the pods, if the scheduler has overwritten it in the pods."""
