@@ -40,6 +40,18 @@ _SWEEP_GRACE: dict[str, Any] = {
 }
 
 
+_TASK_LABELS: dict[str, Any] = {
+    "description": (
+        "Whether the Jobs and pods of gangs have the labels dag_id, task_id, run_id, try_number and map_index, as the "
+        "pods of KubernetesPodOperator have.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "boolean",
+    "example": None,
+    "default": "True",
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -77,7 +89,11 @@ def get_provider_info() -> dict[str, Any]:
         "config": {
             "gangjobs": {
                 "description": "Gangs of Kubernetes pods.",
-                "options": {"installation_id": _INSTALLATION_ID, "sweep_grace": _SWEEP_GRACE},
+                "options": {
+                    "installation_id": _INSTALLATION_ID,
+                    "sweep_grace": _SWEEP_GRACE,
+                    "task_labels": _TASK_LABELS,
+                },
             }
         },
     }

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from airflow_provider_gangjobs.gang.identity import digest_of, slug_of
 from airflow_provider_gangjobs.kube.names import problem_with_label_value
 
-__all__ = ["conf", "installation_id"]
+__all__ = ["conf", "has_task_labels", "installation_id"]
 
 
 try:
@@ -55,6 +55,7 @@ def _in_file(config: configparser.ConfigParser, option: str) -> bool:
 
 SECTION: Final = "gangjobs"
 OPTION: Final = "installation_id"
+TASK_LABELS_OPTION: Final = "task_labels"
 URL_OPTIONS: Final = (("api", "base_url"), ("core", "execution_api_server_url"))
 """The options from which the id is derived, in the order in which they are tried."""
 EXECUTION_PATH: Final = "/execution"
@@ -75,6 +76,11 @@ def installation_id(config: configparser.ConfigParser = conf) -> str:
         return chosen
     urls = (str(config.get(section, option, fallback="") or "") for section, option in URL_OPTIONS)
     return next((derived for derived in map(id_of_url, urls) if derived), "")
+
+
+def has_task_labels(config: configparser.ConfigParser = conf) -> bool:
+    """Return whether Jobs and pods get the labels of their task, which is the default."""
+    return bool(config.getboolean(SECTION, TASK_LABELS_OPTION, fallback=True))
 
 
 def id_of_url(url: str) -> str:

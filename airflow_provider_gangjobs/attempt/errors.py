@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import to_sentence
 
 IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
-UNSCHEDULABLE_REASON_SUFFIX: Final = f".{WaitCause.UNSCHEDULABLE}"
+UNSCHEDULABLE_REASON_SUFFIXES: Final = (f".{WaitCause.UNSCHEDULABLE}", f".{WaitCause.NEVER_FITS}")
 
 
 def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
@@ -90,7 +90,7 @@ def _timeout_error(event: GangEvent) -> GangJobError:
     ref, reason = str(event.ref), event.reason
     if reason.endswith(IMAGE_REASON_SUFFIX):
         return ImagePullFailed(ref=ref, reason=reason, message=_message_without_remedy(event), image=event.image)
-    error_class = Unschedulable if reason.endswith(UNSCHEDULABLE_REASON_SUFFIX) else DeadlineExceeded
+    error_class = Unschedulable if reason.endswith(UNSCHEDULABLE_REASON_SUFFIXES) else DeadlineExceeded
     return error_class(
         ref=ref,
         phase=event.phase,

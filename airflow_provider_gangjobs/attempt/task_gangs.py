@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+from airflow_provider_gangjobs.airflow_api.configuration import has_task_labels, installation_id
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import OnFinish
@@ -85,6 +85,8 @@ class TaskGangs:
     max_tries: int
     """`max_tries` of the task instance, which Airflow changes only when a user clears the task."""
     log: Logger = field(repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The labels of the task for a gang that this try submits."""
     connect: Callable[[ClusterConfig], AbstractAsyncContextManager[GangService]] = field(
         default=GangService.connect, repr=False
     )
@@ -110,14 +112,16 @@ class TaskGangs:
         hook = GangJobHook(conn_id)
         config = hook.config(retry_for_s=retry_for_s)
         map_index = -1 if ti.map_index is None else ti.map_index
+        key = TaskKey(ti.dag_id, ti.run_id, ti.task_id, map_index, installation_id())
         return cls(
             config=config,
             must_exist=bool(hook.exists),
-            key=TaskKey(ti.dag_id, ti.run_id, ti.task_id, map_index, installation_id()),
+            key=key,
             claim=str(ti.id),
             namespace=namespace,
             max_tries=ti.max_tries,
             log=log,
+            labels=key.labels(ti.try_number) if has_task_labels() else {},
         )
 
     @contextmanager

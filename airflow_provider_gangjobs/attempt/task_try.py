@@ -158,7 +158,7 @@ class TaskTry:
         """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
         from airflow_provider_gangjobs.submission.request import SubmissionRequest
 
-        claim = Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries)
+        claim = Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries, self.gangs.labels)
         request = SubmissionRequest(
             key=self.gangs.key, claim=claim, rule=rule, confirm=self.guard.confirm, previous=previous
         )

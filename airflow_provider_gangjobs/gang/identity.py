@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.kube import labels as keys
 from airflow_provider_gangjobs.kube.labels import ObjectPurpose
+from airflow_provider_gangjobs.kube.names import to_label_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,6 +85,12 @@ class TaskKey(Struct, frozen=True, dict=True):
     def to_mapping(self) -> dict[str, str | int]:
         """Return the ids of the task, by the names that Airflow gives them."""
         return {name: value for name, value in asdict(self).items() if name != "installation"}
+
+    def labels(self, try_number: int) -> dict[str, str]:
+        """Return the labels of the task (`TASK_LABELS`) with valid values, for a gang that this try submits."""
+        ids = (self.dag_id, self.task_id, self.run_id, str(try_number), str(self.map_index))
+        labels = dict(zip(keys.TASK_LABELS, map(to_label_value, ids), strict=True))
+        return labels if self.map_index >= 0 else {name: labels[name] for name in keys.TASK_LABELS[:-1]}
 
     @classmethod
     def from_json(cls, text: str, *, installation: str = "") -> TaskKey | None:
@@ -181,6 +188,8 @@ class Claim(Struct, frozen=True):
     max_tries: int | None = None
     """`max_tries` of the task instance, if there is one, by which a later try knows whether a user has cleared the
     task."""
+    labels: Mapping[str, str] = {}
+    """The labels of the task (`TASK_LABELS`) for a gang that is created. Those of the user come first."""
 
 
 class Attempt(Struct, frozen=True):

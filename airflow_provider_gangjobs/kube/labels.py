@@ -1,7 +1,9 @@
 """Names that leave the process: labels, annotations, finalizer, paths and environment variables.
 
-Objects with these names exist in clusters, so names are never renamed. `airflow kubernetes cleanup-pods` deletes pods
-that have Airflow's usual labels (dag_id, task_id, ...), so the provider uses only its own prefix.
+Objects with these names exist in clusters, so names are never renamed. They have the provider's own prefix, apart from
+the labels that name the task in the form of KubernetesPodOperator, by which dashboards and cost reports find pods.
+`airflow kubernetes cleanup-pods` deletes pods that have all of dag_id, task_id, try_number and airflow_version. The
+provider therefore never writes airflow_version. It finds its own gangs by labels of its own prefix only.
 """
 
 from __future__ import annotations
@@ -23,6 +25,12 @@ LABEL_PURPOSE: Final = f"{PREFIX}/role"
 """Purpose of an object, one of `ObjectPurpose`. Not on the Job and its pods."""
 LABEL_DROPPED: Final = f"{PREFIX}/dropped"
 """`true` if the submission was deleted and its Job was kept, for which no task is responsible. On the Job."""
+
+LABEL_DAG_ID: Final = "dag_id"
+LABEL_TASK_ID: Final = "task_id"
+TASK_LABELS: Final = (LABEL_DAG_ID, LABEL_TASK_ID, "run_id", "try_number", "map_index")
+"""The task that submitted the gang, and its try, as the pods of KubernetesPodOperator have them. On the Jobs and pods,
+from their creation, unless `[gangjobs] task_labels` is off. A try that adopts the gang does not change them."""
 
 LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
 """UID of the Job of the gang. On ledger ConfigMaps, on the pods of a role other than the first one, and on the Jobs and
@@ -66,6 +74,8 @@ ANNOTATION_STREAMED: Final = f"{PREFIX}/streamed"
 """How far logs were streamed into the log of a task, as JSON (`tracking.logs.limits`). On the Job."""
 ANNOTATION_GANG: Final = f"{PREFIX}/gang"
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
+ANNOTATION_REQUESTS: Final = f"{PREFIX}/requests"
+"""What all ranks request together, as JSON (resource -> quantity). On the Job, from its creation, if not nothing."""
 
 ANNOTATION_QUEUE: Final = f"{PREFIX}/queue"
 """Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation."""

@@ -8,6 +8,7 @@ A pointer (RFC 6901) names a value of an object in a JSON patch.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -69,6 +70,23 @@ def problem_with_dns_subdomain(text: Any) -> str | None:
         SUBDOMAIN_MAX,
         "lower-case letters, digits, '-' and '.', and each part must start and end with a letter or digit",
     )
+
+
+_NO_LABEL_VALUE: Final = re.compile(r"^[^a-z0-9A-Z]*|[^a-zA-Z0-9_\-.]|[^a-z0-9A-Z]*$")
+_LABEL_DIGEST_CHARACTERS: Final = 9
+
+
+def to_label_value(text: str) -> str:
+    """Return the text if it is a valid label value, or else its valid characters with a digest.
+
+    The value is the one that KubernetesPodOperator gives to a pod. Only where that value would begin with a hyphen,
+    which Kubernetes refuses, the hyphen is left out.
+    """
+    safe = _NO_LABEL_VALUE.sub("", text)
+    if safe == text and len(safe) <= LABEL_VALUE_MAX:
+        return text
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:_LABEL_DIGEST_CHARACTERS]
+    return f"{safe[: LABEL_VALUE_MAX - len(digest) - 1]}-{digest}".lstrip("-")
 
 
 def problem_with_label_value(text: Any) -> str | None:

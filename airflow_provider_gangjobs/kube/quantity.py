@@ -65,6 +65,19 @@ def format_bytes(amount: Decimal) -> str:
     return str(count)
 
 
+def format_amounts(resources: ResourceList) -> dict[str, str]:
+    """Return the amounts as quantities."""
+    return {name: format_cpu(amount) if name == "cpu" else format_bytes(amount) for name, amount in resources.items()}
+
+
+def total_of(parts: Iterable[tuple[ResourceList, int]]) -> ResourceList:
+    """Return what pods request together.
+
+    :param parts: The requests of equal pods, and their number.
+    """
+    return _add(*({name: amount * count for name, amount in resources.items()} for resources, count in parts))
+
+
 def requests_of(pod_spec: Mapping[str, Any]) -> ResourceList:
     """Return the resource requests of a pod, as the scheduler calculates them.
 

@@ -143,6 +143,7 @@ class JobAnnotations(Annotations, frozen=True):
     time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)
     task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
     gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)
+    requests: str | None = msgspec.field(name=keys.ANNOTATION_REQUESTS, default=None)
     on_kill: str | None = msgspec.field(name=keys.ANNOTATION_ON_KILL, default=None)
     on_finish: str | None = msgspec.field(name=keys.ANNOTATION_ON_FINISH, default=None)
     queue: str | None = msgspec.field(name=keys.ANNOTATION_QUEUE, default=None)

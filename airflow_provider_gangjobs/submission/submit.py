@@ -44,6 +44,7 @@ from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles_of_halted_gang, finish_halts
+from airflow_provider_gangjobs.kube.labels import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     Refuse,
@@ -324,13 +325,14 @@ class _SubmissionRun(Struct, frozen=True):
         """Continue with the placement that the Job was created with, even if the cluster supports more now."""
         adopted = read_job(job)
         decision = PlacementDecision.parse(adopted.decision or "off")
+        labels = {name: value for name, value in job["metadata"]["labels"].items() if name in TASK_LABELS}
         attempt = Attempt(
             namespace=self.requests.namespace,
             name=adopted.ref.name,
             number=adopted.attempt_number,
             key=self.request.key,
             submission_id=adopted.submission_id or "",
-            claim=self.request.claim,
+            claim=replace(self.request.claim, labels=labels),
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(

@@ -22,10 +22,10 @@ from airflow_provider_gangjobs.cluster.informer import InformerClosedError, info
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_halt, diagnose_timeout
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
-from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     describe_stops,
     give_up_note,
@@ -170,6 +170,9 @@ class _Follower:
         self.sidecars = Sidecars(client, self.jobs, self.harvest, pace.now)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=pace.limits)
         self.evidence = WaitEvidence(client, ref, watch, clock)
+        self.waits_for_nodes = False
+        self.began: dict[Phase, datetime] = {}
+        """When each phase began, also if the objects that showed it are gone."""
 
     @property
     def harvester(self) -> Harvester:
@@ -224,6 +227,8 @@ class _Follower:
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, self.evidence.with_events())
         self.evidence.keep(observation)
+        self.waits_for_nodes = observation.waits_for_nodes
+        self._keep_times(observation)
         queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
         halted = read_deadline_halt(job)
@@ -253,6 +258,11 @@ class _Follower:
             return await self._time_out()
         ends_in_s = await self.sidecars.advance(job, pods.index)
         return await self._next_sleep(observation, report_in_s, requeue_s, ends_in_s)
+
+    def _keep_times(self, observation: Observation) -> None:
+        if observation.phase is Phase.QUEUED:  # the times of a run that the queue has stopped do not count
+            self.began.clear()
+        self.began |= observation.began
 
     def _adds_up_runs(self, job: StoredGang) -> bool:
         return self.deadlines.assemble_s is not None and job.is_queued_by_kueue
@@ -358,6 +368,8 @@ class _Follower:
     async def _time_out(self) -> GangEvent | _Sleep:
         """Halt the gang if its deadline has passed also by what the server says now, because a watch may lag."""
         await self.evidence.read_refusal()
+        if self.waits_for_nodes:
+            await self.evidence.read_capacity()
         job, pods, events = await gather_or_cancel(
             self.jobs.read(),
             self.jobs.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
@@ -431,11 +443,14 @@ class _Follower:
     # -- requests and events ---------------------------------------------------------------------------------
 
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
-        job = self.watch.job
+        job = next((one for one in (self.watch.job, self.watch.gone_job) if one and one.ref == self.ref), None)
+        began = self.began | dict(observation.began)
+        ended = next((began[phase] for phase in FINAL_PHASES if phase in began), self.now())
         return build_event(
             self.ref,
             status,
             observation.phase,
+            **history_of(job, began, ended=None if status is Status.RUNNING else ended),
             attempt=job.attempt if job else None,
             reason=why.code,
             message=why.summary,

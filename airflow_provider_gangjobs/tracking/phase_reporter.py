@@ -46,7 +46,8 @@ _NUMBER: Final = re.compile(r"\d+")
 class PhaseReporter:
     """Reports each phase, each cause of waiting within a phase, and then the present reason at intervals.
 
-    A gang in a queue is reported again when its position becomes known, and when the position passes a power of two.
+    A gang in a queue is reported again when its position becomes known, and when the position passes a power of two. A
+    gang that waits for nodes is reported again when it becomes known what is free, and not when that changes.
     """
 
     def __init__(self, report: Callable[[Observation], None]) -> None:
@@ -103,6 +104,8 @@ def _keys(wait: Wait, *, has_events: bool) -> set[tuple[WaitCause, bool | str]]:
     keys = {_explanation(wait, has_events=has_events)}
     if wait.queue_position is not None:
         keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
+    if wait.capacity is not None and wait.capacity.resources:
+        keys.add((wait.cause, "capacity"))
     return keys
 
 

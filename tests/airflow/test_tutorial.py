@@ -21,7 +21,10 @@ COMMANDS = re.findall(r"^gangjobs sandbox run -- (airflow .*)$", PAGE, flags=re.
 PRINTED = [
     ["4 workers, gang scheduling by Workload API", "succeeded: 4 ranks succeeded", "Returned value was: 3.1407"],
     ["AppFailed: Gang", "Rank 2 exited with code 1 on node-", "ValueError: the darts of this rank are gone"],
-    ["Unschedulable: Gang", "4 pods, none placed. Insufficient cpu", "or raise assemble_timeout"],
+    [
+        "Unschedulable: Gang",
+        "none placed. Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4",
+    ],
 ]
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]

@@ -96,6 +96,15 @@ class Tenant:
             _post(admin, f"{rbac}/roles", role)
             _post(admin, f"{rbac}/rolebindings", _binding(self.namespace, self.account, role["metadata"]["name"]))
 
+    def grant_everywhere(self, role: dict[str, Any]) -> None:
+        """Bind the account to a further ClusterRole, which gets a name of its own."""
+        rbac, name = "/apis/rbac.authorization.k8s.io/v1", f"{role['metadata']['name']}-{self.namespace}"
+        binding = _binding(self.namespace, self.account, name)
+        binding["roleRef"]["kind"] = "ClusterRole"
+        with self.plane.client() as admin:
+            _post(admin, f"{rbac}/clusterroles", {**role, "metadata": {"name": name}})
+            _post(admin, f"{rbac}/clusterrolebindings", binding)
+
     def with_account(self, account: str, rules: list[dict[str, Any]]) -> Tenant:
         """Another ServiceAccount of the namespace, which may do what these rules say."""
         with self.plane.client() as admin:

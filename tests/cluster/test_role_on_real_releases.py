@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SLEEP = "import time; time.sleep(600)"
 FAIL = "import os, sys; sys.exit(3 if os.environ['RANK'] == '1' else 0)"
 SMALL = "100m"
+OPEN_TO_EVERYBODY = {("authorization.k8s.io", "selfsubjectaccessreviews", "create")}
+"""By the built-in ClusterRole system:basic-user. A gang that waits for nodes asks whether it may list them."""
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def granted() -> set[tuple[str, str, str]]:
 def assert_within_role(tenant: Tenant) -> None:
     assert tenant.forbidden_requests() == []
     assert tenant.used_permissions()
-    assert tenant.used_permissions() <= granted()
+    assert tenant.used_permissions() <= granted() | OPEN_TO_EVERYBODY
 
 
 async def test_gangs_that_end_by_themselves_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:

@@ -30,7 +30,8 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, 
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.service.gangs import follow
 from airflow_provider_gangjobs.service.session import run
@@ -150,6 +151,8 @@ class _GangWait:
         self._timeout: asyncio.Timeout | None = None
         self._clock: ServerClock | None = None
         self._first_seen_at: float | None = None
+        self._is_unlimited = False
+        """The log says that the gang waits without a limit."""
 
     @property
     def has_progressed(self) -> bool:
@@ -228,7 +231,7 @@ class _GangWait:
         if harvested is None or harvested.status is Status.ERROR:
             held = max(self._last.counts.created, 1) if self._last else 1
             return replace(event, counts={**event.counts, "held": held})
-        return replace(event, counts=harvested.counts, ranks=harvested.ranks, notes=harvested.notes)
+        return replace(event, **{name: getattr(harvested, name) for name in _KEPT_AFTER_HALT})
 
     async def _read_config(self) -> ClusterConfig:
         return self._config or await self._args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
@@ -282,6 +285,10 @@ class _GangWait:
         self._log.info("%s", observation.line)
         self._last = observation
         self.callbacks.report(observation)
+        missing = None if self._args.deadline else missing_limit(observation, self._args.deadlines)
+        if missing is not None and not self._is_unlimited:
+            self._is_unlimited = True
+            self._log.info("The task waits without a limit: it has neither %s nor execution_timeout", missing)
         if self._args.stream_ranks and (observation.phase is Phase.RUNNING or observation.counts.running):
             self._streaming.start()
         if self._first_seen_at is None:
@@ -313,6 +320,10 @@ class _GangWait:
         return build_event(self._args.ref, Status.ERROR, phase, reason=type(error).__name__, message=message)
 
 
+_KEPT_AFTER_HALT: Final = ("counts", "ranks", "notes", "times", "queue", "placement", "requests")
+"""The fields of the event after a halt that say how the gang was, and not why its task ends."""
+
+
 def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEvent:
     """Return the event of a task whose `execution_timeout` has passed.
 
@@ -328,6 +339,7 @@ def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEve
         since=last.since if last else None,
         seconds=args.execution_timeout_s,
         counts=last.counts if last else None,
+        **history_of(None, last.began if last else {}, ended=None),
     )
 
 

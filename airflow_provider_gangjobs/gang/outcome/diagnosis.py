@@ -265,6 +265,8 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.CONFIG: "Correct what the message names, or create it if it is a ConfigMap or a Secret.",
     WaitCause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",
     WaitCause.UNSCHEDULABLE: "Ask for fewer workers or less of each resource, or raise assemble_timeout.",
+    WaitCause.NEVER_FITS: "Request less for each rank, ask for fewer workers, or add larger nodes. To wait helps only "
+    "if an autoscaler adds them.",
     WaitCause.GATED: "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are "
     "removed by the manager of Kueue.",
     WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
@@ -276,6 +278,8 @@ _CAUSE_REMEDIES: Final = {
 
 
 _CORRECT_TOPOLOGY: Final = "Correct topology: name a level of the Topology of the queue's flavors, or another queue."
+_CORRECT_NODE_LABELS: Final = "Correct node_selector and affinity, or add the labels to nodes."
+_TOLERATE: Final = "Add tolerations for the taints of the nodes, or free nodes without these taints."
 _REMEDIES_BY_TEXT: Final = {
     WaitCause.PODS_MISSING: {
         "no PriorityClass with name": "Create the PriorityClass, or correct priority_class.",
@@ -288,14 +292,19 @@ _REMEDIES_BY_TEXT: Final = {
     },
     WaitCause.UNSCHEDULABLE: {
         "Insufficient": _CAUSE_REMEDIES[WaitCause.UNSCHEDULABLE],
-        "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
-        "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
+        "node affinity/selector": _CORRECT_NODE_LABELS,
+        "untolerated taint": _TOLERATE,
         "volume node affinity": "Use volumes that the nodes with room can mount.",
         "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims can be bound.",
         'persistentvolumeclaim "': "Create the PersistentVolumeClaim, or correct its name in volumes.",
         # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
         "PodGroupPostFilter plugins: not found": "Check that the PersistentVolumeClaims in volumes exist, and that the "
         "cluster has nodes: the scheduler of this release does not name the cause.",
+    },
+    WaitCause.NEVER_FITS: {
+        "node selector": _CORRECT_NODE_LABELS,
+        "node affinity": _CORRECT_NODE_LABELS,
+        "taints": _TOLERATE,
     },
     WaitCause.SCHEDULER: {
         NOT_PROCESSED: f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs.",

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
-from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 VERSION: Final = 1
 RANKS_MAX: Final = 20
@@ -94,6 +95,14 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     counts: dict[str, int] = {}
     ranks: tuple[RankEnd, ...] = ()
     """At most `RANKS_MAX` outcomes. Ranks that did not succeed come first, in the order in which they ended."""
+    times: dict[str, datetime] = {}
+    """When the gang was `submitted`, `admitted` (its queue or its submission let it run), `running` (all ranks had
+    started), and `ended`, as far as this is known. After a stop by the queue, the last times count."""
+    queue: str = ""
+    placement: str = ""
+    """How the pods were placed, in the format of `gang.render.policy.PlacementDecision`."""
+    requests: dict[str, str] = {}
+    """What all ranks requested together: resource -> quantity."""
     completed_indexes: str = ""
     completed_indexes_cut: bool = False
     """The list was too long for the event. Earlier versions omitted the list without setting this field."""
@@ -156,6 +165,25 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 _REMEDY = "Run the same version of the provider in triggerer and workers, then clear the task: the gang is found again."
+
+
+_TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEMBLING, "running": Phase.RUNNING}
+"""Name of a time in the event -> the phase that began then."""
+
+
+def history_of(job: StoredGang | None, began: Mapping[Phase, datetime], *, ended: datetime | None) -> dict[str, Any]:
+    """Return the fields of the event that tell the history of the gang after its Job is gone.
+
+    :param job: The last state of the Job.
+    :param began: When each phase began that the gang has reached.
+    :param ended: When the gang ended; `None` if it runs on.
+    """
+    times = {name: began[phase] for name, phase in _TIMES.items() if phase in began}
+    times |= {} if ended is None else {"ended": ended}
+    if job is None:
+        return {"times": times}
+    placed = {"queue": job.queue or "", "placement": job.decision or "", "requests": job.requests}
+    return {"times": times, **placed}
 
 
 def build_event(

@@ -5,6 +5,7 @@ The Job is always rendered suspended. The submission resumes it when all other o
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
@@ -25,6 +26,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
 from airflow_provider_gangjobs.gang.state.stored_gang import Requeues
 from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,9 +66,19 @@ def render_job(
             "template": _with_annotations(gang_template(spec, manifest, shape, attempt), queue.pod_annotations()),
         },
     }
+    job["metadata"]["annotations"] |= _requests_annotation((job["spec"]["template"], shape.size))
     if decision.placement is Placement.GANG and scheduler is not None:
         return scheduler.with_link(job, group_of(job, shape))
     return job
+
+
+def _requests_annotation(*templates: tuple[Object, int]) -> dict[str, str]:
+    """Return what the ranks request together, as an annotation, unless it is nothing.
+
+    :param templates: Pod templates, and the number of their ranks.
+    """
+    total = total_of((requests_of(template["spec"]), ranks) for template, ranks in templates)
+    return {keys.ANNOTATION_REQUESTS: json.dumps(format_amounts(total), sort_keys=True)} if total else {}
 
 
 def render_first_role(
@@ -75,6 +87,7 @@ def render_first_role(
     """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods."""
     roles = roles_of(spec)
     annotations = {keys.ANNOTATION_ROLES: format_roles(roles), keys.ANNOTATION_TTL: str(_ttl_s(spec, {}))}
+    annotations |= _requests_annotation(*((role_template(spec, role, attempt), role.size) for role in roles))
     queue = Queue(shape.kueue_queue, has_job_set=True)
     metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
     metadata["annotations"] |= annotations
@@ -131,7 +144,12 @@ def render_job_set(
         "metadata": {
             "name": attempt.name,
             "namespace": attempt.namespace,
-            "labels": {**_without_queue(spec.labels), **queue.labels(), **_labels_of_role_job(attempt)},
+            "labels": {
+                **attempt.claim.labels,
+                **_without_queue(spec.labels),
+                **queue.labels(),
+                **_labels_of_role_job(attempt),
+            },
             "annotations": dict(spec.annotations),
             # Kueue would leave a JobSet alone that a Job controls.
             "ownerReferences": [owned_by("batch/v1", "Job", attempt.name, main_job_uid, blocks_deletion=True)],
@@ -158,7 +176,12 @@ def _replicated_job(
 
 def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision) -> Object:
     return {
-        "labels": {**spec.labels, **_labels_of_role_job(attempt), keys.LABEL_GANG_ROLE: role.name},
+        "labels": {
+            **attempt.claim.labels,
+            **spec.labels,
+            **_labels_of_role_job(attempt),
+            keys.LABEL_GANG_ROLE: role.name,
+        },
         "annotations": {**spec.annotations, keys.ANNOTATION_GANG: str(decision)},
     }
 
@@ -264,7 +287,8 @@ def _metadata(
     if _may_return_to_queue(spec, shape):
         annotations[keys.ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()
-    labels = {**in_manifest.get("labels", {}), **spec.labels, **queue.labels(), **labels_of(attempt)}
+    given = {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels}
+    labels = {**given, **queue.labels(), **labels_of(attempt)}
     # With this label, Kueue could let the Job run before the Job has its Service, its files and its group.
     labels.pop(keys.LABEL_KUEUE_QUEUE, None)
     return {

@@ -263,7 +263,7 @@ def _metadata(in_manifest: Object, spec: GangSpec, attempt: Attempt, main: str) 
     annotations = {keys.ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
     return {
         **{name: value for name, value in in_manifest.items() if name not in {"name", "namespace"}},
-        "labels": {**in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        "labels": {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
         "annotations": annotations,
         "finalizers": [*finalizers, keys.FINALIZER_HARVEST],
     }

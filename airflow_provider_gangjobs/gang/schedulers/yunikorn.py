@@ -97,8 +97,5 @@ def _task_group(pod: Mapping[str, Any], group: SchedulingGroup) -> Object:
     from airflow_provider_gangjobs.kube import quantity
 
     placed_by = {name: pod[name] for name in _POD_FIELDS if pod.get(name)}
-    amounts = {
-        name: quantity.format_cpu(amount) if name == "cpu" else quantity.format_bytes(amount)
-        for name, amount in quantity.requests_of(pod).items()
-    }
+    amounts = quantity.format_amounts(quantity.requests_of(pod))
     return {"name": TEMPLATE_NAME, "minMember": group.min_count, "minResource": amounts, **placed_by}

@@ -10,11 +10,12 @@ these runs, and has passed in the queue if they took all of its time.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
@@ -64,6 +65,19 @@ def next_limit(observation: Observation, deadlines: Deadlines) -> Limit | None:
         return None
     left_s = allowed - earlier_s if limited_as is Phase.ASSEMBLING else allowed
     return Limit(limited_as, allowed, since + timedelta(seconds=left_s))
+
+
+_PARAMETERS: Final = {Phase.QUEUED: "queue_timeout", Phase.ASSEMBLING: "assemble_timeout"}
+_WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, WaitCause.UNSCHEDULABLE, WaitCause.NEVER_FITS})
+
+
+def missing_limit(observation: Observation, deadlines: Deadlines) -> str | None:
+    """Return the parameter of the task that would limit the wait of a gang for its queue or for nodes.
+
+    `None` if the wait has a limit, or if the gang does not wait for these.
+    """
+    waits = observation.wait.cause in _WAITS and next_limit(observation, deadlines) is None
+    return _PARAMETERS.get(observation.phase) if waits else None
 
 
 def next_deadline(observation: Observation, deadlines: Deadlines) -> datetime | None:

@@ -62,6 +62,11 @@ class Observation:
         return self.wait.text if self.wait.cause is WaitCause.UNSCHEDULABLE else ""
 
     @property
+    def waits_for_nodes(self) -> bool:
+        """The scheduler cannot place the gang."""
+        return self.wait.cause in (WaitCause.UNSCHEDULABLE, WaitCause.NEVER_FITS)
+
+    @property
     def waiting_for(self) -> str:
         """Sentence on what the gang waits for; empty if this is unknown."""
         return self.wait.text
@@ -70,7 +75,8 @@ class Observation:
     def line(self) -> str:
         """Line for a log, for example `assembling: 8 pods, 3 placed. Insufficient nvidia.com/gpu on 3 of 3 nodes`."""
         numbers = _FORMAT_COUNTS.get(self.phase, _format_nothing)(self.counts)
-        details = ". ".join(filter(None, (numbers, self.wait.text)))
+        capacity = self.wait.capacity.text if self.wait.capacity else ""
+        details = ". ".join(filter(None, (numbers, self.wait.text, capacity)))
         return f"{self.phase}: {details}" if details else str(self.phase)
 
 

@@ -240,16 +240,17 @@ class StoredGang(Struct, frozen=True):
     @property
     def field_digests(self) -> dict[str, str]:
         """Digest of each parameter that was given at the submission."""
-        try:
-            given = json.loads(self._annotations.spec_fields or "null")
-        except ValueError:
-            return {}
-        return given if isinstance(given, dict) else {}
+        return _parse_mapping(self._annotations.spec_fields)
 
     @property
     def decision(self) -> str | None:
         """How the pods are placed, in the format of `gang.render.policy.PlacementDecision`."""
         return self._annotations.gang
+
+    @property
+    def requests(self) -> dict[str, str]:
+        """What all ranks request together: resource -> quantity; empty if the Job does not say."""
+        return _parse_mapping(self._annotations.requests)
 
     @property
     def disruptions(self) -> int:
@@ -586,6 +587,14 @@ class StoredGang(Struct, frozen=True):
     @property
     def _annotations(self) -> JobAnnotations:
         return self.view.metadata.annotations
+
+
+def _parse_mapping(text: str | None) -> dict[str, str]:
+    try:
+        given = json.loads(text or "null")
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
 
 
 def _number(text: str | None) -> int | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.capacity import Capacity
 from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, describe_requeue, explain_queue
@@ -44,6 +45,8 @@ class WaitCause(StrEnum):
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
     UNSCHEDULABLE = "unschedulable"
+    NEVER_FITS = "never-fits"
+    """No set of empty nodes of the cluster could hold the gang."""
     GATED = "gated"
     SCHEDULER = "scheduler"
     STARTING = "starting"
@@ -65,6 +68,8 @@ class Evidence(Struct, frozen=True):
     """The position in the ClusterQueue, from 1; `None` if it is unknown."""
     shows_queue: bool = False
     """Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`."""
+    capacity: Capacity | None = None
+    """Whether the gang fits into the cluster; `None` if this is not known."""
     earlier_refusal: str = ""
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
     ran_after_start: datetime | None = None
@@ -95,6 +100,8 @@ class Wait(Struct, frozen=True):
     queue_position: int | None = None
     since: datetime | None = None
     """Time at which the cause began, if it is later than the phase."""
+    capacity: Capacity | None = None
+    """How much is free of what the gang waits for. Its numbers move, so they are no part of the sentence."""
 
     @property
     def reason(self) -> str:
@@ -160,8 +167,34 @@ def explain_assembly(inputs: WaitInputs) -> Wait:
     for cause, rule in _RULES:
         text = rule(inputs)
         if text is not None:
-            return Wait(cause, text)
+            return _explain_capacity(text, inputs) if cause is WaitCause.UNSCHEDULABLE else Wait(cause, text)
     return Wait(WaitCause.STARTING, _describe_start(inputs.counts))
+
+
+def _explain_capacity(refusal: str, inputs: WaitInputs) -> Wait:
+    """Return why the scheduler cannot place the gang, and how much is free, or that the gang can never fit."""
+    capacity = inputs.evidence.capacity
+    if capacity is not None and capacity.never_fits:
+        return Wait(WaitCause.NEVER_FITS, capacity.text)
+    known = capacity if capacity is not None and capacity.text else _find_partial_room(inputs)
+    return Wait(WaitCause.UNSCHEDULABLE, refusal, capacity=known)
+
+
+# The scheduler of Kubernetes 1.37 says how many pods have found a node, and the one of 1.36 says it of each such pod.
+_SCHEDULED: Final = re.compile(r"minCount \((?P<wanted>\d+)\) cannot be satisfied: (?P<scheduled>\d+) scheduled")
+_WAITS_FOR_OTHERS: Final = "waiting for minCount pods from a gang to be scheduled"
+
+
+def _find_partial_room(inputs: WaitInputs) -> Capacity | None:
+    """Return how many pods the scheduler itself has found nodes for; `None` if it does not say."""
+    found = next(filter(None, map(_SCHEDULED.search, (*inputs.pods.refusals, _group_reason(inputs)))), None)
+    scheduled = sum(count for text, count in inputs.pods.refusals.items() if _WAITS_FOR_OTHERS in text)
+    wanted = int(found["wanted"]) if found else inputs.counts.ranks
+    room = int(found["scheduled"]) if found else scheduled
+    if not found and not scheduled:
+        return None
+    text = f"The scheduler has found nodes for {room} of {wanted} pods"
+    return Capacity(text=text, room=room, ranks=wanted)
 
 
 def explain_run(pods: PodIndex) -> Wait:
@@ -292,6 +325,12 @@ def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
         return text
     pods = _placed_at_once(inputs.podgroup) if inputs.podgroup else None
     return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
+
+
+def placed_at_once(job: StoredGang, group: PodGroupView | None) -> int:
+    """Return how many ranks of a gang are placed together: 1 without gang scheduling."""
+    is_gang = (job.decision or "").startswith("gang:")  # the format of `PlacementDecision`
+    return (_placed_at_once(group) if group else None) or (job.ranks if is_gang else 1)
 
 
 def _placed_at_once(group: PodGroupView) -> int | None:

@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, Evidence, WaitCause, find_named_refusal
 from airflow_provider_gangjobs.kube.views import EventView, view
+from airflow_provider_gangjobs.tracking.watch.cluster_use import measure_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.tracking.watch.gang_watch import GangWatch
@@ -75,7 +77,12 @@ QUEUE_EVENTS_EVERY_S: Final = 300.0
 """Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
 REFUSAL_EVENTS_AFTER_S: Final = 2.0
 """How long the scheduler may take to name the cause in a pod before the Events of the pods are read."""
-_ASSEMBLY_PROBLEMS: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.IMAGE, WaitCause.CONFIG})
+CAPACITY_AFTER_S: Final = 5.0
+CAPACITY_EVERY_S: Final = 300.0
+"""When the capacity of the cluster is read for a gang that waits for nodes, and read again."""
+_ASSEMBLY_PROBLEMS: Final = frozenset(
+    {WaitCause.UNSCHEDULABLE, WaitCause.NEVER_FITS, WaitCause.IMAGE, WaitCause.CONFIG}
+)
 _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 
 
@@ -92,6 +99,8 @@ class WaitEvidence:
         self._queue_events: tuple[EventView, ...] = ()
         self._queue_events_due: float | None = None
         self._refusal = ""
+        self._capacity: Capacity | None = None
+        self._capacity_due: float | None = None
         self._ran_after_start: datetime | None = None
         self._has_read_refusal = False
         self._was_queued = False
@@ -112,6 +121,7 @@ class WaitEvidence:
             queue_workload=self._watch.queue_workload,
             queue_position=self._watch.queue_position,
             shows_queue=self._watch.shows_queue,
+            capacity=self._capacity,
             earlier_refusal=self._refusal,
             ran_after_start=self._ran_after_start,
         )
@@ -130,6 +140,8 @@ class WaitEvidence:
         if observation.phase is Phase.ASSEMBLING and self._is_better(observation.wait.cause):
             self.assembly_cause, self.assembly_line = observation.wait.cause, observation.line
         self._was_queued = observation.phase is Phase.QUEUED
+        if not observation.waits_for_nodes:
+            self._capacity = self._capacity_due = None
         if observation.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
             self._refusal = ""
@@ -164,6 +176,8 @@ class WaitEvidence:
                 return REFUSAL_EVENTS_AFTER_S - age_s
             await self.read_refusal()
             return 0.0
+        if observation.waits_for_nodes:
+            return await self._read_capacity_if_due()
         if cause in _QUEUE_CAUSES and not self._watch.shows_queue:
             now = self._clock.monotonic()
             if self._queue_events_due is None:
@@ -174,6 +188,24 @@ class WaitEvidence:
             self._queue_events = await queue_events(self._client, self._ref)
             return 0.0
         return None
+
+    async def _read_capacity_if_due(self) -> float:
+        now = self._clock.monotonic()
+        if self._capacity_due is None:
+            self._capacity_due = now + CAPACITY_AFTER_S
+        if now < self._capacity_due:
+            return self._capacity_due - now
+        self._capacity_due = now + CAPACITY_EVERY_S
+        before, self._capacity = self._capacity, await self._measure_capacity()
+        return CAPACITY_EVERY_S if self._capacity == before else 0.0
+
+    async def read_capacity(self) -> None:
+        """Read whether the gang fits into the cluster. If that is unknown now, the answer before still counts."""
+        self._capacity = await self._measure_capacity() or self._capacity
+
+    async def _measure_capacity(self) -> Capacity | None:
+        job = self._watch.job
+        return await measure_capacity(self._client, job, self._watch.podgroup) if job is not None else None
 
     async def read_refusal(self) -> None:
         """Read the cause from the Events of the pods, if the scheduler has overwritten it in the pods."""

@@ -1,0 +1,403 @@
+"""Capacity: whether a gang that waits for nodes can be placed now, later or never, and who holds what it needs. Pure.
+
+    cluster = ClusterUse(nodes)
+    cluster.add(pods)
+    cluster.measure(GangDemand.of(own_pods, namespace="ml", name="train-0", ranks=4, at_once=4)).text
+
+Pod affinity, volumes, host ports, and resource claims are not considered, and would only leave less room. So
+`never_fits` is never said of a gang that the present nodes could hold, and `room` may be too large. Nodes that are
+cordoned or not ready may come back, so they count for `never_fits` and not for `room`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, parse
+from airflow_provider_gangjobs.kube.scheduling import CPU, PODS, THOUSANDTHS, Amounts, NodeRules, to_amounts
+from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.views import PHASES_TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_provider_gangjobs.kube.scheduling import NodeView, PodUse
+
+HOLDERS_MAX: Final = 3
+"""How many holders a sentence names."""
+
+
+class Rank(Struct, frozen=True):
+    """What a rank needs. Equal ranks are equal and have the same hash."""
+
+    requests: tuple[tuple[str, int], ...]
+    """Without the resources of which nothing is requested."""
+    rules: NodeRules = NodeRules()
+    role: str = ""
+
+    @classmethod
+    def of(cls, pod: PodUse) -> Rank:
+        """Return what a pod needs.
+
+        Raises:
+            ValueError: a request is not a quantity.
+        """
+        requests = sorted((name, amount) for name, amount in pod.spec.amounts().items() if amount)
+        return cls(tuple(requests), NodeRules.of(pod.spec), pod.metadata.labels.role)
+
+    @property
+    def name(self) -> str:
+        """How a sentence names one of these ranks."""
+        return f"each rank of role {self.role}" if self.role else "each rank"
+
+    def room(self, available: Mapping[str, int], at_most: int) -> int:
+        """Return how many of these ranks fit into what is available."""
+        return min((at_most, *(available.get(name, 0) // amount for name, amount in self.requests)))
+
+    def describe(self, names: Sequence[str] = ()) -> str:
+        """Return the requests, by default of all resources but the number of pods."""
+        shown = (item for item in self.requests if (item[0] in names if names else item[0] != PODS))
+        return " + ".join(_format_request(*item) for item in shown)
+
+
+class GangDemand(Struct, frozen=True):
+    """What a gang needs: its equal ranks with their number."""
+
+    namespace: str
+    name: str
+    ranks: tuple[tuple[Rank, int], ...]
+    at_once: int
+    """How many ranks must be placed together; 1 for a gang without gang scheduling."""
+
+    @classmethod
+    def of(cls, pods: Sequence[PodUse], *, namespace: str, name: str, ranks: int, at_once: int) -> GangDemand | None:
+        """Return the demand of a gang by its pods, or `None` if it is unknown.
+
+        :param pods: All pods of the gang, or some pods of a gang whose ranks are equal.
+        :param ranks: The number of ranks.
+        """
+        try:
+            counted = Counter(Rank.of(pod) for pod in pods if pod.status.phase not in PHASES_TERMINAL)
+        except ValueError:
+            return None
+        if len(counted) == 1:
+            counted = Counter(dict.fromkeys(counted, ranks))
+        known = counted.total() == ranks
+        return cls(namespace, name, tuple(counted.items()), min(at_once, ranks)) if known else None
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return sum(count for _, count in self.ranks)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of the resources that some rank requests."""
+        return tuple(dict.fromkeys(name for rank, _ in self.ranks for name, _ in rank.requests))
+
+    def total(self, resource: str) -> int:
+        """Return how much of a resource all ranks request together."""
+        return sum(dict(rank.requests).get(resource, 0) * count for rank, count in self.ranks)
+
+    def of_resource(self, name: str) -> GangDemand:
+        """Return the ranks that request a resource, as if they requested nothing else."""
+        amounts = [(rank, dict(rank.requests).get(name), count) for rank, count in self.ranks]
+        return replace(
+            self, ranks=tuple((replace(rank, requests=((name, n),)), count) for rank, n, count in amounts if n)
+        )
+
+
+class Holder(Struct, frozen=True):
+    """Who holds resources: a task, a gang of unknown task, or a namespace."""
+
+    namespace: str
+    gang: str = ""
+    dag_id: str = ""
+    task_id: str = ""
+
+    @classmethod
+    def of(cls, pod: PodUse) -> Holder:
+        """Return who holds the resources of a pod."""
+        labels = pod.metadata.labels
+        return cls(pod.metadata.namespace, labels.gang, labels.dag_id, labels.task_id)
+
+    @property
+    def group(self) -> str:
+        """The name under which a sentence adds up what several holders hold."""
+        if self.dag_id:
+            return f"DAG {self.dag_id}"
+        return f"gang {self.namespace}/{self.gang}" if self.gang else f"namespace {self.namespace}"
+
+    def is_gang(self, demand: GangDemand) -> bool:
+        """Return whether the gang itself is the holder."""
+        return (self.namespace, self.gang) == (demand.namespace, demand.name)
+
+
+class ResourceUse(Struct, frozen=True):
+    """One resource on the nodes that a gang may use now."""
+
+    name: str
+    needed: int
+    """What all ranks request together."""
+    free: int
+    total: int
+    largest_free: int
+    """What is free on the node that has most of it."""
+    holders: tuple[tuple[Holder, int], ...] = ()
+    """Who holds how much, the largest amount first."""
+    is_short: bool = False
+    """The ranks would not fit even if they requested nothing else."""
+
+
+class Capacity(Struct, frozen=True):
+    """The answer about one gang. `text` is empty if the resources that are free have room for the gang."""
+
+    never_fits: bool = False
+    text: str = ""
+    room: int | None = None
+    """How many ranks fit now; `None` if this is not known."""
+    ranks: int = 0
+    nodes: int = 0
+    usable: int = 0
+    """How many of the nodes the gang may use now."""
+    resources: tuple[ResourceUse, ...] = ()
+
+
+class _Node:
+    """One node, and what holders use of it."""
+
+    def __init__(self, view: NodeView) -> None:
+        self.view = view
+        self.allocatable = to_amounts(view.status.allocatable)
+        self.free = dict(self.allocatable)
+        self.used: dict[Holder, Amounts] = {}
+
+    def add(self, holder: Holder, amounts: Amounts) -> None:
+        """Count a pod."""
+        used = self.used.setdefault(holder, {})
+        for name, amount in amounts.items():
+            used[name] = used.get(name, 0) + amount
+            self.free[name] = self.free.get(name, 0) - amount
+
+    def free_for(self, demand: GangDemand) -> Amounts:
+        """Return what is free, of the resources that a gang requests. What the gang itself uses counts as free."""
+        own = [amounts for holder, amounts in self.used.items() if holder.is_gang(demand)] if demand.name else ()
+        return {
+            name: max(self.free.get(name, 0) + sum(amounts.get(name, 0) for amounts in own), 0)
+            for name in demand.resources
+        }
+
+
+class ClusterUse:
+    """The nodes of a cluster, and who uses how much of them.
+
+    :param knows_pods: False if the pods of the cluster could not be read. Then only `never_fits` is known.
+    """
+
+    def __init__(self, nodes: Iterable[NodeView], *, knows_pods: bool = True) -> None:
+        self._nodes = {node.metadata.name: _Node(node) for node in nodes}
+        self._knows_pods = knows_pods
+        self._gangs: set[tuple[str, str]] = set()
+        """The gangs that use a node."""
+        self._measured: dict[GangDemand, Capacity] = {}
+
+    @property
+    def size(self) -> int:
+        """The number of nodes."""
+        return len(self._nodes)
+
+    def add(self, pods: Iterable[PodUse]) -> None:
+        """Count pods that are placed and have not ended.
+
+        Raises:
+            ValueError: a request is not a quantity.
+        """
+        for pod in pods:
+            node = self._nodes.get(pod.spec.node_name)
+            if node is None or pod.status.phase in PHASES_TERMINAL:
+                continue
+            holder = Holder.of(pod)
+            node.add(holder, pod.spec.amounts())
+            self._gangs.add((holder.namespace, holder.gang))
+
+    def measure(self, demand: GangDemand) -> Capacity:
+        """Return whether a gang fits now, later or never, and who holds what it needs. Call this after `add`.
+
+        Gangs that use no node and need the same have the same answer, which is computed once.
+        """
+        if (demand.namespace, demand.name) not in self._gangs:
+            demand = replace(demand, namespace="", name="")
+        if demand not in self._measured:
+            self._measured[demand] = self._measure(demand, list(self._nodes.values()))
+        return self._measured[demand]
+
+    def _measure(self, demand: GangDemand, nodes: Sequence[_Node]) -> Capacity:
+        if never := _find_never(demand, nodes):
+            return Capacity(never_fits=True, text=f"Can never fit on the present nodes: {never}")
+        if not self._knows_pods:
+            return Capacity()
+        usable = [node for node in nodes if any(rank.rules.allow(node.view) for rank, _ in demand.ranks)]
+        free = [node.free_for(demand) for node in usable]
+        room = _room(demand, usable, free)
+        resources = tuple(_resource_uses(demand, usable, free))
+        found = Capacity(room=room, ranks=demand.size, nodes=len(nodes), usable=len(usable), resources=resources)
+        return found if room >= demand.size else replace(found, text=_describe(demand, found))
+
+
+# -- never -------------------------------------------------------------------------------------------------------------
+
+
+def _find_never(demand: GangDemand, nodes: Sequence[_Node]) -> str:
+    """Return why no set of empty nodes could hold the gang; empty if there may be one, or if there are no nodes."""
+    reasons = (_never_fits_one(rank, nodes) for rank, _ in demand.ranks if nodes)
+    return next(filter(None, reasons), "") or (_never_fits_together(demand, nodes) if nodes else "")
+
+
+def _never_fits_one(rank: Rank, nodes: Sequence[_Node]) -> str:
+    for name, amount in rank.requests:
+        if not any(node.allocatable.get(name) for node in nodes):
+            return f"{rank.name} requests {_format_request(name, amount)}, and no node has this resource"
+    labelled = [node.view for node in nodes if rank.rules.match_labels(node.view)]
+    if not labelled:
+        labels = ", ".join(f"{key}={value}" for key, value in rank.rules.selector)
+        wanted = f"the node selector of {rank.name} ({labels})" if labels else f"the node affinity of {rank.name}"
+        return f"no node matches {wanted}"
+    allowed = [node for node in nodes if rank.rules.allow_sometime(node.view)]
+    if not allowed:
+        taints = sorted({str(one) for node in labelled for one in rank.rules.repelled_by(node) if not one.goes_away})
+        return f"{rank.name} does not tolerate the taints of {pluralize(len(labelled), 'node')} ({', '.join(taints)})"
+    which = "" if len(allowed) == len(nodes) else " that the gang may use"
+    for name, amount in rank.requests:
+        largest = max(node.allocatable.get(name, 0) for node in allowed)
+        if amount > largest:
+            what = f"{rank.name} requests {_format_request(name, amount)}"
+            return f"{what}, and the largest of {pluralize(len(allowed), 'node')}{which} has {_format(name, largest)}"
+    if not any(rank.room(node.allocatable, 1) for node in allowed):
+        return f"{rank.name} requests {rank.describe()}, and no node{which} has all of it"
+    return ""
+
+
+def _never_fits_together(demand: GangDemand, nodes: Sequence[_Node]) -> str:
+    """Return why the ranks that must be placed together do not fit on all nodes while they are empty.
+
+    Of a gang with several roles only this is looked at: whether all ranks of each role fit, if all must be placed.
+    """
+    if demand.at_once < demand.size and len(demand.ranks) > 1:
+        return ""
+    for rank, count in demand.ranks:
+        wanted = min(count, demand.at_once)
+        allowed = [node for node in nodes if rank.rules.allow_sometime(node.view)]
+        room = sum(rank.room(node.allocatable, wanted) for node in allowed)
+        if room < wanted:
+            ranks = f"{wanted} ranks{f' of role {rank.role}' if rank.role else ''} with {rank.describe()} each"
+            have = f"{pluralize(len(allowed), 'node')} {'has' if len(allowed) == 1 else 'have'}"
+            return f"{ranks} are placed together, and {have} room for {room} even when empty"
+    return ""
+
+
+# -- now ---------------------------------------------------------------------------------------------------------------
+
+
+def _room(demand: GangDemand, nodes: Sequence[_Node], free: Sequence[Amounts]) -> int:
+    """Return how many ranks fit now. With several roles, the larger ranks come first, which is an estimate.
+
+    :param nodes: The nodes that some rank may use.
+    :param free: What is free on each node.
+    """
+    left_on = [dict(amounts) for amounts in free]
+    placed = 0
+    for rank, count in sorted(demand.ranks, key=lambda item: [amount for _, amount in item[0].requests], reverse=True):
+        left = count
+        for node, amounts in zip(nodes, left_on, strict=True):
+            if left and (len(demand.ranks) == 1 or rank.rules.allow(node.view)):
+                here = rank.room(amounts, left)
+                amounts.update({name: amounts[name] - here * amount for name, amount in rank.requests})
+                left -= here
+        placed += count - left
+    return placed
+
+
+def _resource_uses(demand: GangDemand, nodes: Sequence[_Node], free: Sequence[Amounts]) -> Iterator[ResourceUse]:
+    held: dict[str, Counter[Holder]] = {name: Counter() for name in demand.resources}
+    for node in nodes:
+        for holder, amounts in node.used.items():
+            for name in demand.resources if not holder.is_gang(demand) else ():
+                held[name][holder] += amounts.get(name, 0)
+    for name in demand.resources:
+        only = demand.of_resource(name)
+        yield ResourceUse(
+            name,
+            needed=demand.total(name),
+            free=sum(amounts[name] for amounts in free),
+            total=sum(node.allocatable.get(name, 0) for node in nodes),
+            largest_free=max((amounts[name] for amounts in free), default=0),
+            holders=tuple((holder, amount) for holder, amount in held[name].most_common() if amount),
+            is_short=_room(only, nodes, free) < only.size,
+        )
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def _describe(demand: GangDemand, found: Capacity) -> str:
+    """Return how much is needed and free, and who holds the rest."""
+    short = [use for use in found.resources if use.is_short]
+    shown = short or [use for use in found.resources if use.name != PODS]
+    wanted = " and ".join(f"{count} x {rank.describe([use.name for use in shown])}" for rank, count in demand.ranks)
+    where = "" if found.usable == found.nodes else f" on {found.usable} of {pluralize(found.nodes, 'node')}"
+    is_scattered = found.usable > 1 and (not found.room or any(use.free >= use.needed for use in shown))
+    free = " and ".join(_describe_free(use, with_largest=is_scattered) for use in shown)
+    needs = f"Needs {wanted}; {free} are free{where}, room for {found.room} of {found.ranks} ranks now"
+    return ". ".join(filter(None, (needs, _describe_holders(shown))))
+
+
+def _describe_free(use: ResourceUse, *, with_largest: bool) -> str:
+    largest = f" ({_format(use.name, use.largest_free)} on one node)" if with_largest else ""
+    return f"{_format(use.name, use.free)} of {_format(use.name, use.total)}{_unit(use.name)}{largest}"
+
+
+def _describe_holders(shown: Sequence[ResourceUse]) -> str:
+    """Return who holds the resource that is missing most."""
+    use = max(shown, key=lambda use: (use.needed - use.free) / max(use.total, 1))
+    amounts: Counter[str] = Counter()
+    gangs: dict[str, set[str]] = {}
+    for holder, amount in use.holders:
+        amounts[holder.group] += amount
+        gangs.setdefault(holder.group, set()).add(f"{holder.namespace}/{holder.gang}")
+    named = amounts.most_common(HOLDERS_MAX)
+    parts = [(n, group + (f" ({len(gangs[group])} gangs)" if len(gangs[group]) > 1 else "")) for group, n in named]
+    if others := amounts.total() - sum(amount for amount, _ in parts):
+        parts.append((others, f"{len(amounts) - len(parts)} others"))
+    held = f"{_unit(use.name)} are held"
+    texts = (f"{_format(use.name, n)}{'' if number else held} by {who}" for number, (n, who) in enumerate(parts))
+    return ", ".join(texts)
+
+
+_IN_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
+
+
+def _unit(name: str) -> str:
+    return " CPU" if name == CPU else f" {name}"
+
+
+def _format_request(name: str, amount: int) -> str:
+    """Return a request as a manifest has it, with the name of its resource: `1500m CPU`, `2Gi memory`."""
+    if name == CPU:
+        return f"{format_cpu(parse(amount) / THOUSANDTHS)}{_unit(name)}"
+    return f"{format_bytes(parse(amount)) if name.startswith(_IN_BYTES) else amount}{_unit(name)}"
+
+
+def _format(name: str, amount: int) -> str:
+    """Return a sum: CPU and GiB with at most two decimal places, rounded down."""
+    if name == CPU:
+        return _decimal(amount / THOUSANDTHS)
+    return f"{_decimal(amount / 2**30)}Gi" if name.startswith(_IN_BYTES) else str(amount)
+
+
+def _decimal(number: float) -> str:
+    return f"{math.floor(number * 100 + 1e-6) / 100:.2f}".rstrip("0").rstrip(".")

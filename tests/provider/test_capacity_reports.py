@@ -1,0 +1,146 @@
+"""What a gang that waits for nodes reports: what is free, who holds the rest, and whether it can ever fit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import NODES, PODS
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_time import in_virtual_time
+
+REFUSED = "assembling: 2 pods, none placed. Insufficient cpu on 2 of 2 nodes"
+LATER = "Needs 2 x 1500m CPU; 2 of 4 CPU are free, room for 1 of 2 ranks now. 2 CPU are held by DAG etl"
+FOUND = "The scheduler has found nodes for 1 of 2 pods"
+
+
+def occupy(plane: VirtualControlPlane, cpu: str = "2", *, name: str = "other", node: str = "node-0") -> None:
+    """Place a pod of another task."""
+    containers = [{"name": "main", "image": "i", "resources": {"requests": {"cpu": cpu}}}]
+    metadata = {"name": name, "labels": {"dag_id": "etl", "task_id": "load"}}
+    plane.registry.create(PODS, {"metadata": metadata, "spec": {"nodeName": node, "containers": containers}}, NAMESPACE)
+
+
+def node_reads(plane: VirtualControlPlane) -> int:
+    """Return how often the nodes were read since `armed` was called."""
+    return sum(one["path"] == "/api/v1/nodes" for one in plane.faults.history)
+
+
+def armed(plane: VirtualControlPlane, kind: str = "delay", **fault: Any) -> None:
+    plane.arm(kind, method="GET", path="/api/v1/nodes$", times=None, **fault)
+
+
+def lines(follower: Follower) -> list[str]:
+    return [report.line for report in follower.reports]
+
+
+@in_virtual_time
+async def test_gang_that_is_too_large_for_now_reports_once_what_is_free_and_who_holds_the_rest():
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        occupy(plane)
+        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
+        await asyncio.sleep(1200)
+        assert lines(follower)[-2:] == [f"{REFUSED}. {FOUND}", f"{REFUSED}. {LATER}"]
+        count = len(lines(follower))
+        occupy(plane, "300m", name="another", node="node-1")
+        await asyncio.sleep(1200)
+        assert len(lines(follower)) == count
+        plane.registry.delete(PODS, "other", NAMESPACE)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await follower.kill()
+
+
+@in_virtual_time
+async def test_gang_that_can_never_fit_reports_that_and_gets_another_remedy():
+    async with VirtualControlPlane.running(nodes=2, cpu="4") as plane:
+        ref = plane.submit(workers=2, cpu="64")
+        follower = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
+        event = await follower.event()
+    never = "Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4"
+    assert lines(follower)[-1] == f"assembling: 2 pods, none placed. {never}"
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.never-fits")
+    assert never in event.message
+    assert "assemble_timeout" not in event.remedy
+
+
+@in_virtual_time
+async def test_gang_that_fits_after_a_node_was_added_is_not_called_impossible_any_more():
+    async with VirtualControlPlane.running(nodes=1, cpu="4") as plane:
+        follower = Follower(plane, plane.submit(workers=2, cpu="8"))
+        await asyncio.sleep(30)
+        assert "Can never fit" in lines(follower)[-1]
+        plane.node("large", cpu="16")
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(1)
+        await follower.kill()
+    assert lines(follower)[-1] == "running: 2/2 ranks"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [("POST", "/selfsubjectaccessreviews$", 403), ("GET", "/api/v1/nodes$", 503), ("GET", "/api/v1/pods$", 503)],
+    ids=["not allowed", "nodes cannot be read", "pods cannot be read"],
+)
+@in_virtual_time
+async def test_without_an_answer_the_words_of_the_scheduler_are_reported(method, path, code):
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        occupy(plane)
+        plane.arm("status", method=method, path=path, times=None, code=code)
+        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
+        await asyncio.sleep(1300)
+        await follower.kill()
+        assert lines(follower)[-1] == f"{REFUSED}. {FOUND}"
+        asked = [one for one in plane.faults.history if code == 403]
+        assert len(asked) in {0, 2, 3}  # once in ten minutes
+
+
+@in_virtual_time
+async def test_error_after_the_deadline_keeps_what_was_read_before():
+    async with VirtualControlPlane.running(nodes=2, cpu="4") as plane:
+        follower = Follower(plane, plane.submit(workers=2, cpu="64"), deadlines=Deadlines(assemble_s=90))
+        await asyncio.sleep(30)
+        armed(plane, "status", code=500)
+        event = await follower.event()
+    assert event.reason == "Deadline.assembling.never-fits"
+
+
+@in_virtual_time
+async def test_gangs_that_wait_share_one_read_a_minute():
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        armed(plane)
+        occupy(plane)
+        followers = [Follower(plane, plane.submit(f"train-{n}", workers=2, cpu="1500m")) for n in range(9)]
+        await asyncio.sleep(290)
+        assert all(lines(one)[-1].endswith("DAG etl") for one in followers)
+        assert node_reads(plane) == 1
+        for one in followers:
+            await one.kill()
+
+
+@in_virtual_time
+async def test_gang_that_does_not_wait_for_nodes_reads_no_node():
+    async with VirtualControlPlane.running() as plane:
+        armed(plane)
+        follower = Follower(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(600)
+        await follower.kill()
+        assert node_reads(plane) == 0
+
+
+@in_virtual_time
+async def test_cordoned_node_is_told():
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        plane.registry.patch(NODES, "node-1", None, {"spec": {"unschedulable": True}}, PatchKind.MERGE)
+        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
+        await asyncio.sleep(60)
+        await follower.kill()
+    assert lines(follower)[-1].endswith(
+        "Needs 2 x 1500m CPU; 2 of 2 CPU are free on 1 of 2 nodes, room for 1 of 2 ranks now"
+    )

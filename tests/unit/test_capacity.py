@@ -1,0 +1,317 @@
+"""Whether a gang fits on the nodes now, later or never, and who holds what it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand
+from airflow_provider_gangjobs.kube.scheduling import NodeView, PodUse, Taint, Toleration
+
+
+def node(name: str = "n0", *, cpu: str = "4", memory: str = "16Gi", taints: Any = (), **fields: Any) -> NodeView:
+    labels = fields.pop("labels", {})
+    allocatable = {"cpu": cpu, "memory": memory, "pods": "110", **fields.pop("more", {})}
+    spec = {"taints": list(taints), **fields}
+    metadata = {"name": name, "labels": labels}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": allocatable}}, NodeView)
+
+
+def pod(requests: dict[str, str], *, on: str = "", namespace: str = "ml", labels: Any = None, **spec: Any) -> PodUse:
+    containers = [{"name": "main", "resources": {"requests": requests}}]
+    phase = spec.pop("phase", "Running" if on else "Pending")
+    return msgspec.convert(
+        {
+            "metadata": {"name": "pod", "namespace": namespace, "labels": labels or {}},
+            "spec": {"nodeName": on, "containers": containers, **spec},
+            "status": {"phase": phase},
+        },
+        PodUse,
+    )
+
+
+def of_gang(name: str, dag: str = "", task: str = "fit") -> dict[str, str]:
+    return {"gangjobs.airflow/gang": name} | ({"dag_id": dag, "task_id": task} if dag else {})
+
+
+def measure(
+    nodes: list[NodeView],
+    ranks: int,
+    requests: dict[str, str],
+    *others: PodUse,
+    at_once: int | None = None,
+    **spec: Any,
+) -> Capacity:
+    own = [pod(requests, labels=of_gang("mine"), **spec) for _ in range(ranks)]
+    return of_pods(nodes, own, *others, at_once=at_once)
+
+
+def of_pods(nodes: list[NodeView], own: list[PodUse], *others: PodUse, at_once: int | None = None) -> Capacity:
+    cluster = ClusterUse(nodes)
+    cluster.add((*own, *others))
+    at_once = len(own) if at_once is None else at_once
+    demand = GangDemand.of(own, namespace="ml", name="mine", ranks=len(own), at_once=at_once)
+    assert demand is not None
+    return cluster.measure(demand)
+
+
+GPU = "nvidia.com/gpu"
+CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+TWO = [node("n0"), node("n1")]
+
+
+def test_gang_that_is_too_large_for_now_reads_what_is_free_and_who_holds_the_rest():
+    train = [pod({"cpu": "1400m"}, on="n0", labels=of_gang(f"train-{n}", "train")) for n in range(2)]
+    train.append(pod({"cpu": "1400m"}, on="n1", labels=of_gang("train-2", "train")))
+    system = pod({"cpu": "500m"}, on="n1", namespace="kube-system")
+    assert measure(TWO, 4, {"cpu": "1500m"}, *train, system).text == (
+        "Needs 4 x 1500m CPU; 3.3 of 8 CPU are free, room for 1 of 4 ranks now. "
+        "4.2 CPU are held by DAG train (3 gangs), 0.5 by namespace kube-system"
+    )
+
+
+def test_holders_beyond_the_limit_are_added_up():
+    others = [pod({"cpu": f"{n}00m"}, on="n0", namespace=f"team-{n}") for n in range(2, 7)]
+    assert measure([node()], 2, {"cpu": "2"}, *others).text.endswith(
+        "0.6 CPU are held by namespace team-6, 0.5 by namespace team-5, 0.4 by namespace team-4, 0.5 by 2 others"
+    )
+
+
+def test_gang_without_task_labels_is_named_by_its_job():
+    other = pod({"cpu": "3"}, on="n0", labels=of_gang("train-0"))
+    assert measure([node()], 1, {"cpu": "2"}, other).text.endswith("3 CPU are held by gang ml/train-0")
+
+
+def test_free_resources_on_several_nodes_are_told_from_those_on_one():
+    others = [pod({"cpu": "2"}, on=name, namespace="web") for name in ("n0", "n1")]
+    assert measure(TWO, 1, {"cpu": "3"}, *others).text == (
+        "Needs 1 x 3 CPU; 4 of 8 CPU (2 on one node) are free, room for 0 of 1 ranks now. "
+        "4 CPU are held by namespace web"
+    )
+
+
+def test_only_resources_that_are_short_are_told():
+    busy = pod({"memory": "12Gi"}, on="n0", namespace="web")
+    found = measure([node()], 2, {"cpu": "1", "memory": "4Gi"}, busy)
+    assert found.text == (
+        "Needs 2 x 4Gi memory; 4Gi of 16Gi memory are free, room for 1 of 2 ranks now. "
+        "12Gi memory are held by namespace web"
+    )
+    assert [(use.name, use.is_short) for use in found.resources] == [("cpu", False), ("memory", True), ("pods", False)]
+
+
+@pytest.mark.parametrize(
+    "ended", [{"phase": "Succeeded"}, {"phase": "Failed"}, {"on": ""}, {"on": "elsewhere"}], ids=str
+)
+def test_pods_that_use_no_node_hold_nothing(ended):
+    other = pod({"cpu": "4"}, namespace="web", **{"on": "n0", **ended})
+    assert measure([node()], 1, {"cpu": "4"}, other) == measure([node()], 1, {"cpu": "4"})
+
+
+def test_gang_for_which_there_is_room_has_no_text():
+    found = measure(TWO, 4, {"cpu": "2"})
+    assert (found.never_fits, found.text, found.room) == (False, "", 4)
+
+
+def test_ranks_that_are_placed_do_not_count_as_held_by_others():
+    own = [pod({"cpu": "3"}, on=on, labels=of_gang("mine")) for on in ("n0", "")]
+    other = pod({"cpu": "2"}, on="n1", namespace="web")
+    assert of_pods(TWO, own, other).text == (
+        "Needs 2 x 3 CPU; 6 of 8 CPU (4 on one node) are free, room for 1 of 2 ranks now. "
+        "2 CPU are held by namespace web"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "requests", "spec", "text"),
+    [
+        pytest.param(
+            TWO, 2, {"cpu": "64"}, {}, "each rank requests 64 CPU, and the largest of 2 nodes has 4", id="too large"
+        ),
+        pytest.param(
+            TWO, 2, {GPU: "8"}, {}, f"each rank requests 8 {GPU}, and no node has this resource", id="no such resource"
+        ),
+        pytest.param(
+            [node(cpu="8", memory="1Gi"), node("n1", cpu="1", memory="64Gi")],
+            1,
+            {"cpu": "4", "memory": "8Gi"},
+            {},
+            "each rank requests 4 CPU + 8Gi memory, and no node has all of it",
+            id="no node with both",
+        ),
+        pytest.param(
+            TWO,
+            6,
+            {"cpu": "1500m"},
+            {},
+            "6 ranks with 1500m CPU each are placed together, and 2 nodes have room for 4 even when empty",
+            id="too many ranks",
+        ),
+        pytest.param(
+            TWO,
+            1,
+            {"cpu": "1"},
+            {"nodeSelector": {"gpu": "a100"}},
+            "no node matches the node selector of each rank (gpu=a100)",
+            id="node selector",
+        ),
+        pytest.param(
+            [node(taints=[CONTROL_PLANE])],
+            1,
+            {"cpu": "1"},
+            {},
+            "each rank does not tolerate the taints of 1 node (node-role.kubernetes.io/control-plane:NoSchedule)",
+            id="taint",
+        ),
+        pytest.param(
+            [node(), node("big", cpu="64", taints=[CONTROL_PLANE])],
+            1,
+            {"cpu": "8"},
+            {},
+            "each rank requests 8 CPU, and the largest of 1 node that the gang may use has 4",
+            id="large node is tainted",
+        ),
+    ],
+)
+def test_gang_that_can_never_fit_reads_why(nodes, ranks, requests, spec, text):
+    assert measure(nodes, ranks, requests, **spec) == Capacity(
+        never_fits=True, text=f"Can never fit on the present nodes: {text}"
+    )
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param([node(cpu="2"), node("n1", cpu="8", unschedulable=True)], id="cordoned"),
+        pytest.param([node(cpu="2"), node("n1", cpu="8", taints=[NOT_READY])], id="not ready"),
+        pytest.param([], id="no nodes"),
+    ],
+)
+def test_nodes_that_may_come_back_are_not_never(nodes):
+    assert not measure(nodes, 2, {"cpu": "4"}).never_fits
+
+
+def test_nodes_that_the_gang_may_not_use_now_are_told():
+    nodes = [node(), node("n1", cpu="8", unschedulable=True)]
+    assert measure(nodes, 2, {"cpu": "4"}).text == (
+        "Needs 2 x 4 CPU; 4 of 4 CPU are free on 1 of 2 nodes, room for 1 of 2 ranks now"
+    )
+
+
+def test_ranks_that_are_placed_one_by_one_need_room_for_one():
+    found = measure(TWO, 9, {"cpu": "4"}, at_once=1)
+    assert (found.never_fits, found.room) == (False, 2)
+    assert measure(TWO, 9, {"cpu": "4"}, at_once=3).never_fits
+
+
+def test_roles_wait_together():
+    own = [pod({"cpu": cpu}, labels={**of_gang("mine"), "gangjobs.airflow/gang-role": role}) for role, cpu in ROLES]
+    assert of_pods([node(cpu="7")], own).text == (
+        "Can never fit on the present nodes: 2 ranks of role worker with 4 CPU each are placed together, "
+        "and 1 node has room for 1 even when empty"
+    )
+    assert of_pods([node(cpu="9")], own, pod({"cpu": "8"}, on="n0", namespace="web")).text == (
+        "Needs 1 x 1 CPU and 2 x 4 CPU; 1 of 9 CPU are free, room for 1 of 3 ranks now. 8 CPU are held by namespace web"
+    )
+
+
+ROLES = (("leader", "1"), ("worker", "4"), ("worker", "4"))
+
+
+def test_pods_of_a_node_are_limited_too():
+    full = [node(more={"pods": "2"})]
+    others = [pod({}, on="n0", namespace="web") for _ in range(2)]
+    assert measure(full, 1, {"cpu": "1"}, *others).text == (
+        "Needs 1 x 1 pods; 0 of 2 pods are free, room for 0 of 1 ranks now. 2 pods are held by namespace web"
+    )
+
+
+def test_requests_are_added_as_the_scheduler_adds_them():
+    start = {"name": "fetch", "resources": {"requests": {"cpu": "6"}}}
+    sidecar = {"name": "proxy", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}
+    found = measure([node(cpu="5")], 1, {"cpu": "1"}, initContainers=[sidecar, start], overhead={"cpu": "500m"})
+    assert (
+        found.text
+        == "Can never fit on the present nodes: each rank requests 7500m CPU, and the largest of 1 node has 5"
+    )
+
+
+def test_unreadable_pods_leave_only_what_the_nodes_show():
+    cluster = ClusterUse(TWO, knows_pods=False)
+    for cpu, never in (("64", True), ("4", False)):
+        demand = GangDemand.of([pod({"cpu": cpu})] * 3, namespace="ml", name="mine", ranks=3, at_once=1)
+        assert demand is not None
+        found = cluster.measure(demand)
+        assert (found.never_fits, found.room, bool(found.text)) == (never, None, never)
+
+
+def test_demand_of_a_large_gang_is_known_from_some_of_its_equal_pods():
+    some = [pod({"cpu": "1"})] * 2
+    demand = GangDemand.of(some, namespace="ml", name="mine", ranks=5000, at_once=5000)
+    assert demand is not None
+    assert demand.size == 5000
+    different = [pod({"cpu": "1"}), pod({"cpu": "2"})]
+    assert GangDemand.of(different, namespace="ml", name="mine", ranks=5000, at_once=5000) is None
+    assert GangDemand.of([], namespace="ml", name="mine", ranks=2, at_once=2) is None
+
+
+@pytest.mark.parametrize(
+    ("toleration", "taint", "tolerates"),
+    [
+        ({"operator": "Exists"}, Taint("a", "b", "NoSchedule"), True),
+        ({"key": "a", "operator": "Exists"}, Taint("a", "b", "NoSchedule"), True),
+        ({"key": "a", "value": "b"}, Taint("a", "b", "NoSchedule"), True),
+        ({"key": "a", "value": "c"}, Taint("a", "b", "NoSchedule"), False),
+        ({"key": "a", "value": "b", "effect": "NoExecute"}, Taint("a", "b", "NoSchedule"), False),
+        ({"key": "x", "operator": "Exists"}, Taint("a", "b", "NoSchedule"), False),
+    ],
+)
+def test_tolerations_follow_kubernetes(toleration, taint, tolerates):
+    assert msgspec.convert(toleration, Toleration).tolerates(taint) is tolerates
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "matches"),
+    [
+        ("In", ("a100", "h100"), True),
+        ("In", ("h100",), False),
+        ("NotIn", ("h100",), True),
+        ("Exists", (), True),
+        ("DoesNotExist", (), False),
+        ("Of the future", (), True),
+    ],
+)
+def test_required_node_affinity_is_respected(operator, values, matches):
+    nodes = [node(labels={"gpu": "a100"})]
+    term = {"matchExpressions": [{"key": "gpu", "operator": operator, "values": list(values)}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    assert measure(nodes, 1, {"cpu": "1"}, affinity={"nodeAffinity": required}).never_fits is not matches
+
+
+CORES = st.integers(1, 6)
+
+
+@given(st.lists(CORES, min_size=1, max_size=4), st.integers(1, 5), CORES, st.lists(st.tuples(st.integers(0, 3), CORES)))
+def test_room_is_what_a_placement_one_by_one_finds(sizes, ranks, cpu, used):
+    nodes = [node(f"n{n}", cpu=str(size)) for n, size in enumerate(sizes)]
+    left = dict(enumerate(sizes))
+    others = []
+    for place, cores in used:
+        if left.get(place, 0) >= cores:
+            left[place] -= cores
+            others.append(pod({"cpu": str(cores)}, on=f"n{place}", namespace="web"))
+    placed = min(sum(free // cpu for free in left.values()), ranks)
+    at_best = min(sum(size // cpu for size in sizes), ranks)
+
+    found = measure(nodes, ranks, {"cpu": str(cpu)}, *others)
+
+    assert found.never_fits is (at_best < ranks)
+    if not found.never_fits:
+        assert found.room == placed
+        assert bool(found.text) is (placed < ranks)
+        assert sum(amount for _, amount in found.resources[0].holders) == 1000 * (sum(sizes) - sum(left.values()))
