@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     waits_for_kueue,
 )
 from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge, verdict_of_begun_deletion
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
@@ -420,6 +420,8 @@ class _Follower:
             if not verdict.job_is_there:
                 self.harvester.drop_ledger()
             return await self._end(verdict, job, final)
+        if halted is None and job is not None and job.deleted_by:
+            return await self._end(verdict_of_begun_deletion(job), job, final)
         await self.jobs.set_ttl(job)
         observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
         counts = replace(observation.counts, held=result.held)

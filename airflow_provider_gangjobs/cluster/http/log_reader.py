@@ -162,12 +162,11 @@ class LogPosition(Struct, frozen=True):
     def parse(cls, text: str) -> Self | None:
         """Read what `str` wrote. Return `None` for another text, so that the log is read from its beginning.
 
-        The form before was `<second>,<lines since then>,<bytes>,<total>,<time>`. The log is read again from that second
-        on, so some lines appear again, after a note.
+        The form before was `<second>,<lines since then>,<bytes>,<total>,<time of the last line>`.
         """
         try:
             if len(fields := text.split(",")) == _EARLIER_FIELDS:
-                return cls(int(fields[0]) * _SECOND_NS - 1, total=int(fields[3]))
+                return cls(read_time(fields[4].encode()), total=int(fields[3]))
             moment, lines, total = fields
             return cls(read_time(moment.encode()), int(lines), int(total))
         except ValueError:

@@ -104,6 +104,11 @@ def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:
     return Verdict(VerdictKind.DELETED, reason, message, requested, gang.status.completed_indexes)
 
 
+def verdict_of_begun_deletion(gang: StoredGang) -> Verdict:
+    """Return the verdict on a gang whose deletion on purpose has begun, and whose Job still exists."""
+    return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang))
+
+
 def _deleted_by(gang: StoredGang) -> str:
     return f"Job {gang.ref} was deleted by {gang.deleted_by}"
 
