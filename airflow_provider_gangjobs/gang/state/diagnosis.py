@@ -1,8 +1,8 @@
 """Diagnosis of a gang by its state: by what it waits for, by the note of a halt, or by the verdict on its Job. Pure.
 
-One table maps a cause of waiting and a text in its sentence to a category and a remedy. The first text that the sentence
-has decides, and the last one of each cause is empty. The note on a halted Job keeps cause and sentence, so a triggerer
-that restarts makes the same diagnosis.
+One table maps a cause of waiting and a text in its sentence to a category and a remedy. The first text that the
+sentence has decides, and the last one of each cause is empty. The note on a halted Job keeps cause and sentence, so a
+triggerer that restarts makes the same diagnosis.
 """
 
 from __future__ import annotations
@@ -38,57 +38,46 @@ _GROUP_ERROR: Final = (
     "Correct what the message names: all pods of a gang need the same scheduler, priority and preemption policy. "
     "Otherwise look at the log of the scheduler."
 )
+_NO_WORKLOAD: Final = (
+    "Check that the WorkloadPriorityClass (queue_priority) and the PriorityClass (priority_class) exist and that the "
+    "manager of Kueue runs; its log has the error."
+)
+_CLAIMS_OR_NODES: Final = (
+    "Check that the PersistentVolumeClaims in volumes exist, and that the cluster has nodes: the scheduler of this "
+    "release does not name the cause."
+)
+_GATES: Final = (
+    "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are removed by the "
+    "manager of Kueue."
+)
 _BY_QUEUE: Final = None
 """The category is that of the sentence about the queue (`queue_wait.find_category`)."""
 
 RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
     WaitCause.CONTROLLER: {
-        "": (Category.CONTROLLER_SILENT, "Check that the Job controller (kube-controller-manager) runs."),
+        "": (Category.CONTROLLER_SILENT, "Check that the Job controller (kube-controller-manager) runs.")
     },
     WaitCause.SUBMISSION: {
         "keep_suspended": (Category.KEPT_SUSPENDED, "Resume the Job, which was submitted with keep_suspended."),
         "": (Category.SUBMISSION_INCOMPLETE, "Run the task again. The new try completes the submission."),
     },
     WaitCause.HALTED: {"": (Category.HALTED, "Submit the gang again.")},
-    WaitCause.QUEUE: {
-        "": (_BY_QUEUE, "Raise queue_timeout, or find out which workloads hold the quota of the queue."),
-    },
+    WaitCause.QUEUE: {"": (_BY_QUEUE, "Raise queue_timeout, or find out which workloads hold the quota of the queue.")},
     WaitCause.QUEUE_REFUSED: {
         "requested level": (_BY_QUEUE, _CORRECT_TOPOLOGY),
         "requested topology level": (_BY_QUEUE, _CORRECT_TOPOLOGY),
         "does not support TopologyAwareScheduling": (_BY_QUEUE, _CORRECT_TOPOLOGY),
-        "": (
-            _BY_QUEUE,
-            "Correct queue_name or the resources of the gang, or ask the administrator of the queue.",
-        ),
+        "": (_BY_QUEUE, "Correct queue_name or the resources of the gang, or ask the administrator of the queue."),
     },
-    WaitCause.WORKLOAD_MISSING: {
-        "": (
-            Category.WORKLOAD_MISSING,
-            (
-                "Check that the WorkloadPriorityClass (queue_priority) and the PriorityClass (priority_class) exist and "
-                "that the manager of Kueue runs; its log has the error."
-            ),
-        ),
-    },
-    WaitCause.REQUEUE: {
-        "": (Category.REQUEUED, "Raise queue_timeout, or name a queue whose flavors have a Topology."),
-    },
-    WaitCause.IMAGE: {
-        "": (Category.IMAGE_PULL_FAILED, "Check the name and tag of the image, and image_pull_secrets."),
-    },
+    WaitCause.WORKLOAD_MISSING: {"": (Category.WORKLOAD_MISSING, _NO_WORKLOAD)},
+    WaitCause.REQUEUE: {"": (Category.REQUEUED, "Raise queue_timeout, or name a queue whose flavors have a Topology.")},
+    WaitCause.IMAGE: {"": (Category.IMAGE_PULL_FAILED, "Check the name and tag of the image, and image_pull_secrets.")},
     WaitCause.CONFIG: {
-        "": (Category.CONFIG_INVALID, "Correct what the message names, or create it if it is a ConfigMap or a Secret."),
+        "": (Category.CONFIG_INVALID, "Correct what the message names, or create it if it is a ConfigMap or a Secret.")
     },
     WaitCause.PODS_MISSING: {
-        "no PriorityClass with name": (
-            Category.PODS_REFUSED,
-            "Create the PriorityClass, or correct priority_class.",
-        ),
-        "looking up service account": (
-            Category.PODS_REFUSED,
-            "Create the ServiceAccount, or correct service_account.",
-        ),
+        "no PriorityClass with name": (Category.PODS_REFUSED, "Create the PriorityClass, or correct priority_class."),
+        "looking up service account": (Category.PODS_REFUSED, "Create the ServiceAccount, or correct service_account."),
         "could not be created": (Category.PODS_REFUSED, _REFUSED_PODS),
         "": (Category.CONTROLLER_SILENT, _REFUSED_PODS),
     },
@@ -105,10 +94,7 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
             Category.NODES_NOT_MATCHING,
             "Add tolerations for the taints of the nodes, or free nodes without these taints.",
         ),
-        "volume node affinity": (
-            Category.VOLUME_UNAVAILABLE,
-            "Use volumes that the nodes with room can mount.",
-        ),
+        "volume node affinity": (Category.VOLUME_UNAVAILABLE, "Use volumes that the nodes with room can mount."),
         "unbound immediate PersistentVolumeClaims": (
             Category.VOLUME_UNAVAILABLE,
             "Check that the PersistentVolumeClaims can be bound.",
@@ -118,24 +104,10 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
             "Create the PersistentVolumeClaim, or correct its name in volumes.",
         ),
         # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
-        "PodGroupPostFilter plugins: not found": (
-            Category.VOLUME_UNAVAILABLE,
-            (
-                "Check that the PersistentVolumeClaims in volumes exist, and that the cluster has nodes: the scheduler of "
-                "this release does not name the cause."
-            ),
-        ),
+        "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
         "": (Category.UNSCHEDULABLE, _FEWER),
     },
-    WaitCause.GATED: {
-        "": (
-            Category.SCHEDULING_GATED,
-            (
-                "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are removed "
-                "by the manager of Kueue."
-            ),
-        ),
-    },
+    WaitCause.GATED: {"": (Category.SCHEDULING_GATED, _GATES)},
     WaitCause.SCHEDULER: {
         NOT_PROCESSED: (
             Category.SCHEDULER_SILENT,
@@ -145,14 +117,14 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "": (Category.SCHEDULER_SILENT, _SCHEDULER),
     },
     WaitCause.STARTING: {
-        "": (Category.STARTING, "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout."),
+        "": (Category.STARTING, "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout.")
     },
     WaitCause.RANKS: {"": (Category.RUNNING, "Raise run_timeout.")},
     WaitCause.SIDECAR: {
         "": (
             Category.SIDECAR_RUNNING,
             "Let the container end with the main container, or make it an init container with restartPolicy: Always.",
-        ),
+        )
     },
     WaitCause.ENDING: {"": (Category.FINISHING, "")},
     WaitCause.HARVEST: {"": (Category.FINISHING, "")},
