@@ -9,7 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.triggerer.metrics import DeltaReporter, Sample, report_metrics
+from airflow_provider_gangjobs.attempt.triggerer.metrics import (
+    DIAGNOSES,
+    DeltaReporter,
+    Sample,
+    collect_sample,
+    count_diagnosis,
+    report_metrics,
+)
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
