@@ -326,7 +326,7 @@ def test_every_category_is_documented_and_found_by_a_rule():
         Category.POD_GROUP_ERROR,
     }
     assert found == set(Category)
-    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == list(Category)
+    assert re.findall(r"^\* `(\w+)`: ", table, flags=re.MULTILINE) == list(Category)
 
 
 def test_category_is_text_for_json_pickles_and_events_of_other_versions():
