@@ -15,13 +15,18 @@ from airflow_provider_gangjobs.exceptions import (
     ImagePullFailed,
     JobDeleted,
     JobReplaced,
+    OutOfMemory,
     Preempted,
+    QueueRefused,
+    StartFailed,
     TrackingFailed,
     Unschedulable,
 )
-from airflow_provider_gangjobs.exceptions.gang_end import LAST_LINES_OF
+from airflow_provider_gangjobs.exceptions.gang_end import LAST_LINES_OF, GangEndError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.verdict import REASON_DELETED_ON_PURPOSE
@@ -29,7 +34,16 @@ from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import to_sentence
 
 IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
-UNSCHEDULABLE_REASON_SUFFIXES: Final = (f".{WaitCause.UNSCHEDULABLE}", f".{WaitCause.NEVER_FITS}")
+_TIMEOUT_ERRORS: Final = {
+    f".{WaitCause.UNSCHEDULABLE}": Unschedulable,
+    f".{WaitCause.NEVER_FITS}": Unschedulable,
+    f"{Phase.QUEUED}.{WaitCause.QUEUE_REFUSED}": QueueRefused,
+}
+"""By the end of the reason of a timeout event."""
+_APP_ERRORS: Final[dict[str, type[AppFailed]]] = {
+    Category.OUT_OF_MEMORY: OutOfMemory,
+    Category.START_FAILED: StartFailed,
+}
 
 
 def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
@@ -46,7 +60,10 @@ def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: i
         Status.REPLACED: _replaced_error,
         Status.ERROR: _tracking_error,
     }[event.status]
-    return build(event)
+    error = build(event)
+    if isinstance(error, GangEndError):
+        error.category = event.category
+    return error
 
 
 def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobError:
@@ -62,7 +79,8 @@ def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> Gang
         # The exit code of a pod that was evicted because of a limit of its own may be unknown.
         case RankEnd(outcome=OutcomeKind.FAILED, exit_code=code) as first if code or first.reason == REASON_EVICTED:
             evidence = _evidence(first, log_tail, message)
-            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, evidence)
+            error_class = _APP_ERRORS.get(event.category, AppFailed)
+            return error_class(ref, reason, ranks, message, first.rank, code, first.container, evidence)
     return GangFailed(ref, reason, ranks, message)
 
 
@@ -90,7 +108,7 @@ def _timeout_error(event: GangEvent) -> GangJobError:
     ref, reason = str(event.ref), event.reason
     if reason.endswith(IMAGE_REASON_SUFFIX):
         return ImagePullFailed(ref=ref, reason=reason, message=_message_without_remedy(event), image=event.image)
-    error_class = Unschedulable if reason.endswith(UNSCHEDULABLE_REASON_SUFFIXES) else DeadlineExceeded
+    error_class = next((kind for end, kind in _TIMEOUT_ERRORS.items() if reason.endswith(end)), DeadlineExceeded)
     return error_class(
         ref=ref,
         phase=event.phase,

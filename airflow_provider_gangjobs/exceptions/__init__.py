@@ -9,11 +9,14 @@
     ├── GangEndError             the gang ended without success, or a time limit passed
     │   ├── GangFailed           the Job ended as failed
     │   │   ├── AppFailed        a rank's program exited with an error
+    │   │   │   ├── OutOfMemory  a rank used more memory than its limit
+    │   │   │   └── StartFailed  the command of a rank could not be run
     │   │   ├── ImagePullFailed  a rank's image could not be pulled
     │   │   └── Disrupted        a rank was evicted, or its node was drained or lost
     │   │       └── Preempted    a pod of higher priority took the place of a rank
     │   ├── DeadlineExceeded     a deadline of the gang or the execution_timeout of the task passed
-    │   │   └── Unschedulable    the scheduler never placed the pods, and reported why
+    │   │   ├── Unschedulable    the scheduler never placed the pods, and reported why
+    │   │   └── QueueRefused     the queue can admit the gang only after a change
     │   └── JobDeleted           the Job was deleted before its end
     │       ├── GangDeleted      somebody deleted the gang on purpose; the task is not retried
     │       └── JobReplaced      another Job of the same name replaced the Job
@@ -28,7 +31,8 @@
     └── JobSetUnavailable        JobSets cannot be read in the cluster
 
 Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
-`retryable` is false if another try with the same parameters must fail in the same way.
+`retryable` is false if another try with the same parameters must fail in the same way. `category` is the stable name of
+the cause.
 
 Users import the exceptions from this package. Its modules are an implementation detail. The package imports its
 modules one after the other, until one has what is asked for, because a DAG file that only uses the operator needs few.

@@ -63,6 +63,8 @@ class GangJobError(Exception):
     _evidence_field = ""
     """The field with the evidence."""
     _usual_remedy = ""
+    category = ""
+    """The `Category` of why the gang ended or waited too long; empty if no gang has ended."""
 
     @property
     def retryable(self) -> bool:

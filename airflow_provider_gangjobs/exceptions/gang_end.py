@@ -26,6 +26,9 @@ class GangEndError(GangJobError):
     partial_results: Mapping[int, Any] = field(default_factory=dict, kw_only=True)
     """The results of the ranks that succeeded before the gang ended, by rank, as far as they are recorded. A callback
     of the task reads them: `context["exception"].partial_results`."""
+    category: str = field(default="", kw_only=True)
+    """The stable name of the cause, a `Category`. It is empty if a triggerer of an earlier version followed the
+    gang."""
 
 
 @dataclass(eq=False, repr=False)
@@ -78,6 +81,16 @@ class AppFailed(GangFailed):
     def __str__(self) -> str:
         # The log tail is not part of the evidence, since the length limit of the evidence would cut the end of the log.
         return "\n".join(filter(None, (super().__str__(), self.log_tail)))
+
+
+@dataclass(eq=False, repr=False)
+class OutOfMemory(AppFailed):
+    """A rank used more memory than its limit. Another try with the same limit fails in the same way."""
+
+
+@dataclass(eq=False, repr=False)
+class StartFailed(AppFailed):
+    """The command of a rank could not be run: it is missing in the image, or cannot be executed."""
 
 
 @dataclass(eq=False, repr=False)
@@ -175,6 +188,11 @@ _DEADLINE_REMEDY = {
 @dataclass(eq=False, repr=False)
 class Unschedulable(DeadlineExceeded):
     """The scheduler never placed the pods; `waiting_for` has its reason."""
+
+
+@dataclass(eq=False, repr=False)
+class QueueRefused(DeadlineExceeded):
+    """The queue cannot admit the gang until somebody changes the gang or the queue; `category` says why."""
 
 
 @dataclass(eq=False, repr=False)

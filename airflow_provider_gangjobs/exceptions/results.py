@@ -20,6 +20,7 @@ class TrackingFailed(GangJobError):
     last_phase: str = ""
     message: str = ""
 
+    category = "Unknown"
     _evidence_field = "message"
     _usual_remedy = "The gang was not changed. Run the task again: the next try finds a gang that runs or has succeeded"
 

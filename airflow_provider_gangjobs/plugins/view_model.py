@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.attempt.messages import describe_placement
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_halt
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.plugins.locator import GangLocator
@@ -257,6 +258,8 @@ class GangView:
     attempt: int | None = None
     since: datetime | None = None
     """When the phase began."""
+    category: str = ""
+    """The `Category` of the diagnosis; empty if it is unknown."""
     summary: str = ""
     """A sentence that says what the gang waits for, or why the gang failed."""
     remedy: str = ""
@@ -300,7 +303,8 @@ def _view_of_job(
     observation = _observation(snapshot, job)
     phase = observation.phase
     outcomes = merge_outcomes(snapshot.pods, snapshot.outcomes)
-    summary, remedy = _summary_and_remedy(observation, record, outcomes, requests)
+    diagnosis = diagnose(observation, outcomes)
+    summary = _summary(observation, record, diagnosis, requests)
     rows = build_rows(snapshot.pods, outcomes, now)
     ranks = observation.counts.ranks
     is_over = observation.verdict is not None or phase is Phase.FAILED
@@ -310,8 +314,9 @@ def _view_of_job(
         tone=_TONES.get(phase, Tone.WAIT),
         attempt=record.attempt,
         since=observation.since,
+        category=diagnosis.category,
         summary=summary,
-        remedy=remedy,
+        remedy=diagnosis.remedy,
         details=tuple(_details(record, "" if requests in summary else requests, ranks, job.roles)),
         phase_times=tuple((str(phase), at) for phase in Phase if (at := observation.began.get(phase)) is not None),
         deadline=None if is_over else _next_deadline(locator, observation),
@@ -361,20 +366,17 @@ def _state_counts_of_job(job: StoredGang) -> tuple[tuple[str, int], ...]:
     return tuple((state, number) for state, number in counts.items() if number)
 
 
-def _summary_and_remedy(
-    observation: Observation, record: SubmissionRecord, outcomes: Sequence[Outcome], requests: str
-) -> tuple[str, str]:
+def _summary(observation: Observation, record: SubmissionRecord, diagnosis: Diagnosis, requests: str) -> str:
     if observation.wait.cause is WaitCause.HALTED and record.error is not None:
-        return record.error.message, diagnose_halt(record.error.reason, record.error.message).remedy
+        return record.error.message
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
-        diagnosis = diagnose_end(observation.verdict, outcomes)
-        return diagnosis.summary, diagnosis.remedy
+        return diagnosis.summary
     text = observation.wait.text
     if observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks and requests:
-        return f"Needs {observation.counts.ranks} x ({requests}) at once. {text}", ""
+        return f"Needs {observation.counts.ranks} x ({requests}) at once. {text}"
     if observation.phase is Phase.RUNNING:
-        return f"All {pluralize(observation.counts.ranks, 'rank')} have started.", ""
-    return text, ""
+        return f"All {pluralize(observation.counts.ranks, 'rank')} have started."
+    return text
 
 
 def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineView | None:
@@ -456,6 +458,7 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
         phase=str(end.status),
         tone=Tone.GOOD if end.status is Status.SUCCEEDED else Tone.BAD,
         attempt=end.attempt,
+        category=end.category,
         summary=end.message,
         remedy=end.remedy,
         details=(("Ranks", str(ranks)),),

@@ -21,9 +21,11 @@ from airflow_provider_gangjobs.cluster.clock import RESOLUTION_S
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_halt, diagnose_timeout
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.queue_wait import (
@@ -130,6 +132,7 @@ async def follow(
                     ref,
                     Status.ERROR,
                     reporter.last_alive,
+                    category=Category.UNKNOWN,
                     reason=type(exc.error).__name__,
                     message=str(exc),
                     remedy="Check the connection and the permissions of its service account, then clear the task.",
@@ -250,7 +253,9 @@ class _Follower:
             await self.jobs.halt(job, note)
             return _RETRY_SOON
         if self.until == "running" and observation.phase is Phase.RUNNING:
-            return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
+            return self._event(
+                Status.RUNNING, observation, Diagnosis(Category.RUNNING, observation.line, code="Running")
+            )
         requeue_s = await self._requeue(job)
         if requeue_s is not None and observation.phase is Phase.ASSEMBLING:
             return _Sleep(requeue_s, 0.0)
@@ -346,12 +351,13 @@ class _Follower:
             await self.jobs.set_ttl(job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)
         counts = replace(observation.counts, held=result.held)  # the pods that were listed as held have been released
-        observation = replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts)
+        ended = diagnose_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
+        observation = replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts, ended=ended)
         self.reporter.report(observation, self.now())
         return self._event(
             Status(verdict.kind.value),
             replace(observation, phase=phase),
-            diagnose_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks),
+            ended,
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
             notes=(*result.notes, *self._notes_on_end(verdict, job)),
@@ -454,6 +460,7 @@ class _Follower:
             observation.phase,
             **history_of(job, began, ended=None if status is Status.RUNNING else ended),
             attempt=job.attempt if job else None,
+            category=why.category,
             reason=why.code,
             message=why.summary,
             remedy=why.remedy,

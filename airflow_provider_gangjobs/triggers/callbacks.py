@@ -48,7 +48,7 @@ class GangJobCallback:
         :param previous: The phase before; `None` at the first observation of this process.
         :param message: The line in the log of the task, such as `assembling: 8 pods, 3 placed`.
         :param since: When the phase began, in UTC, by the clock of the API server; `None` if this is unknown.
-        :param kwargs: Further values, which later versions may add.
+        :param kwargs: `category`, the stable name of why the gang is in this phase. Later versions may add values.
         """
 
 

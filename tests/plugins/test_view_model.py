@@ -55,6 +55,7 @@ def test_unschedulable_gang_shows_its_requests_and_the_missing_resource() -> Non
     view = build_view(LOCATOR, snapshot_of(built, ranks(8, lambda it: it.unschedulable(NO_GPU))), at(120))
 
     assert (view.phase, view.since, view.tone) == ("assembling", at(3), Tone.WAIT)
+    assert (view.category, view.remedy[:21]) == ("InsufficientResources", "Ask for fewer workers")
     assert view.summary == (
         "Needs 8 x (1 nvidia.com/gpu, 4 cpu, 16Gi memory) at once. Insufficient nvidia.com/gpu on 3 of 3 nodes"
     )

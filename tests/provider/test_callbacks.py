@@ -57,6 +57,7 @@ def test_worker_calls_a_callback_for_each_phase(task: TaskMaker, kind: Any) -> N
     assert [call["previous"] for call in CALLS] == [None, *phases()[:-1]]
     assert {call["task"]["run_id"] for call in CALLS} == {train.run_id}
     assert CALLS[-1]["message"].startswith("succeeded: 2 ranks succeeded, 0 failed")
+    assert (CALLS[-1]["category"], {call["category"] for call in CALLS} >= {"Running"}) == ("Succeeded", True)
 
 
 def test_time_of_a_phase_is_a_pendulum_time_in_utc(task: TaskMaker) -> None:

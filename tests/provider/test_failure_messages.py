@@ -62,6 +62,7 @@ async def test_service_account_that_does_not_exist_is_named():
     async with VirtualControlPlane.running() as plane:
         event = await halted_at_start(plane, {"serviceAccountName": "robot"})
         assert plane.pods() == []
+        assert raised(event).category == "PodsRefused"
         message = str(raised(event))
         assert "2 pods could not be created: Error creating: pods " in message
         assert 'error looking up service account default/robot: serviceaccount "robot" not found' in message
@@ -73,6 +74,7 @@ async def test_claim_that_does_not_exist_is_named():
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
     async with VirtualControlPlane.running() as plane:
         event = await halted_at_start(plane, {"volumes": [claim]})
+        assert raised(event).category == "VolumeUnavailable"
         message = str(raised(event))
         assert 'assembling: 2 pods, none placed. 0/1 nodes are available: persistentvolumeclaim "data-1" not' in message
         assert message.endswith(" Create the PersistentVolumeClaim, or correct its name in volumes.")
@@ -84,7 +86,7 @@ async def test_image_that_cannot_be_pulled_is_named():
         _, event = await halted_over_image(plane)
         error = raised(event)
         assert isinstance(error, ImagePullFailed)
-        assert error.image == "trainer:1"
+        assert (error.image, error.category) == ("trainer:1", "ImagePullFailed")
         assert str(error) == (
             "Gang default/train could not pull image trainer:1 (Deadline.assembling.image). "
             f'assembling: 2 pods, 2 placed. ErrImagePull of image "trainer:1" at rank 0 and 1 more: {PULL}. '
@@ -99,7 +101,7 @@ async def test_image_is_named_by_a_follower_that_finds_the_gang_halted():
         await plane.until(lambda: not plane.pods())
         again = await Follower(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
         assert str(raised(again)) == str(raised(event))
-        assert again.image == "trainer:1"
+        assert (again.image, again.category) == ("trainer:1", event.category)
 
 
 @in_virtual_time

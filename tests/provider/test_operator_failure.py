@@ -35,6 +35,9 @@ SIBLING = rank(0, OutcomeKind.DELETED)
     ("failed", "kind"),
     [
         (event(Status.FAILED, OOM, SIBLING), "AppFailed"),
+        (event(Status.FAILED, OOM, SIBLING, category="OutOfMemory"), "OutOfMemory"),
+        (event(Status.FAILED, rank(0, OutcomeKind.FAILED, exit_code=127), category="StartFailed"), "StartFailed"),
+        (event(Status.FAILED, OOM, SIBLING, category="FromTheFuture"), "AppFailed"),
         (event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED, node="a"), SIBLING), "Preempted"),
         (event(Status.FAILED, rank(1, OutcomeKind.EVICTED)), "Disrupted"),
         (event(Status.FAILED, rank(1, OutcomeKind.LOST)), "Disrupted"),
@@ -44,6 +47,8 @@ SIBLING = rank(0, OutcomeKind.DELETED)
         (event(Status.DELETED), "JobDeleted"),
         (event(Status.REPLACED), "JobReplaced"),
         (event(Status.TIMEOUT, phase=Phase.QUEUED, reason="Deadline.queued.queue"), "DeadlineExceeded"),
+        (event(Status.TIMEOUT, phase=Phase.QUEUED, reason="Deadline.queued.queue-refused"), "QueueRefused"),
+        (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.queue-refused"), "DeadlineExceeded"),
         (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.unschedulable"), "Unschedulable"),
         (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.image"), "ImagePullFailed"),
         (event(Status.TIMEOUT, phase=Phase.RUNNING, reason="Deadline.execution"), "DeadlineExceeded"),
@@ -82,6 +87,7 @@ def test_app_failure_carries_what_a_policy_matches() -> None:
     assert isinstance(error, AppFailed)
     assert (error.ref, error.rank, error.exit_code, error.ranks) == ("team/train-0", 3, 137, (3, 0))
     assert error.retryable
+    assert error_from_event(replace(failed, category="OutOfMemory")).category == "OutOfMemory"
 
 
 OVER_LIMIT = {

@@ -263,6 +263,7 @@ def test_failed_rank_is_an_error_with_its_fields(task: TaskMaker) -> None:
         train.execute()
 
     assert (raised.value.rank, raised.value.exit_code) == (1, 3)
+    assert raised.value.category == train.xcoms["gang_end"]["category"] == "ApplicationFailed"
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
@@ -295,12 +296,14 @@ def test_failed_gang_is_kept_unless_on_finish_is_delete(task: TaskMaker, on_fini
     assert len(train.jobs) == left
 
 
-def test_gang_that_fits_nowhere_ends_at_its_deadline(task: TaskMaker) -> None:
+def test_gang_that_fits_nowhere_ends_at_its_deadline(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
     train = task(ENDLESS, assemble_timeout=2, pod_overrides={"spec": {"nodeSelector": {"no": "where"}}})
 
-    with pytest.raises((Unschedulable, DeadlineExceeded), match="assembling for longer than 2 s"):
+    with pytest.raises((Unschedulable, DeadlineExceeded), match="assembling for longer than 2 s") as raised:
         train.execute()
 
+    assert raised.value.category == train.xcoms["gang_end"]["category"] == "NodesNotMatching"
+    assert capsys.readouterr().out.count("[NodesNotMatching]") == 1
     assert train.halted
 
 

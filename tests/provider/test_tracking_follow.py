@@ -77,7 +77,7 @@ async def test_failed_rank_is_reported_as_the_cause(plane):
     await asyncio.sleep(5)
     plane.finish("train", 2, exit_code=3, message="boom")
     event = await following.event()
-    assert (event.status, event.reason) == (Status.FAILED, "AppFailed")
+    assert (event.status, event.category, event.reason) == (Status.FAILED, "ApplicationFailed", "AppFailed")
     assert event.message == "rank 2 exited with code 3 on node-0; 3 other ranks ended after it"
     assert [(event.ranks[0].rank, event.ranks[0].message)] == [(2, "boom")]
     found = await read_outcomes(plane.client, ref)
@@ -229,6 +229,7 @@ async def test_deleted_job_is_reported_and_holds_no_pod(plane, propagation):
     plane.delete_job(propagation=propagation)
     event = await following.event()
     assert (event.status, event.phase, event.reason) == (Status.DELETED, Phase.RUNNING, "JobDeleted")
+    assert event.category == "JobDeleted"
     assert len(event.ranks) == 3
     assert plane.held() == []
 
@@ -291,7 +292,7 @@ async def test_pod_deleted_by_a_person_is_reported_as_deleted(plane):
     await asyncio.sleep(5)
     plane.registry.delete("pods", plane.pod("train", 1)["metadata"]["name"], "default")
     event = await following.event()
-    assert (event.status, event.reason) == (Status.FAILED, "PodDeleted")
+    assert (event.status, event.category, event.reason) == (Status.FAILED, "PodDeleted", "PodDeleted")
     assert event.ranks[0].rank == 1
 
 

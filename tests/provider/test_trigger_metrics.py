@@ -9,7 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.triggerer.metrics import DeltaReporter, Sample, report_metrics
+from airflow_provider_gangjobs.attempt.triggerer.metrics import (
+    DIAGNOSES,
+    DeltaReporter,
+    Sample,
+    collect_sample,
+    count_diagnosis,
+    report_metrics,
+)
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -82,8 +89,8 @@ class Recorder:
     def __init__(self) -> None:
         self.sent: list[tuple[str, float]] = []
 
-    def incr(self, stat: str, count: int, /) -> None:
-        self.sent.append((stat, count))
+    def incr(self, stat: str, count: int, /, *, tags: dict[str, str] | None = None) -> None:
+        self.sent.append((f"{stat}{tags or ''}", count))
 
     def gauge(self, stat: str, value: float, /) -> None:
         self.sent.append((stat, value))
@@ -127,6 +134,25 @@ def test_counter_is_sent_as_its_increase() -> None:
         reporter.send(Sample({}, {("a", "events"): value, ("b", "events"): 1}), sink)
 
     assert sink.sent == [("gangjobs.events", 6), ("gangjobs.events", 4)]
+
+
+def test_states_of_gangs_are_counted_by_their_category() -> None:
+    reporter, sink = DeltaReporter(), Recorder()
+
+    for value in (1, 3):
+        reporter.send(Sample({}, {("OutOfMemory", DIAGNOSES): value, ("Running", DIAGNOSES): 1}), sink)
+
+    assert sink.sent == [
+        ("gangjobs.diagnoses{'category': 'OutOfMemory'}", 1),
+        ("gangjobs.diagnoses{'category': 'Running'}", 1),
+        ("gangjobs.diagnoses{'category': 'OutOfMemory'}", 2),
+    ]
+
+
+async def test_reported_state_is_part_of_the_sample() -> None:
+    count_diagnosis("QueueHeld")
+
+    assert collect_sample(1).counters["QueueHeld", DIAGNOSES] == 1
 
 
 def test_counter_of_a_new_informer_starts_at_zero() -> None:

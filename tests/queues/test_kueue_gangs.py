@@ -143,22 +143,24 @@ async def test_queue_that_runs_its_jobs_in_other_clusters_is_refused(kueue: Kueu
 
 
 NEVER = {
-    "never fits": (gang_spec(queue_name=QUEUE, cpu="2"), "maximum capacity (4)"),
+    "never fits": (gang_spec(queue_name=QUEUE, cpu="2"), "maximum capacity (4)", "ExceedsMaxQuota"),
     "resource not listed": (
         GangSpec(image="python:3.12", workers=2, queue_name=QUEUE, resources={"cpu": "1", "memory": "1Mi"}),
         "resource memory unavailable in ClusterQueue",
+        "NoMatchingFlavor",
     ),
 }
 
 
-@pytest.mark.parametrize(("spec", "reason"), NEVER.values(), ids=NEVER)
+@pytest.mark.parametrize(("spec", "reason", "category"), NEVER.values(), ids=NEVER)
 async def test_gang_that_never_fits_times_out_and_holds_nothing(
-    kueue: Kueue, tenant: Tenant, queue: str, spec: Any, reason: str
+    kueue: Kueue, tenant: Tenant, queue: str, spec: Any, reason: str, category: str
 ) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, spec)
         async with following(tenant, submission, Deadlines(queue_s=3)) as gang:
             event = await gang.event()
+    assert event.category == category
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
     assert reason in event.message
     workload = kueue.workload_of(tenant.namespace, submission.ref.uid)

@@ -3,14 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import (
-    Diagnosis,
-    diagnose_end,
-    diagnose_halt,
-    diagnose_outcome,
-    diagnose_timeout,
-)
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
+from airflow_provider_gangjobs.gang.state.category import Diagnosis
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause

@@ -184,18 +184,18 @@ EVENTS = {
     "the last one": ([event("Pending", SHORT_OF_CPU, 1), event("Pending", NO_MEMORY, 2)], SAYS_NO_MEMORY),
     "in another order": ([event("Pending", NO_MEMORY, 2), event("Pending", SHORT_OF_CPU, 1)], SAYS_NO_MEMORY),
     "a reason of UnadmittedWorkloadsObservability": (
-        [event("WaitingForQuota", SHORT_OF_CPU, 1), event("Misconfigured", NO_MEMORY, 2)],
+        [event("WaitingForQuota", SHORT_OF_CPU, 1), event("NoMatchingFlavor", NO_MEMORY, 2)],
         SAYS_NO_MEMORY,
     ),
     "repeated in a series": (
         [
-            event("Misconfigured", NO_MEMORY, 1, series={"count": 2, "lastObservedTime": "2026-01-01T00:00:03Z"}),
+            event("NoMatchingFlavor", NO_MEMORY, 1, series={"count": 2, "lastObservedTime": "2026-01-01T00:00:03Z"}),
             event("WaitingForQuota", SHORT_OF_CPU, 2),
         ],
         SAYS_NO_MEMORY,
     ),
     "of an admission": (
-        [event("Misconfigured", NO_MEMORY, 1), event("Other", "something else", 2, kind="Normal")],
+        [event("NoMatchingFlavor", NO_MEMORY, 1), event("Other", "something else", 2, kind="Normal")],
         SAYS_NO_MEMORY,
     ),
     "of an eviction": (
@@ -211,7 +211,7 @@ EVENTS = {
     "after an eviction": (
         [
             event("EvictedDueToPreempted", "Preempted to accommodate another", 1, kind="Normal"),
-            event("Misconfigured", NO_MEMORY, 2),
+            event("NoMatchingFlavor", NO_MEMORY, 2),
         ],
         SAYS_NO_MEMORY,
     ),

@@ -27,11 +27,14 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.airflow_api.error_log import log_failure
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, LogStreaming
+from airflow_provider_gangjobs.attempt.triggerer.metrics import count_diagnosis
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
+from airflow_provider_gangjobs.gang.state.diagnosis import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.service.gangs import follow
 from airflow_provider_gangjobs.service.session import run
@@ -282,7 +285,9 @@ class _GangWait:
 
     def _report(self, observation: Observation) -> None:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
-        self._log.info("%s", observation.line)
+        category = observation.diagnosis.category
+        count_diagnosis(category)
+        self._log.info("%s%s", observation.line, "" if category in UNEVENTFUL else f" [{category}]")
         self._last = observation
         self.callbacks.report(observation)
         missing = None if self._args.deadline else missing_limit(observation, self._args.deadlines)
@@ -317,7 +322,14 @@ class _GangWait:
         # The messages of other libraries may contain credentials, so they go to the log and not into the event.
         message = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
         phase = self._last.phase if self._last else Phase.SUBMITTED
-        return build_event(self._args.ref, Status.ERROR, phase, reason=type(error).__name__, message=message)
+        return build_event(
+            self._args.ref,
+            Status.ERROR,
+            phase,
+            category=Category.UNKNOWN,
+            reason=type(error).__name__,
+            message=message,
+        )
 
 
 _KEPT_AFTER_HALT: Final = ("counts", "ranks", "notes", "times", "queue", "placement", "requests")
@@ -329,10 +341,12 @@ def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEve
 
     :param last: The last observation of the gang, if there was one.
     """
+    category = last.diagnosis.category if last else Category.UNKNOWN
     return build_event(
         args.ref,
         Status.TIMEOUT,
         last.phase if last else Phase.SUBMITTED,
+        category=Category.DEADLINE_EXCEEDED if category in UNEVENTFUL else category,
         reason=EXECUTION_TIMEOUT,
         message=last.line if last else "",
         remedy="Raise execution_timeout of the task.",

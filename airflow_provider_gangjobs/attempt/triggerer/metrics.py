@@ -37,6 +37,8 @@ INFORMER_COUNTERS: Final = (
     "decode_errors",
     "index_errors",
 )
+DIAGNOSES: Final = "diagnoses"
+"""How many states of gangs were reported, with the tag `category`."""
 HARVEST_COUNTERS: Final = ("recorded", "released", "failures")
 
 
@@ -45,12 +47,21 @@ def report_metrics() -> AbstractContextManager[None]:
     return loop_local(_PeriodicReporter)
 
 
+def count_diagnosis(category: str) -> None:
+    """Count a state of a gang that is reported in the log of its task."""
+    loop_local(_diagnoses)[category] += 1
+
+
+def _diagnoses() -> Counter[str]:
+    return Counter()
+
+
 class Sample(Struct, frozen=True):
     """The statistics of one moment: gauges rise and fall, counters only rise."""
 
     gauges: Mapping[str, float]
     counters: Mapping[tuple[str, str], float]
-    """Value by (source, name). The source is the informer or client that counts."""
+    """Value by (source, name). The source is the informer or client that counts, and of `DIAGNOSES` the category."""
 
 
 class DeltaReporter:
@@ -63,14 +74,14 @@ class DeltaReporter:
         """Send a sample to Airflow's `Stats`. A counter that fell has a new source, and is added whole."""
         for name, value in sample.gauges.items():
             sink.gauge(PREFIX + name, value)
-        added: Counter[str] = Counter()
+        added: Counter[tuple[str, str]] = Counter()
         for (source, name), value in sample.counters.items():
             before = self._last_counters.get((source, name), 0)
-            added[name] += int(value) - int(before if value >= before else 0)
+            added[name, source if name == DIAGNOSES else ""] += int(value) - int(before if value >= before else 0)
         self._last_counters = sample.counters
-        for name, count in added.items():
+        for (name, category), count in added.items():
             if count:
-                sink.incr(PREFIX + name, count)
+                sink.incr(PREFIX + name, count, **({"tags": {"category": category}} if category else {}))
 
 
 class _PeriodicReporter(AbstractContextManager[None]):
@@ -139,6 +150,7 @@ def collect_sample(waiting: int) -> Sample:
         counters[source, "request_retries"] = client.retries
         counters[source, "credential_renewals"] = client.renewals
         counters |= {(source, f"requests.{verb}"): count for verb, count in client.requests.items()}
+    counters |= {(category, DIAGNOSES): count for category, count in loop_local(_diagnoses).items()}
     counters |= {("", f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
     counters |= {("", f"sweep.{name}"): count for name, count in sweep_totals().statistics().items()}
     gauges = {"triggers": waiting, "harvest.backlog": harvest.backlog, **_informer_gauges(statistics.values())}

@@ -108,6 +108,7 @@ class PhaseCallbacks:
                 "previous": None if previous is None else str(previous),
                 "message": mask(observation.line),
                 "since": observation.since,
+                "category": str(observation.diagnosis.category),
             }
         )
         if self._task is None or self._task.done():

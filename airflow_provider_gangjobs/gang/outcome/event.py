@@ -84,6 +84,8 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     phase: Phase
     """The last phase that the trigger observed. In a timeout event, the phase that took too long."""
     attempt: int | None = None
+    category: str = ""
+    """A `Category`, perhaps of a later version; empty in an event of an earlier version."""
     reason: str = ""
     """Reason of the Job controller, or code of the diagnosis."""
     message: str = ""

@@ -136,7 +136,11 @@ def format_halt_note(error: GangJobError) -> str:
 
 def read_deadline_halt(gang: StoredGang | None) -> DeadlineHalt | None:
     """Return the deadline for which the Job was halted, if that is the reason."""
-    note = (gang.halt_note or "") if gang else ""
+    return parse_deadline_halt((gang.halt_note or "") if gang else "")
+
+
+def parse_deadline_halt(note: str) -> DeadlineHalt | None:
+    """Return the deadline that a note on a halted Job names, if it names one."""
     kind, _, message = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
     if prefix != _DEADLINE_PREFIX or phase not in set(Phase) or cause not in set(WaitCause):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_verdict, diagnose_wait
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, evicted_at
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
@@ -48,6 +50,18 @@ class Observation:
     verdict: Verdict | None = None
     earlier_assembly_s: float = 0.0
     """For how long the gang has assembled in earlier runs that Kueue has stopped, in seconds."""
+
+    ended: Diagnosis | None = None
+    """Why the gang has ended, if its outcomes are known."""
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Why the gang is in its phase, and what to do."""
+        if self.ended is not None:
+            return self.ended
+        if self.verdict is not None and self.wait.cause is not WaitCause.HALTED:
+            return diagnose_verdict(self.verdict)
+        return diagnose_wait(self.wait, since=self.since)
 
     @property
     def since(self) -> datetime | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.stored_gang import AssemblyBaseline, Requeues
 from airflow_provider_gangjobs.kube.text import pluralize
 
@@ -85,10 +86,50 @@ _WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
 _EVICTION_EVENT: Final = "EvictedDueTo"
 """Reasons of the Events with which Kueue says that it stops a Workload begin with this."""
 _DECISIONS: Final = frozenset({"QuotaReserved", "Admitted", "Evicted"})
-_NEVER: Final = re.compile(
-    r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match"
-    r"|does not contain the requested level|no requested topology level|does not support TopologyAwareScheduling",
+_NEVER: Final = frozenset(
+    {Category.EXCEEDS_MAX_QUOTA, Category.NO_MATCHING_FLAVOR, Category.QUEUE_MISCONFIGURED, Category.QUEUE_HELD}
 )
+"""Categories of workloads that the queue cannot admit until somebody changes the workload or the queue."""
+_BY_REASON: Final = {
+    "NoMatchingFlavor": Category.NO_MATCHING_FLAVOR,
+    "ExceedsMaxQuota": Category.EXCEEDS_MAX_QUOTA,
+    "Misconfigured": Category.QUEUE_MISCONFIGURED,
+    "Suspended": Category.QUEUE_HELD,
+    "OnHold": Category.QUEUE_HELD,
+    "AdmissionGated": Category.ADMISSION_CHECK,
+    "TopologyPlacementFailed": Category.INSUFFICIENT_RESOURCES,
+    **dict.fromkeys(
+        ("WaitingForQuota", "WaitingForPreemptedWorkloads", "WaitingForPodsReady", "PendingEvaluation"),
+        Category.WAITING_FOR_QUOTA,
+    ),
+}
+"""Reasons of the condition QuotaReserved in Kueue 0.20, and in 0.19 with UnadmittedWorkloadsObservability."""
+_INADMISSIBLE: Final = "Inadmissible"
+"""The reason in earlier versions for all that is wrong with a workload or its queue."""
+_NAMED_REASON: Final = re.compile(r"admit the gang(?: yet)? \((\w+)\): ")
+_BY_TEXT: Final = (
+    (re.compile(r"its Workload \S+ is inactive"), Category.QUEUE_DEACTIVATED),
+    (re.compile(r"has stopped the gang, because not all pods"), Category.PODS_READY_TIMEOUT),
+    (re.compile(r"again later \(Preempted"), Category.PREEMPTED_BY_QUEUE),
+    (re.compile(r"again later \(FlavorMigration"), Category.FLAVOR_MIGRATION),
+    (re.compile(r"again later \((?:Cluster|Local)QueueStopped"), Category.QUEUE_HELD),
+    (re.compile(r"again later \(AdmissionCheck"), Category.ADMISSION_CHECK),
+    (re.compile(r"has stopped the gang"), Category.REQUEUED),
+    (re.compile(r"waits for its checks|failed admission checks|Admission is gated"), Category.ADMISSION_CHECK),
+    (re.compile(r"Queue \S* is inactive"), Category.QUEUE_HELD),
+    (re.compile(r"Queue \S* (?:doesn't exist|not found)|ClusterQueue selector"), Category.QUEUE_MISCONFIGURED),
+    (re.compile(r"LimitRange|must not exceed its limits|manageJobsWithoutQueueName"), Category.QUEUE_MISCONFIGURED),
+    (re.compile(r"unavailable in ClusterQueue|no requested topology level"), Category.NO_MATCHING_FLAVOR),
+)
+"""By what the sentences of this module and the messages of Kueue 0.15 to 0.20 say. The first that matches decides."""
+_BY_FLAVOR: Final = (
+    (re.compile(r"allows? to fit (?:only|any of) \d+"), Category.INSUFFICIENT_RESOURCES),
+    (re.compile(r"insufficient unused quota for \S+ in flavor ([^\s,]+)"), Category.WAITING_FOR_QUOTA),
+    (re.compile(r"insufficient quota for \S+ in flavor ([^\s,]+)"), Category.EXCEEDS_MAX_QUOTA),
+    (re.compile(r"(?<!in )[Ff]lavor (\S+) (?:doesn't|does not|not found|supports only)"), Category.NO_MATCHING_FLAVOR),
+    (re.compile(r"untolerated taint .*? in flavor ([^\s,]+)"), Category.NO_MATCHING_FLAVOR),
+)
+"""What a message says about one flavor, the mildest first. A workload may wait for each flavor."""
 _PREFIX: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
 
 
@@ -166,7 +207,9 @@ def _explain_events(queue: str, events: Iterable[EventView]) -> QueueWait:
         return QueueWait(QueueState.WAITING, _waits(queue))
     last = max(told, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
     eviction = _eviction_of(last)
-    return _explain_eviction(queue, eviction, last.message) if eviction else _explain_refusal(queue, last.message)
+    if eviction:
+        return _explain_eviction(queue, eviction, last.message)
+    return _explain_refusal(queue, last.reason, last.message)
 
 
 def _eviction_of(event: EventView) -> str:
@@ -210,7 +253,7 @@ def _explain_stop(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
 
 def _explain_pending(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
     refused = _find(workload, "QuotaReserved", "False")
-    return _explain_refusal(queue, refused.message) if refused and refused.message else None
+    return _explain_refusal(queue, refused.reason, refused.message) if refused and refused.message else None
 
 
 def _explain_silence(queue: str, workload: KueueWorkloadView) -> QueueWait:
@@ -238,10 +281,31 @@ def _explain_eviction(queue: str, reason: str, message: str, stops: Stops = Stop
     return QueueWait(QueueState.WAITING, text)
 
 
-def _explain_refusal(queue: str, message: str) -> QueueWait:
-    state = QueueState.REFUSED if _NEVER.search(message) else QueueState.WAITING
+def _explain_refusal(queue: str, reason: str, message: str) -> QueueWait:
+    """Explain why a workload has no quota. The sentence has the reason if it says more than the message."""
+    usual = Category.QUEUE_MISCONFIGURED if reason == _INADMISSIBLE else Category.WAITING_FOR_QUOTA
+    category = _BY_REASON.get(reason) or find_category(message) or usual
+    state = QueueState.REFUSED if category in _NEVER else QueueState.WAITING
     verb = "cannot admit the gang" if state is QueueState.REFUSED else "does not admit the gang yet"
-    return QueueWait(state, f"Kueue queue {queue} {verb}: {_one_line(_PREFIX.sub('', message))}")
+    named = f" ({reason})" if reason in _BY_REASON and (find_category(message) or usual) is not category else ""
+    return QueueWait(state, f"Kueue queue {queue} {verb}{named}: {_one_line(_PREFIX.sub('', message))}")
+
+
+def find_category(text: str) -> Category | None:
+    """Return why a gang waits in its queue, by a sentence of this module or a message of Kueue.
+
+    Of several flavors, the one for which the gang may still wait decides, as in Kueue (`resolveNoFitReason`).
+    """
+    named = _NAMED_REASON.search(text)
+    if named and named[1] in _BY_REASON:
+        return _BY_REASON[named[1]]
+    if (found := next((category for pattern, category in _BY_TEXT if pattern.search(text)), None)) is not None:
+        return found
+    worst: dict[str, int] = {}
+    for severity, (pattern, _) in enumerate(_BY_FLAVOR):
+        for match in pattern.finditer(text):
+            worst[match[1] if match.lastindex else ""] = severity
+    return _BY_FLAVOR[min(worst.values())][1] if worst else None
 
 
 def _waits(queue: str) -> str:

@@ -158,6 +158,12 @@ def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
     return StoredGang(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
 
 
+def split_halt_note(note: str) -> tuple[str, str]:
+    """Return the reason and the message of a note on a halted Job. The reason is `Halted` if the note has none."""
+    reason, colon, message = note.partition(": ")
+    return (reason, message) if colon and " " not in reason else (REASON_HALTED, note)
+
+
 class StoredGang(Struct, frozen=True):
     """A gang at one moment, as its stored Jobs say. Two values are equal if all fields of the views are equal.
 
@@ -483,9 +489,7 @@ class StoredGang(Struct, frozen=True):
     @property
     def halt_cause(self) -> tuple[str, str]:
         """Reason and message of `halt_note`. The reason is `Halted` if the note has none."""
-        note = self.halt_note or ""
-        reason, colon, message = note.partition(": ")
-        return (reason, message) if colon and " " not in reason else (REASON_HALTED, note)
+        return split_halt_note(self.halt_note or "")
 
     @property
     def is_suspended(self) -> bool:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 WAIT_TEXT_CHARACTERS_MAX: Final = 256
 """Limit of a message from the cluster, because schedulers list the reasons of every node."""
 NO_CAUSE_NAMED: Final = "The scheduler cannot place the gang, and no pod names the cause"
+HALTED_TEXT: Final = "The gang was halted: "
+"""The beginning of the sentence about a halted gang. The note on its Job follows."""
+POD_GROUP_ERRORS: Final = ("PodGroupError", "SchedulerError")
+"""Reasons of a PodGroup that the scheduler cannot process, since Kubernetes 1.38 and before."""
 
 
 class WaitCause(StrEnum):
@@ -128,7 +132,7 @@ def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wa
     """Return why a Job is suspended, and who resumes it."""
     workload = evidence.queue_workload
     if gang.is_halted:
-        return Wait(WaitCause.HALTED, f"The gang was halted: {gang.halt_note}")
+        return Wait(WaitCause.HALTED, f"{HALTED_TEXT}{gang.halt_note}")
     if gang.queue and gang.is_being_requeued:
         return Wait(WaitCause.REQUEUE, describe_requeue(gang))
     if gang.queue and workload is None and evidence.shows_queue:
@@ -274,6 +278,10 @@ def _find_missing_pods(inputs: WaitInputs) -> str | None:
 
 
 def _find_refusal(inputs: WaitInputs) -> str | None:
+    group = inputs.podgroup.status.conditions if inputs.podgroup else ()
+    failed = next((item for item in group if item.status == "False" and item.reason in POD_GROUP_ERRORS), None)
+    if failed is not None:
+        return to_line(f"{failed.reason}: {failed.message}")
     # The message of most pods only says that other pods of the gang are missing: since 1.36, and with other schedulers.
     # The messages about nodes contain the cause.
     messages = {message: count for message, count in inputs.pods.refusals.items() if names_cause(message)}

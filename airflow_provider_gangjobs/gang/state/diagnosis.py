@@ -1,0 +1,254 @@
+"""Diagnosis of a gang by its state: by what it waits for, by the note of a halt, or by the verdict on its Job. Pure.
+
+One table maps a cause of waiting and a text in its sentence to a category and a remedy. The first text that the
+sentence has decides, and the last one of each cause is empty. The note on a halted Job keeps cause and sentence, so a
+triggerer that restarts makes the same diagnosis.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
+from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
+from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
+from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, parse_deadline_halt
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP, find_category
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, split_halt_note
+from airflow_provider_gangjobs.gang.state.verdict import (
+    REASON_DELETED,
+    REASON_DELETED_ON_PURPOSE,
+    REASON_REPLACED,
+    VerdictKind,
+)
+from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, NO_CAUSE_NAMED, POD_GROUP_ERRORS, WaitCause
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.state.verdict import Verdict
+    from airflow_provider_gangjobs.gang.state.waiting import Wait
+
+_FEWER: Final = "Ask for fewer workers or less of each resource, or raise assemble_timeout."
+_CORRECT_TOPOLOGY: Final = "Correct topology: name a level of the Topology of the queue's flavors, or another queue."
+_REFUSED_PODS: Final = "Look at the events of the Job: a quota or a webhook may refuse its pods."
+_SCHEDULER: Final = "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy."
+_GROUP_ERROR: Final = (
+    "Correct what the message names: all pods of a gang need the same scheduler, priority and preemption policy. "
+    "Otherwise look at the log of the scheduler."
+)
+_NO_WORKLOAD: Final = (
+    "Check that the WorkloadPriorityClass (queue_priority) and the PriorityClass (priority_class) exist and that the "
+    "manager of Kueue runs; its log has the error."
+)
+_CLAIMS_OR_NODES: Final = (
+    "Check that the PersistentVolumeClaims in volumes exist, and that the cluster has nodes: the scheduler of this "
+    "release does not name the cause."
+)
+_CORRECT_NODE_LABELS: Final = "Correct node_selector and affinity, or add the labels to nodes."
+_TOLERATE: Final = "Add tolerations for the taints of the nodes, or free nodes without these taints."
+_LARGER_NODES: Final = (
+    "Request less for each rank, ask for fewer workers, or add larger nodes. To wait helps only if an autoscaler adds "
+    "them."
+)
+_GATES: Final = (
+    "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are removed by the "
+    "manager of Kueue."
+)
+_BY_QUEUE: Final = None
+"""The category is that of the sentence about the queue (`queue_wait.find_category`)."""
+
+RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
+    WaitCause.CONTROLLER: {
+        "": (Category.CONTROLLER_SILENT, "Check that the Job controller (kube-controller-manager) runs.")
+    },
+    WaitCause.SUBMISSION: {
+        "keep_suspended": (Category.KEPT_SUSPENDED, "Resume the Job, which was submitted with keep_suspended."),
+        "": (Category.SUBMISSION_INCOMPLETE, "Run the task again. The new try completes the submission."),
+    },
+    WaitCause.HALTED: {"": (Category.HALTED, "Submit the gang again.")},
+    WaitCause.QUEUE: {"": (_BY_QUEUE, "Raise queue_timeout, or find out which workloads hold the quota of the queue.")},
+    WaitCause.QUEUE_REFUSED: {
+        "requested level": (_BY_QUEUE, _CORRECT_TOPOLOGY),
+        "requested topology level": (_BY_QUEUE, _CORRECT_TOPOLOGY),
+        "does not support TopologyAwareScheduling": (_BY_QUEUE, _CORRECT_TOPOLOGY),
+        "": (_BY_QUEUE, "Correct queue_name or the resources of the gang, or ask the administrator of the queue."),
+    },
+    WaitCause.WORKLOAD_MISSING: {"": (Category.WORKLOAD_MISSING, _NO_WORKLOAD)},
+    WaitCause.REQUEUE: {"": (Category.REQUEUED, "Raise queue_timeout, or name a queue whose flavors have a Topology.")},
+    WaitCause.IMAGE: {"": (Category.IMAGE_PULL_FAILED, "Check the name and tag of the image, and image_pull_secrets.")},
+    WaitCause.CONFIG: {
+        "": (Category.CONFIG_INVALID, "Correct what the message names, or create it if it is a ConfigMap or a Secret.")
+    },
+    WaitCause.PODS_MISSING: {
+        "no PriorityClass with name": (Category.PODS_REFUSED, "Create the PriorityClass, or correct priority_class."),
+        "looking up service account": (Category.PODS_REFUSED, "Create the ServiceAccount, or correct service_account."),
+        "could not be created": (Category.PODS_REFUSED, _REFUSED_PODS),
+        "": (Category.CONTROLLER_SILENT, _REFUSED_PODS),
+    },
+    WaitCause.UNSCHEDULABLE: {
+        **{f"{reason}: ": (Category.POD_GROUP_ERROR, _GROUP_ERROR) for reason in POD_GROUP_ERRORS},
+        "Insufficient": (Category.INSUFFICIENT_RESOURCES, _FEWER),
+        "Too many pods": (Category.INSUFFICIENT_RESOURCES, _FEWER),
+        "tasks in gang unschedulable": (Category.INSUFFICIENT_RESOURCES, _FEWER),
+        "node affinity/selector": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
+        "untolerated taint": (Category.NODES_NOT_MATCHING, _TOLERATE),
+        "volume node affinity": (Category.VOLUME_UNAVAILABLE, "Use volumes that the nodes with room can mount."),
+        "unbound immediate PersistentVolumeClaims": (
+            Category.VOLUME_UNAVAILABLE,
+            "Check that the PersistentVolumeClaims can be bound.",
+        ),
+        'persistentvolumeclaim "': (
+            Category.VOLUME_UNAVAILABLE,
+            "Create the PersistentVolumeClaim, or correct its name in volumes.",
+        ),
+        # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+        "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
+        "": (Category.UNSCHEDULABLE, _FEWER),
+    },
+    WaitCause.NEVER_FITS: {
+        "node selector": (Category.NEVER_FITS, _CORRECT_NODE_LABELS),
+        "node affinity": (Category.NEVER_FITS, _CORRECT_NODE_LABELS),
+        "taints": (Category.NEVER_FITS, _TOLERATE),
+        "": (Category.NEVER_FITS, _LARGER_NODES),
+    },
+    WaitCause.GATED: {"": (Category.SCHEDULING_GATED, _GATES)},
+    WaitCause.SCHEDULER: {
+        NOT_PROCESSED: (
+            Category.SCHEDULER_SILENT,
+            f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs.",
+        ),
+        NO_CAUSE_NAMED: (Category.UNSCHEDULABLE, _SCHEDULER),
+        "": (Category.SCHEDULER_SILENT, _SCHEDULER),
+    },
+    WaitCause.STARTING: {
+        "": (Category.STARTING, "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout.")
+    },
+    WaitCause.RANKS: {"": (Category.RUNNING, "Raise run_timeout.")},
+    WaitCause.SIDECAR: {
+        "": (
+            Category.SIDECAR_RUNNING,
+            "Let the container end with the main container, or make it an init container with restartPolicy: Always.",
+        )
+    },
+    WaitCause.ENDING: {"": (Category.FINISHING, "")},
+    WaitCause.HARVEST: {"": (Category.FINISHING, "")},
+    WaitCause.NOTHING: {"": (Category.UNKNOWN, "")},
+}
+"""By the cause and a text in the sentence: the category, and what to do if the wait lasts."""
+
+UNEVENTFUL: Final = frozenset({Category.STARTING, Category.RUNNING, Category.FINISHING, Category.SUCCEEDED})
+"""Categories of gangs that wait for nothing out of the ordinary."""
+_IN_TIME: Final = UNEVENTFUL - {Category.STARTING}
+
+_NOT_READY_REMEDY: Final = (
+    "Find out why not all pods become ready in the time that Kueue allows: their nodes, images, and readiness probes. "
+    "Or raise assemble_timeout."
+)
+"""Of a gang that waits in its queue again when its time to assemble is used up."""
+_HALTS: Final = (
+    (
+        f"{REASON_GIVEN_UP} RequeuingLimitExceeded",
+        Category.QUEUE_DEACTIVATED,
+        (
+            "Ask for fewer workers or less of each resource, or ask the administrator of Kueue to raise timeout or "
+            "requeuingStrategy.backoffLimitCount of waitForPodsReady."
+        ),
+    ),
+    (
+        f"{REASON_GIVEN_UP} MaximumExecutionTimeExceeded",
+        Category.DEADLINE_EXCEEDED,
+        "Raise the label kueue.x-k8s.io/max-exec-time-seconds of the gang, or let its ranks do less work.",
+    ),
+    (
+        f"{REASON_GIVEN_UP} AdmissionCheck",
+        Category.ADMISSION_CHECK,
+        "Ask the administrator of the queue why an AdmissionCheck has rejected the gang.",
+    ),
+    (
+        REASON_GIVEN_UP,
+        Category.QUEUE_DEACTIVATED,
+        "Ask the administrator of the queue why Kueue does not let the gang run any more.",
+    ),
+    (CLEANUP_HALT_REASON.partition(":")[0], Category.SUBMISSION_INCOMPLETE, ""),
+    ("", Category.HALTED, ""),
+)
+"""Rows of the reason of a halt with a word of its message, a category, and what to do."""
+
+
+_VERDICTS: Final = {
+    REASON_DELETED: (
+        Category.JOB_DELETED,
+        "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.",
+    ),
+    REASON_JOB_MISSING: (
+        Category.JOB_DELETED,
+        "Find out who deleted the Job of the role: a user, a TTL, or a clean-up of the namespace.",
+    ),
+    REASON_DELETED_ON_PURPOSE: (Category.JOB_DELETED, "Clear the task to run the gang again."),
+    REASON_REPLACED: (Category.JOB_DELETED, "Find out who creates Jobs of this name."),
+    REASON_JOB_DEADLINE: (
+        Category.DEADLINE_EXCEEDED,
+        "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
+    ),
+    "BackoffLimitExceeded": (Category.UNKNOWN, "Look at the events of the Job: its pods left no outcome."),
+}
+"""By the reason of a verdict: the category, and what to do."""
+
+
+def diagnose_verdict(verdict: Verdict) -> Diagnosis:
+    """Diagnose the end of a Job without the outcomes of its pods."""
+    if verdict.kind is VerdictKind.SUCCEEDED:
+        return Diagnosis(Category.SUCCEEDED, "", since=verdict.at, code="Succeeded")
+    if verdict.reason == REASON_JOB_DEADLINE and verdict.limited_by:
+        return Diagnosis(
+            Category.DEADLINE_EXCEEDED,
+            f"The Job controller ended the gang, because the time limit of the task, {verdict.limited_by}, had passed "
+            "and no triggerer had ended the gang",
+            "Find out why no triggerer followed the gang, or raise the time limit of the task.",
+            verdict.message,
+            verdict.at,
+            verdict.reason,
+        )
+    category, remedy = _VERDICTS.get(verdict.reason, (Category.UNKNOWN, ""))
+    summary = ": ".join(filter(None, (verdict.reason, verdict.message)))
+    return Diagnosis(category, summary, remedy, verdict.message, verdict.at, verdict.reason or "Failed")
+
+
+def diagnose_wait(wait: Wait, *, since: datetime | None = None) -> Diagnosis:
+    """Diagnose a gang by what it waits for.
+
+    :param since: When the phase began.
+    """
+    halted = wait.text.removeprefix(HALTED_TEXT) if wait.cause is WaitCause.HALTED else ""
+    if halted:
+        return diagnose_halt(*split_halt_note(halted), since=since)
+    category, remedy = _find(wait.cause, wait.text)
+    remedy = "" if category in UNEVENTFUL else remedy
+    return Diagnosis(category, wait.text or category.meaning, remedy, wait.reason, wait.since or since, wait.cause)
+
+
+def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str, *, since: datetime | None = None) -> Diagnosis:
+    """Diagnose why a phase took too long while the gang waited for `cause`."""
+    category, remedy = _find(cause, summary)
+    if phase is Phase.ASSEMBLING and cause in {WaitCause.QUEUE, WaitCause.QUEUE_REFUSED}:
+        category, remedy = Category.PODS_READY_TIMEOUT, _NOT_READY_REMEDY
+    category = Category.DEADLINE_EXCEEDED if category in _IN_TIME else category
+    return Diagnosis(category, summary, remedy, summary, since, f"Deadline.{phase}.{cause}")
+
+
+def diagnose_halt(reason: str, message: str, *, since: datetime | None = None) -> Diagnosis:
+    """Diagnose why a gang was halted, by the two parts of the note on the Job."""
+    if (halted := parse_deadline_halt(f"{reason}: {message}")) is not None:
+        return diagnose_timeout(halted.phase, halted.cause, halted.message, since=since)
+    _, category, remedy = next(row for row in _HALTS if all(word in f"{reason} {message}" for word in row[0].split()))
+    return Diagnosis(category, f"The gang was halted: {message}", remedy, message, since, reason)
+
+
+def _find(cause: WaitCause, text: str) -> tuple[Category, str]:
+    category, remedy = next(found for part, found in RULES[cause].items() if part in text)
+    if category is not None:
+        return category, remedy
+    usual = Category.WAITING_FOR_QUOTA if cause is WaitCause.QUEUE else Category.QUEUE_MISCONFIGURED
+    return find_category(text) or usual, remedy

@@ -1,0 +1,337 @@
+"""Each wait and each end has exactly one category, by real messages of Kueue, schedulers, kubelets and the Job
+controller, and every category is documented."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose, diagnose_end, diagnose_outcome
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout, diagnose_wait
+from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, DeadlineHalt
+from airflow_provider_gangjobs.gang.state.observation import observe
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.queue_wait import find_category
+from airflow_provider_gangjobs.gang.state.stored_gang import split_halt_note
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, Evidence, Wait, WaitCause, explain_suspension
+from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
+from tests.unit.builders import REF, job, ranks
+
+QUEUED = job().submitted_suspended().label(LABEL_KUEUE_QUEUE, "team").read()
+ASSIGN = "couldn't assign flavors to pod set main: "
+UNUSED = "insufficient unused quota for cpu in flavor f, 2 more needed"
+TOO_MUCH = (
+    "insufficient quota for cpu in flavor f, previously considered podsets requests (0) + current podset request (6) > "
+    "maximum capacity (4)"
+)
+QUEUE_REFUSALS = {
+    UNUSED: (("Pending", "WaitingForQuota"), Category.WAITING_FOR_QUOTA),
+    TOO_MUCH: (("Pending", "ExceedsMaxQuota"), Category.EXCEEDS_MAX_QUOTA),
+    "resource memory unavailable in ClusterQueue": (("Pending", "NoMatchingFlavor"), Category.NO_MATCHING_FLAVOR),
+    "flavor f doesn't match node affinity": (("Pending", "NoMatchingFlavor"), Category.NO_MATCHING_FLAVOR),
+    "untolerated taint {gpu  NoSchedule <nil>} in flavor f": (
+        ("Pending", "NoMatchingFlavor"),
+        Category.NO_MATCHING_FLAVOR,
+    ),
+    'Flavor "gpu" does not contain the requested level': (
+        ("Pending", "NoMatchingFlavor"),
+        Category.NO_MATCHING_FLAVOR,
+    ),
+    f"{TOO_MUCH}, flavor g doesn't match node affinity": (("Pending", "ExceedsMaxQuota"), Category.EXCEEDS_MAX_QUOTA),
+    f"flavor g doesn't match node affinity, {UNUSED}": (("Pending", "WaitingForQuota"), Category.WAITING_FOR_QUOTA),
+    'topology "t" allows to fit only 1 out of 5 pod(s)': (
+        ("Pending", "TopologyPlacementFailed"),
+        Category.INSUFFICIENT_RESOURCES,
+    ),
+    'topology "t" doesn\'t allow to fit any of 5 pod(s)': (
+        ("Pending", "TopologyPlacementFailed"),
+        Category.INSUFFICIENT_RESOURCES,
+    ),
+    "LocalQueue team doesn't exist": (("Inadmissible", "Misconfigured"), Category.QUEUE_MISCONFIGURED),
+    "LocalQueue  doesn't exist": (("Inadmissible", "Misconfigured"), Category.QUEUE_MISCONFIGURED),
+    "ClusterQueue c not found": (("Inadmissible", "Misconfigured"), Category.QUEUE_MISCONFIGURED),
+    "Workload namespace doesn't match ClusterQueue selector": (
+        ("Pending", "Misconfigured"),
+        Category.QUEUE_MISCONFIGURED,
+    ),
+    "resources didn't satisfy LimitRange constraints: x": (("Pending", "Misconfigured"), Category.QUEUE_MISCONFIGURED),
+    "DRA resource claims not supported": (("Inadmissible", "Misconfigured"), Category.QUEUE_MISCONFIGURED),
+    "ClusterQueue c is inactive": (("Inadmissible", "Suspended"), Category.QUEUE_HELD),
+    "LocalQueue team is inactive": (("Inadmissible", "Suspended"), Category.QUEUE_HELD),
+    "Workload has overlapping preemption targets with another workload": (
+        ("Pending", "WaitingForPreemptedWorkloads"),
+        Category.WAITING_FOR_QUOTA,
+    ),
+    "Waiting for all admitted workloads to be in PodsReady condition": (
+        ("Waiting", "WaitingForPodsReady"),
+        Category.WAITING_FOR_QUOTA,
+    ),
+    "The workload has failed admission checks": (("Pending",), Category.ADMISSION_CHECK),
+    "Admission is gated by: example.com/gate": (("AdmissionGated",), Category.ADMISSION_CHECK),
+    "something that a later version says": (("NoMatchingFlavor",), Category.NO_MATCHING_FLAVOR),
+    "something else that it says": (("Inadmissible",), Category.QUEUE_MISCONFIGURED),
+    "something that it says about quota": (("Pending",), Category.WAITING_FOR_QUOTA),
+}
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def workload(*conditions: dict[str, Any], active: bool = True) -> KueueWorkloadView:
+    return view(
+        KueueWorkloadView,
+        {"metadata": {"name": "w"}, "spec": {"active": active}, "status": {"conditions": list(conditions)}},
+    )
+
+
+def waits_for(seen: KueueWorkloadView | None, *events: EventView) -> Category:
+    return observe(QUEUED, (), None, REF, Evidence(events, seen)).diagnosis.category
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "category"),
+    [(message, reason, category) for message, (reasons, category) in QUEUE_REFUSALS.items() for reason in reasons],
+)
+def test_refusal_of_the_queue_has_the_same_category_in_the_workload_its_event_and_a_halt(message, reason, category):
+    seen = workload(condition("QuotaReserved", "False", reason, f"{ASSIGN}{message}"))
+    event = view(EventView, {"type": "Warning", "reason": reason, "message": f"{ASSIGN}{message}"})
+    wait = explain_suspension(QUEUED, Evidence(queue_workload=seen))
+    note = str(DeadlineHalt(Phase.QUEUED, wait.cause, f"queued: {wait.text}"))
+    assert waits_for(seen) is category
+    assert waits_for(None, event) is category
+    assert diagnose_halt(*split_halt_note(note)).category is category
+
+
+@pytest.mark.parametrize(
+    ("reason", "category"),
+    [
+        ("Preempted", Category.PREEMPTED_BY_QUEUE),
+        ("PodsReadyTimeout", Category.PODS_READY_TIMEOUT),
+        ("FlavorMigration", Category.FLAVOR_MIGRATION),
+        ("AdmissionCheck", Category.ADMISSION_CHECK),
+        ("ClusterQueueStopped", Category.QUEUE_HELD),
+        ("LocalQueueStopped", Category.QUEUE_HELD),
+        ("NodeFailures", Category.REQUEUED),
+    ],
+)
+def test_gang_that_kueue_has_stopped_has_the_category_of_the_reason(reason, category):
+    event = view(EventView, {"type": "Normal", "reason": f"EvictedDueTo{reason}", "message": "So it is"})
+    assert waits_for(workload(condition("Evicted", "True", reason, "So it is"))) is category
+    assert waits_for(None, event) is category
+
+
+@pytest.mark.parametrize(
+    ("seen", "category"),
+    [
+        (workload(condition("Evicted", "True", "Deactivated", "x"), active=False), Category.QUEUE_DEACTIVATED),
+        (workload(condition("QuotaReserved", "True", "QuotaReserved", "x")), Category.ADMISSION_CHECK),
+        (workload(condition("Admitted", "True", "Admitted", "x")), Category.CONTROLLER_SILENT),
+        (workload(), Category.WAITING_FOR_QUOTA),
+        (None, Category.WAITING_FOR_QUOTA),
+    ],
+)
+def test_other_states_of_a_workload_have_their_category(seen, category):
+    assert waits_for(seen) is category
+
+
+SCHEDULERS = {
+    "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate": Category.INSUFFICIENT_RESOURCES,
+    "0/2 nodes are available: 2 Too many pods.": Category.INSUFFICIENT_RESOURCES,
+    "0/5 nodes are unavailable: 1 node(s) had untolerated taint(s), 4 Insufficient cpu.": (
+        Category.INSUFFICIENT_RESOURCES
+    ),
+    "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.": Category.NODES_NOT_MATCHING,
+    "0/2 nodes are available: 2 node(s) had untolerated taint {gpu: }.": Category.NODES_NOT_MATCHING,
+    "0/2 nodes are available: 2 node(s) had volume node affinity conflict.": Category.VOLUME_UNAVAILABLE,
+    "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.": Category.VOLUME_UNAVAILABLE,
+    '0/2 nodes are available: persistentvolumeclaim "data" not found.': Category.VOLUME_UNAVAILABLE,
+    'error in "DynamicResources" PodGroupPostFilter plugins: not found': Category.VOLUME_UNAVAILABLE,
+    "0/1 nodes are available: 1 optimistic rejection in PostFilter.": Category.UNSCHEDULABLE,
+    "minCount (4) cannot be satisfied: 2 scheduled": Category.UNSCHEDULABLE,
+}
+
+
+@pytest.mark.parametrize(("message", "category"), SCHEDULERS.items())
+def test_refusal_of_a_scheduler_has_a_category(message, category):
+    pods = ranks(4, lambda one: one.unschedulable(message))
+    assert observe(job().resumed(1).read(), pods, None, REF).diagnosis.category is category
+
+
+@pytest.mark.parametrize(
+    ("reason", "category"),
+    [
+        ("PodGroupError", Category.POD_GROUP_ERROR),
+        ("SchedulerError", Category.POD_GROUP_ERROR),
+        ("Unschedulable", Category.UNSCHEDULABLE),
+    ],
+)
+def test_reason_of_a_pod_group_is_heeded(reason, category):
+    group = view(
+        PodGroupView,
+        {"status": {"conditions": [condition("PodGroupInitiallyScheduled", "False", reason, "pods differ")]}},
+    )
+    found = observe(job().resumed(1).read(), ranks(4, lambda one: one), group, REF).diagnosis
+    assert found.category is category
+    assert "pods differ" in found.evidence
+
+
+WAITS = {
+    "keep_suspended is set: the Job waits until its user resumes it": (WaitCause.SUBMISSION, Category.KEPT_SUSPENDED),
+    "The Job is suspended: its submission is not complete": (WaitCause.SUBMISSION, Category.SUBMISSION_INCOMPLETE),
+    "Waits for the Job controller to process the Job": (WaitCause.CONTROLLER, Category.CONTROLLER_SILENT),
+    "Kueue queue q does not know the gang": (WaitCause.WORKLOAD_MISSING, Category.WORKLOAD_MISSING),
+    "Returned to Kueue queue q (1 of at most 3 times)": (WaitCause.REQUEUE, Category.REQUEUED),
+    'ErrImagePull of image "a:b" at rank 0: not found': (WaitCause.IMAGE, Category.IMAGE_PULL_FAILED),
+    'CreateContainerConfigError at rank 0: configmap "a" not found': (WaitCause.CONFIG, Category.CONFIG_INVALID),
+    'pods could not be created: pods "a" is forbidden: exceeded quota': (WaitCause.PODS_MISSING, Category.PODS_REFUSED),
+    "3 pods not created yet": (WaitCause.PODS_MISSING, Category.CONTROLLER_SILENT),
+    "2/6 tasks in gang unschedulable: pod group is not ready, 6 Pending": (
+        WaitCause.UNSCHEDULABLE,
+        Category.INSUFFICIENT_RESOURCES,
+    ),
+    "2 pods have scheduling gates: kueue.x-k8s.io/topology": (WaitCause.GATED, Category.SCHEDULING_GATED),
+    "Volcano has not processed the PodGroup: its queue q may not exist": (
+        WaitCause.SCHEDULER,
+        Category.SCHEDULER_SILENT,
+    ),
+    "Waits until YuniKorn has reserved a place for each pod": (WaitCause.SCHEDULER, Category.SCHEDULER_SILENT),
+    "2 ranks starting: nodes pull images and create containers": (WaitCause.STARTING, Category.STARTING),
+    "The main container of rank 0 has ended": (WaitCause.SIDECAR, Category.SIDECAR_RUNNING),
+    "Kueue has suspended the Job (manageJobsWithoutQueueName)": (WaitCause.QUEUE_REFUSED, Category.QUEUE_MISCONFIGURED),
+    "": (WaitCause.RANKS, Category.RUNNING),
+    "BackoffLimitExceeded": (WaitCause.ENDING, Category.FINISHING),
+}
+
+
+@pytest.mark.parametrize(("text", "seen"), WAITS.items())
+def test_wait_has_a_category(text, seen):
+    cause, category = seen
+    assert diagnose_wait(Wait(cause, text)).category is category
+
+
+CODES = {
+    "Preempted": Category.PREEMPTED,
+    "Evicted": Category.EVICTED,
+    "NodeLost": Category.NODE_LOST,
+    "PodDeleted": Category.POD_DELETED,
+    "OverLimit": Category.STORAGE_EXCEEDED,
+    "OOMKilled": Category.OUT_OF_MEMORY,
+    "StartError": Category.START_FAILED,
+    "CommandNotFound": Category.START_FAILED,
+    "CommandNotExecutable": Category.START_FAILED,
+    "PodDeadline": Category.DEADLINE_EXCEEDED,
+    "Killed": Category.APPLICATION_FAILED,
+    "Crashed": Category.APPLICATION_FAILED,
+    "AppFailed": Category.APPLICATION_FAILED,
+    "PodFailed": Category.POD_FAILED,
+}
+OUTCOMES = st.builds(
+    Outcome,
+    uid=st.just("u"),
+    pod=st.just("p"),
+    outcome=st.sampled_from(OutcomeKind),
+    rank=st.none() | st.integers(0, 3),
+    phase=st.sampled_from(["", "Failed", "Succeeded", "Running"]),
+    exit_code=st.none() | st.integers(0, 255),
+    signal=st.none() | st.integers(1, 64),
+    reason=st.sampled_from(["", "Error", "OOMKilled", "StartError", "Evicted", "DeadlineExceeded", "Terminated"]),
+)
+
+
+@given(OUTCOMES)
+def test_outcome_has_the_category_of_its_code(outcome):
+    found = diagnose_outcome(outcome)
+    assert found.category is CODES[found.code]
+    assert found.detail == found.category.meaning
+
+
+ENDS = {
+    "succeeded": (Verdict(VerdictKind.SUCCEEDED), Category.SUCCEEDED),
+    "deleted": (Verdict(VerdictKind.DELETED, "JobDeleted"), Category.JOB_DELETED),
+    "deleted on purpose": (Verdict(VerdictKind.DELETED, "GangDeleted"), Category.JOB_DELETED),
+    "replaced": (Verdict(VerdictKind.REPLACED, "JobReplaced"), Category.JOB_DELETED),
+    "deadline": (Verdict(VerdictKind.FAILED, "DeadlineExceeded"), Category.DEADLINE_EXCEEDED),
+    "limit of the task": (Verdict(VerdictKind.FAILED, "DeadlineExceeded", limited_by="x"), Category.DEADLINE_EXCEEDED),
+    "no outcome": (Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), Category.UNKNOWN),
+}
+
+
+@pytest.mark.parametrize(("verdict", "category"), ENDS.values(), ids=ENDS)
+def test_end_without_outcomes_has_a_category(verdict, category):
+    assert diagnose_end(verdict, ()).category is category
+
+
+HALTS = {
+    "Halted: a person said so": Category.HALTED,
+    "enough of it": Category.HALTED,
+    CLEANUP_HALT_REASON: Category.SUBMISSION_INCOMPLETE,
+    "DeactivatedByQueue: x (DeactivatedDueToRequeuingLimitExceeded)": Category.QUEUE_DEACTIVATED,
+    "DeactivatedByQueue: x (DeactivatedDueToMaximumExecutionTimeExceeded)": Category.DEADLINE_EXCEEDED,
+    "DeactivatedByQueue: x (DeactivatedDueToAdmissionCheck)": Category.ADMISSION_CHECK,
+    "DeadlineExceeded.assembling.image: assembling: 2 pods. ErrImagePull": Category.IMAGE_PULL_FAILED,
+    "DeadlineExceeded.running.ranks: running: 2/2 ranks": Category.DEADLINE_EXCEEDED,
+    "DeadlineExceeded.assembling.queue: queued: Waits for admission": Category.PODS_READY_TIMEOUT,
+}
+
+
+@pytest.mark.parametrize(("note", "category"), HALTS.items())
+def test_halted_gang_has_the_category_of_its_note(note, category):
+    assert diagnose_halt(*split_halt_note(note)).category is category
+    assert diagnose_wait(Wait(WaitCause.HALTED, f"{HALTED_TEXT}{note}")).category is category
+
+
+TEXTS = st.text() | st.lists(
+    st.sampled_from([*QUEUE_REFUSALS, *SCHEDULERS, *WAITS, "again later (Preempted: x)"]), max_size=3
+).map(" ".join)
+
+
+@given(st.sampled_from(WaitCause), st.sampled_from(Phase), TEXTS)
+def test_every_wait_has_one_category_and_a_time_out_has_the_same_one(cause, phase, text):
+    found = diagnose_wait(Wait(cause, text))
+    late = diagnose_timeout(phase, cause, text)
+    assert found.category in Category
+    assert late.code == f"Deadline.{phase}.{cause}"
+    if late.category not in {Category.DEADLINE_EXCEEDED, Category.PODS_READY_TIMEOUT}:
+        assert late.category is found.category or cause is WaitCause.HALTED
+
+
+def test_ended_gang_has_the_category_of_its_first_cause():
+    gone = observe(None, (), None, REF)
+    assert gone.diagnosis.category is diagnose(gone, ()).category is Category.JOB_DELETED
+
+
+def test_every_category_is_documented_and_found_by_a_rule():
+    text = Path("docs/troubleshooting.md").read_text()
+    table = text.partition("## Categories")[2].partition("\n## ")[0]
+    found = {
+        *(category for _, category in QUEUE_REFUSALS.values()),
+        *SCHEDULERS.values(),
+        *(category for _, category in WAITS.values()),
+        *CODES.values(),
+        *(category for _, category in ENDS.values()),
+        *HALTS.values(),
+        *map(find_category, ("again later (Preempted: x)", "again later (FlavorMigration: x)")),
+        Category.POD_GROUP_ERROR,
+    }
+    assert found == set(Category)
+    assert re.findall(r"^\* `(\w+)`: ", table, flags=re.MULTILINE) == list(Category)
+
+
+def test_category_is_text_for_json_pickles_and_events_of_other_versions():
+    event = build_event(REF, Status.FAILED, Phase.RUNNING, category=Category.OUT_OF_MEMORY)
+    assert event.to_payload()["category"] == "OutOfMemory"
+    later = GangEvent.from_payload({**event.to_payload(), "category": "FromTheFuture"})
+    assert later.category == "FromTheFuture"
+    assert pickle.loads(pickle.dumps(Category.HALTED)) is Category.HALTED
