@@ -1,63 +1,153 @@
-"""The cluster of a command: the options that select it, as kubectl has them, and the error that ends the command.
+"""The cluster of a command: the options that select it, as kubectl has them, and the errors that end the command.
 
-This module knows nothing of Airflow.
+Airflow is imported only for --conn-id, which reads one of its connections.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
 
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.service import GangService
 
-__all__ = ["CommandError", "add_cluster_options", "run_on_cluster", "selected_namespace"]
+__all__ = ["ClusterFailed", "CommandError", "NotNamed", "add_cluster_options", "run_on_cluster", "selected_namespace"]
+
+COMMAND_LINE: Final = "the command line"
+"""In place of a connection's id, in messages."""
+RETRY_FOR_S: Final = 5.0
+"""A person waits for the answer, so a cluster that does not answer is given up soon."""
 
 
 class CommandError(Exception):
-    """A command failed. The message says why, and what to do; the command exits with code 1."""
+    """A command failed. The message says why, and what to do; the command exits with `code`."""
+
+    code = 1
+
+
+class ClusterFailed(CommandError):  # noqa: N818 - what happened
+    """The cluster did not answer, or refused a request."""
+
+    code = 3
+
+
+class NotNamed(CommandError):  # noqa: N818 - what happened
+    """No gang has this name, or several gangs have it."""
+
+    code = 4
 
 
 T = TypeVar("T")
 
 
-def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add --kubeconfig, --context, and either --namespace or --all-namespaces."""
-    parser.add_argument(
+def add_cluster_options(parser: argparse.ArgumentParser, *, all_namespaces: bool = True) -> None:
+    """Add --kubeconfig, --context or --conn-id, and --namespace.
+
+    :param all_namespaces: Add --all-namespaces, too, which --namespace excludes.
+    """
+    options = parser.add_argument_group("cluster")
+    options.add_argument(
         "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
     )
-    parser.add_argument("--context", metavar="NAME", help="default: the current context of the kubeconfig")
-    namespace = parser.add_mutually_exclusive_group()
-    namespace.add_argument("-n", "--namespace", metavar="NAME", help="default: `default`")
-    namespace.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces of the cluster")
+    options.add_argument("--context", metavar="NAME", help="default: the current context of the kubeconfig")
+    options.add_argument("--conn-id", metavar="ID", help="use this connection of Airflow in place of a kubeconfig")
+    namespace = options.add_mutually_exclusive_group()
+    namespace.add_argument(
+        "-n", "--namespace", metavar="NAME", help="default: that of the connection, or else `default`"
+    )
+    if all_namespaces:
+        namespace.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces of the cluster")
+    else:
+        parser.set_defaults(all_namespaces=False)
 
 
-def selected_namespace(options: argparse.Namespace) -> str | None:
-    """Return the namespace that the options select; `None` for all namespaces."""
-    return None if options.all_namespaces else options.namespace or "default"
+def selected_namespace(options: argparse.Namespace, gangs: GangService | None = None) -> str | None:
+    """Return the namespace that the options or the connection select; `None` for all namespaces."""
+    if options.all_namespaces:
+        return None
+    return options.namespace or (gangs.namespace if gangs else "default")
 
 
 def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], Awaitable[T]]) -> T:
     """Run the action on the cluster that the options select, and return the result of the action.
 
     Raises:
-        CommandError: the cluster did not answer, or refused a request.
+        ClusterFailed: the cluster did not answer, or refused a request.
+        CommandError: the connection does not exist, or the action was refused.
     """
     import asyncio
 
-    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.cluster.http import for_watches
+    from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.service import GangService
 
-    extras = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
-
     async def run_action() -> T:
-        async with GangService.connect(ClusterConfig.from_extras("the command line", extras)) as gangs:
-            return await action(gangs)
+        config = _config(options)
+        async with Client(config, transport=for_watches, retry_for_s=RETRY_FOR_S) as client:
+            return await action(GangService(client))
 
     try:
         return asyncio.run(run_action())
     except ClusterError as error:
-        raise CommandError(str(error)) from error
+        raise ClusterFailed(_with_remedy(error)) from error
+    except GangJobError as error:
+        raise CommandError(" ".join(str(error).split())) from error
+
+
+def _config(options: argparse.Namespace) -> ClusterConfig:
+    """Return the cluster and the credentials.
+
+    Raises:
+        CommandError: the options contradict each other, or the connection does not exist.
+        ClusterError: the connection or the kubeconfig cannot be used.
+    """
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+
+    extras: dict[str, Any] = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
+    if options.conn_id:
+        if options.kubeconfig or options.context:
+            raise CommandError("--conn-id has its own cluster: leave --kubeconfig and --context out")
+        extras = _extras_of(options.conn_id)
+    if options.namespace:
+        extras |= {"namespace": options.namespace}
+    return ClusterConfig.from_extras(options.conn_id or COMMAND_LINE, extras)
+
+
+def _extras_of(conn_id: str) -> dict[str, Any]:
+    import os
+
+    # Airflow reads its metadata database only in a process that says that it is no task.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    from airflow_provider_gangjobs.airflow_api.connection import read_extras
+    from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+
+    try:
+        return dict(read_extras(conn_id) or {})
+    except AirflowNotFoundException as error:
+        raise CommandError(
+            f"Airflow has no connection {conn_id!r}: `airflow connections list` shows the connections that it has"
+        ) from error
+
+
+def _with_remedy(error: ClusterError) -> str:
+    """Return the error on one line, and what to do about it."""
+    from airflow_provider_gangjobs.cluster import errors
+
+    remedies: tuple[tuple[type[ClusterError], str], ...] = (
+        (errors.Unreachable, "Check --kubeconfig and --context, and that this machine reaches the cluster"),
+        (errors.Unauthorized, "Renew the credentials of the kubeconfig"),
+        (errors.Forbidden, "Bind the Role of docs/rbac.yaml to this user, or choose another namespace with -n"),
+        (errors.TransportError, "Run the command again"),
+    )
+    if isinstance(error, errors.InvalidConnection) and error.conn_id == COMMAND_LINE:
+        remedy = error.remedy.replace("kube_config_path", "--kubeconfig").replace("cluster_context", "--context")
+        return f"{error.problem}. {remedy}"
+    line = " ".join(str(error).split())
+    remedy = next((text for kind, text in remedies if isinstance(error, kind)), "")
+    return f"{line.rstrip('.')}. {remedy}" if remedy else line

@@ -1,8 +1,17 @@
 """The command line `gangjobs`: a table of commands, each implemented in its own module.
 
-The program imports only the module of the called command, so that `--help` is fast. A command module has
-`configure(parser)`, which declares the arguments and sets `run`, a function from the arguments to the exit code.
-The module of `gangjobs sandbox` belongs to another distribution, which may not be installed.
+The program imports only the module of the called command, so that `--help` is fast. A command module has a function
+that declares the arguments and sets `run`, a function from the arguments to the exit code. Related commands share a
+module. The module of `gangjobs sandbox` belongs to another distribution, which may not be installed.
+
+| exit code | meaning |
+|---|---|
+| 0 | the command has done what it should |
+| 1 | the command could not do all of it, or `leaks` has found a leak, or the gang of `submit --wait` failed |
+| 2 | the arguments are invalid |
+| 3 | the cluster did not answer, or refused a request |
+| 4 | no gang has this name, or several gangs have it |
+| 130 | Ctrl-C |
 """
 
 from __future__ import annotations
@@ -10,17 +19,24 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.cli.cluster import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["COMMANDS", "main"]
+    Configure = Callable[[argparse.ArgumentParser], None]
+
+__all__ = ["COMMANDS", "execute", "main"]
+
+INTERRUPTED: Final = "interrupted. All gangs were left as they are"
+_COMPLETION: Final = "_ARGCOMPLETE"
+"""Set by the shell when it asks for completions."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +47,16 @@ class Command:
     module: str
     help: str
     extra: str | None = None
+    configure: str = "configure"
+    """The function of the module that adds the arguments, and sets `run`: a function from them to the exit code."""
 
-    def load(self) -> Any:
-        """Import the command's module, which has `configure`.
+    @property
+    def sentence(self) -> str:
+        """The help as a sentence."""
+        return f"{self.help[0].upper()}{self.help[1:]}."
+
+    def load(self) -> Configure:
+        """Import the command's module, and return the function that adds its arguments.
 
         Raises:
             CommandError: the distribution that contains the module is not installed.
@@ -43,42 +66,79 @@ class Command:
                 f"the command `{self.name}` is not installed; to install it, run: "
                 f"pip install 'airflow-provider-gangjobs[{self.extra}]'"
             )
-        return importlib.import_module(self.module)
+        configure: Configure = getattr(importlib.import_module(self.module), self.configure)
+        return configure
+
+
+def _own(name: str, module: str, help: str) -> Command:  # noqa: A002 - the word of argparse
+    """Return a command of a module that has several."""
+    return Command(name, f"airflow_provider_gangjobs.cli.{module}", help, configure=f"configure_{name}")
 
 
 COMMANDS = (
+    _own("list", "gangs", "list gangs with their phases"),
+    _own("show", "show", "show one gang with its ranks"),
+    _own("why", "show", "say why a gang waits or has failed, and what to do"),
+    Command("logs", "airflow_provider_gangjobs.cli.logs", "print the logs of ranks"),
+    _own("top", "gangs", "show what the gangs of each DAG hold and wait for"),
+    _own("leaks", "gangs", "show what stays in the cluster although nobody may need it"),
+    _own("cancel", "endings", "end a gang and keep its Job"),
+    _own("delete", "endings", "delete a gang with its outcomes"),
+    _own("submit", "submit", "submit a gang from a file, under an id"),
+    _own("capabilities", "submit", "show what the cluster can do with gangs"),
+    _own("tidy", "endings", "complete or remove incomplete submissions of gangs"),
+    _own("release", "endings", "remove this provider's finalizer from pods"),
     Command(
         "sandbox", "gangjobs_sandbox.cli.commands", "run a small Kubernetes control plane on this machine", "sandbox"
     ),
-    Command("tidy", "airflow_provider_gangjobs.cli.tidy", "complete or remove incomplete submissions of gangs"),
-    Command("release", "airflow_provider_gangjobs.cli.release", "remove this provider's finalizer from pods"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 1 after a CommandError, 2 for invalid arguments, 130 after Ctrl-C."""
+    """Run a command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if _COMPLETION in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(_parser([command.name for command in COMMANDS if not command.extra]))
     try:
-        options = _parser(arguments).parse_args(arguments)
+        options = _parser(arguments[:1]).parse_args(arguments)
+    except CommandError as error:
+        return _fail(error)
+    return execute(options)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command of parsed arguments and return its exit code. Errors are one line, without a traceback."""
+    try:
         return int(options.run(options))
     except CommandError as error:
-        print(f"gangjobs: {error}", file=sys.stderr)
-        return 1
+        return _fail(error)
     except KeyboardInterrupt:
+        print(f"\ngangjobs: {getattr(options, 'interrupted', INTERRUPTED)}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # The reader closed the pipe.
         sys.stderr.close()
         return 0
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def _fail(error: CommandError) -> int:
+    print(f"gangjobs: {error}", file=sys.stderr)
+    return error.code
+
+
+def _parser(loaded: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser.
+
+    :param loaded: The commands whose arguments it knows.
+    """
     parser = argparse.ArgumentParser(prog="gangjobs", description="Gangs of Kubernetes pods for Airflow.")
     parser.add_argument("--version", action="version", version=f"gangjobs {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        subparser = commands.add_parser(command.name, help=command.help, description=f"{command.help}.".capitalize())
-        if command.name in arguments[:1]:
-            command.load().configure(subparser)
+        subparser = commands.add_parser(command.name, help=command.help, description=command.sentence)
+        if command.name in loaded:
+            command.load()(subparser)
     return parser
 
 

@@ -10,6 +10,7 @@ of it. Each sends one request.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -254,38 +255,51 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
         limit: int = PAGE_OBJECTS,
+        ahead: bool = False,
     ) -> AsyncGenerator[list[T], None]:
         """Yield all objects page by page, decoded into `kind`: a view of `kube.views`, or a dict.
 
         When the continue token expires, the list continues at a newer version if the server offers one, and starts
         again otherwise. An object may therefore appear twice. An object that exists the whole time is never left out.
 
+        :param ahead: Request the next page before a page is decoded, so that the server prepares it meanwhile.
+
         Raises:
             Gone: the continue token expired more than `LIST_RESTARTS_MAX` times.
         """
+        request = Request("GET", resource.path(namespace))
+        send = partial(
+            self.list_page,
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+        )
         token: str | None = None
         restarts = 0
-        while True:
-            try:
-                page = await self.list_page(
-                    resource,
-                    namespace,
-                    label_selector=label_selector,
-                    field_selector=field_selector,
-                    limit=limit,
-                    continue_token=token,
-                )
-            except Gone as gone:
-                restarts += 1
-                if restarts > LIST_RESTARTS_MAX:
-                    raise
-                token = gone.continue_token
-                continue
-            decoded = decode_list(Request("GET", resource.path(namespace)), page, kind)
-            yield decoded.items or []
-            token = decoded.metadata.continue_
-            if not token:
-                return
+        following: asyncio.Task[bytes] | None = None
+        try:
+            while True:
+                try:
+                    page = await (following or send(continue_token=token))
+                except Gone as gone:
+                    restarts += 1
+                    if restarts > LIST_RESTARTS_MAX:
+                        raise
+                    token, following = gone.continue_token, None
+                    continue
+                token = decode_list(request, page, msgspec.Raw).metadata.continue_
+                following = asyncio.create_task(send(continue_token=token)) if ahead and token else None
+                if following:
+                    await asyncio.sleep(0)  # sends the request
+                yield decode_list(request, page, kind).items or []
+                if not token:
+                    return
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
 
     async def list(
         self,

@@ -7,204 +7,49 @@ all ranks.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.attempt.messages import describe_placement
+from airflow_provider_gangjobs.gang.gang_rows import format_amount
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, outcome_of
-from airflow_provider_gangjobs.gang.state import pods as podutil
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+from airflow_provider_gangjobs.gang.outcome.rank_rows import (
+    WITHOUT_POD,
+    RankRow,
+    Tone,
+    build_rows,
+    count_by_state,
+    merge_outcomes,
+    outcome_row,
+    tone_of,
+)
 from airflow_provider_gangjobs.gang.state.deadlines import next_limit
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.pods import refusal
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import (
-    WAIT_TEXT_CHARACTERS_MAX,
-    Evidence,
     WaitCause,
-    summarize_scheduler_message,
-    to_line,
 )
-from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, requests_of
-from airflow_provider_gangjobs.kube.text import keep_end, pluralize
+from airflow_provider_gangjobs.kube.quantity import requests_of
+from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
+from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.state.category import Diagnosis
+    from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
-
-
-_NORMAL_WAITS: Final = frozenset({"ContainerCreating", "PodInitializing"})
-"""Reasons for which a container waits during a normal start."""
-
-
-class Tone(StrEnum):
-    """The CSS class of a state: a colour and a symbol, so that the colour is never the only sign."""
-
-    BAD = "bad"
-    WAIT = "wait"
-    BUSY = "busy"
-    GOOD = "good"
-
-
-@dataclass(frozen=True)
-class RankRow:
-    """One pod. A rank has one pod, unless the Job was allowed to replace the pod."""
-
-    rank: int | None
-    """Rank in the gang."""
-    state: str
-    tone: Tone
-    exit_code: int | None = None
-    seconds: float | None = None
-    """How long the pod's program has run."""
-    node: str = ""
-    restarts: int = 0
-    message: str = ""
-    role: str = ""
-    """Role of the pod; empty if the gang has one Job only."""
-    role_rank: int | None = None
-    """Rank in the role."""
-
-    @property
-    def label(self) -> str:
-        """The text of the column of ranks."""
-        if self.rank is None:
-            return ""
-        return f"{self.role} {self.role_rank}" if self.role else str(self.rank)
-
-
-WITHOUT_POD: Final = "without a pod"
-_UNSCHEDULED: Final = "waiting for a node"
-_RUNNING: Final = "running"
-_LIVE_STATES: Final = {_UNSCHEDULED: 0, "starting": 1, "terminating": 2, _RUNNING: 3}
-"""The states of pods that have not ended, with their order in the table."""
-
-
-def merge_outcomes(pods: Iterable[PodView], recorded: Iterable[Outcome]) -> list[Outcome]:
-    """Return the recorded outcomes, and the outcomes of ended pods that are not recorded yet."""
-    outcomes = {outcome.uid: outcome for outcome in recorded}
-    for pod in pods:
-        if pod.metadata.uid not in outcomes and podutil.has_ended(pod):
-            outcomes[pod.metadata.uid] = outcome_of(pod)
-    return list(outcomes.values())
-
-
-def build_rows(pods: Iterable[PodView], outcomes: Sequence[Outcome], now: datetime) -> list[RankRow]:
-    """Return the rows in the order of the table.
-
-    Pods that did not succeed come first, in the order in which they ended. Pods that wait, pods that run, and pods
-    that succeeded follow.
-    """
-    ended_uids = {outcome.uid for outcome in outcomes}
-    live = sorted((pod for pod in pods if pod.metadata.uid not in ended_uids), key=_live_order)
-    ordered = failures_first(outcomes, len(outcomes))
-    bad = [outcome_row(outcome) for outcome in ordered if outcome.outcome is not OutcomeKind.SUCCEEDED]
-    good = [outcome_row(outcome) for outcome in ordered if outcome.outcome is OutcomeKind.SUCCEEDED]
-    return [*bad, *(_live_row(pod, now) for pod in live), *good]
-
-
-def count_by_state(rows: Sequence[RankRow], *, ranks: int, is_over: bool) -> tuple[tuple[str, int], ...]:
-    """Return pairs of a state and its number of pods, in the order of the rows.
-
-    While the gang is not over, the last pair is the number of ranks without a pod, if there are any.
-    """
-    counts = Counter(row.state for row in rows)
-    missing = 0 if is_over else ranks - len({row.rank if row.rank is not None else id(row) for row in rows})
-    return (*counts.items(), (WITHOUT_POD, missing)) if missing > 0 else tuple(counts.items())
-
-
-def outcome_row(outcome: Outcome) -> RankRow:
-    """Return the row of a pod that has ended. The row omits the rank's result, which only readers of XComs may see."""
-    succeeded = outcome.outcome is OutcomeKind.SUCCEEDED
-    # The reason "Error" says no more than the exit code.
-    reason = "" if outcome.reason == "Error" else outcome.reason
-    kept = to_line(outcome.error) or _end_of(outcome.message)
-    message = () if succeeded else (outcome.disruption, reason, kept)
-    return RankRow(
-        rank=outcome.rank,
-        state=str(outcome.outcome),
-        tone=Tone.GOOD if succeeded else Tone.BAD,
-        exit_code=outcome.exit_code,
-        seconds=outcome.seconds,
-        node=outcome.node,
-        restarts=outcome.restarts,
-        message=": ".join(filter(None, message)),
-        role=outcome.role,
-        role_rank=outcome.role_rank,
-    )
-
-
-def _end_of(output: str) -> str:
-    """Return the end of what was kept of the output of a rank, on one line: the end says why the program failed."""
-    return keep_end(" ".join(output.split()), WAIT_TEXT_CHARACTERS_MAX)
-
-
-def _live_row(pod: PodView, now: datetime) -> RankRow:
-    state = _live_state(pod)
-    started = podutil.started_at(pod)
-    return RankRow(
-        rank=podutil.rank_of(pod),
-        state=state,
-        tone=Tone.BUSY if state == _RUNNING else Tone.WAIT,
-        seconds=max(0.0, (now - started).total_seconds()) if started else None,
-        node=pod.spec.node_name,
-        restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
-        message=_wait_message(pod),
-        role=pod.metadata.labels.gang_role or "",
-        role_rank=podutil.role_rank_of(pod),
-    )
-
-
-def _live_state(pod: PodView) -> str:
-    if pod.metadata.deletion_timestamp is not None:
-        return "terminating"
-    if podutil.started_at(pod) is not None:
-        return _RUNNING
-    return "starting" if pod.spec.node_name else _UNSCHEDULED
-
-
-def _wait_message(pod: PodView) -> str:
-    if refused := refusal(pod):
-        return summarize_scheduler_message(refused)
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    waits = (status.state.waiting for status in statuses)
-    found = next((waiting for waiting in waits if waiting and waiting.reason not in _NORMAL_WAITS), None)
-    return to_line(": ".join(filter(None, (found.reason, found.message)))) if found else ""
-
-
-def _live_order(pod: PodView) -> tuple[int, int, int]:
-    rank = podutil.rank_of(pod)
-    return _message_order(pod), _LIVE_STATES[_live_state(pod)], -1 if rank is None else rank
-
-
-def _message_order(pod: PodView) -> int:
-    """Return 0 if the pod's message explains why the gang waits, 1 if the message is generic, and 2 without a message.
-
-    Since Kubernetes 1.36, the scheduler reports the cause at few pods. The messages of most pods only say that too few
-    pods of the gang fit.
-    """
-    message = _wait_message(pod)
-    if not message:
-        return 2
-    refused = refusal(pod)
-    return int(bool(refused) and message == to_line(refused))
 
 
 ROWS_MAX: Final = 200
@@ -216,14 +61,6 @@ _TIMEOUT_PARAMETERS: Final = {
     Phase.ASSEMBLING: "assemble_timeout",
     Phase.RUNNING: "run_timeout",
 }
-_TONES: Final = {
-    Phase.RUNNING: Tone.BUSY,
-    Phase.FINISHING: Tone.BUSY,
-    Phase.SUCCEEDED: Tone.GOOD,
-    Phase.FAILED: Tone.BAD,
-    Phase.DELETED: Tone.BAD,
-}
-_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
 
 @dataclass(frozen=True)
@@ -300,7 +137,7 @@ def _view_of_job(
     locator: GangLocator, snapshot: GangSnapshot, job: StoredGang, requests: str, now: datetime
 ) -> GangView:
     record = record_of(job)
-    observation = _observation(snapshot, job)
+    observation = observe_snapshot(snapshot)
     phase = observation.phase
     outcomes = merge_outcomes(snapshot.pods, snapshot.outcomes)
     diagnosis = diagnose(observation, outcomes)
@@ -311,7 +148,7 @@ def _view_of_job(
     return GangView(
         title=str(record.ref),
         phase=str(phase),
-        tone=_TONES.get(phase, Tone.WAIT),
+        tone=tone_of(phase),
         attempt=record.attempt,
         since=observation.since,
         category=diagnosis.category,
@@ -327,28 +164,6 @@ def _view_of_job(
         rows_omitted=max(0, (len(rows) if snapshot.is_whole else ranks) - len(rows[:ROWS_MAX])),
         notes=tuple(f"The connection may not list {what} in this namespace." for what in snapshot.unread),
         is_final=locator.is_finished and is_over,
-    )
-
-
-def _observation(snapshot: GangSnapshot, job: StoredGang) -> Observation:
-    evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
-    if snapshot.is_whole:
-        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
-    sample = PodIndex(job.ref, snapshot.pods)
-    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), evidence)
-
-
-def _counts_of_job(job: StoredGang) -> Counts:
-    """Return counts from the Job's counters, which do not distinguish the pods that have not started."""
-    started, ranks = job.started_ranks, job.ranks
-    return Counts(
-        ranks=ranks,
-        created=ranks,
-        placed=started,
-        started=started,
-        running=job.status.ready,
-        succeeded=job.status.succeeded,
-        failed=job.status.failed,
     )
 
 
@@ -408,11 +223,7 @@ def _format_requests(job: Mapping[str, Any]) -> str:
         return ""
     common = ("cpu", "memory")
     names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
-    return ", ".join(f"{_format_amount(name, requests[name])} {name}" for name in names if requests[name])
-
-
-def _format_amount(name: str, amount: Any) -> str:
-    return format_bytes(amount) if name.startswith(_BYTES) else format_cpu(amount)
+    return ", ".join(f"{format_amount(name, requests[name])} {name}" for name in names if requests[name])
 
 
 def _attempt_row(record: SubmissionRecord) -> AttemptRow:
@@ -420,7 +231,7 @@ def _attempt_row(record: SubmissionRecord) -> AttemptRow:
         number=record.attempt,
         name=record.ref.name,
         phase=str(record.phase),
-        tone=_TONES.get(record.phase, Tone.WAIT),
+        tone=tone_of(record.phase),
         submitted=record.submitted_at,
         ended=record.ended_at,
         message=f"{record.error.reason}: {record.error.message}".strip(": ") if record.error else "",

@@ -350,7 +350,7 @@ class GangService(Struct, frozen=True):
         """
         from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
 
-        return await read_snapshot(self.client, namespace or self.namespace, key, uid)
+        return await read_snapshot(self.client, namespace or self.namespace, key.digests, uid)
 
     async def is_live(self, ref: GangRef) -> bool:
         """Return whether the Job of exactly this uid exists and has not ended."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView
@@ -87,16 +86,21 @@ class GangSnapshot:
 
 
 async def read_snapshot(
-    client: Client, namespace: str, key: TaskKey, uid: str | None = None, *, limits: SnapshotLimits = DEFAULT_LIMITS
+    client: Client,
+    namespace: str,
+    digests: Sequence[str],
+    uid: str | None = None,
+    *,
+    limits: SnapshotLimits = DEFAULT_LIMITS,
 ) -> GangSnapshot:
     """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
 
-    :param key: The task. Its digests find no gang of another task.
+    :param digests: The digests of the task or submission id, see `SubmissionKey.digests`.
 
     Raises:
         ClusterError: The Jobs could not be read.
     """
-    found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
+    found = await client.list(JOBS, namespace, label_selector=task_selector(*digests))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
     role_jobs = await list_role_jobs(client, namespace, jobs)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
 from airflow_provider_gangjobs.plugins.html import PageContext, format_duration, format_remaining, render
-from airflow_provider_gangjobs.plugins.view_model import AttemptRow, DeadlineView, GangView, RankRow, Tone
+from airflow_provider_gangjobs.plugins.view_model import AttemptRow, DeadlineView, GangView
 from tests.unit.builders import at
 
 MARKUP = """<script>alert(1)</script><img src=x onerror="alert(2)">'"`{{ 7 * 7 }}</style></td>"""

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
+from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
@@ -20,7 +21,6 @@ from airflow_provider_gangjobs.plugins.view_model import (
     JOB_NOT_FOUND,
     ROWS_MAX,
     DeadlineView,
-    Tone,
     build_view,
     view_without_cluster,
 )

@@ -118,15 +118,15 @@ def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (["tidy", KUBECONFIG, "/no/such"], "gangjobs: "),
-        (["release", "--gang", "a", "-A"], "gangjobs: --gang names a Job of one namespace"),
+        (["tidy", KUBECONFIG, "/no/such"], 3, "gangjobs: the file /no/such does not exist"),
+        (["release", "--gang", "a", "-A"], 1, "gangjobs: --gang names a Job of one namespace"),
     ],
     ids=["no kubeconfig", "a gang of all namespaces"],
 )
-def test_error_of_a_command_is_printed_with_exit_code_1(arguments, message, capsys):
-    assert main(arguments) == 1
+def test_error_of_a_command_is_printed_with_its_exit_code(arguments, code, message, capsys):
+    assert main(arguments) == code
     assert capsys.readouterr().err.startswith(message)
 
 

@@ -236,7 +236,7 @@ async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
     await Follower(plane, first).event()
     second = await submit_roles(plane, claim="ti-2")
     await plane.until(lambda: plane.running_ranks(second.name) == 4)
-    snapshot = await read_snapshot(plane.client, NAMESPACE, KEY)
+    snapshot = await read_snapshot(plane.client, NAMESPACE, KEY.digests)
     view = view_of(plane, snapshot, second)
     assert (view.phase, dict(view.details)["Roles"], view.state_counts) == (
         "running",

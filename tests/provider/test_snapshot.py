@@ -52,7 +52,7 @@ def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> GangSna
 
 
 def read(hook: GangJobHook, key: TaskKey, ref: GangRef, limits: SnapshotLimits) -> GangSnapshot:
-    return hook.call(lambda gangs: read_snapshot(gangs.client, ref.namespace, key, ref.uid, limits=limits))
+    return hook.call(lambda gangs: read_snapshot(gangs.client, ref.namespace, key.digests, ref.uid, limits=limits))
 
 
 def test_snapshot_has_all_attempts_and_the_pods_of_one(hook: GangJobHook, key: TaskKey) -> None:

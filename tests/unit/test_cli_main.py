@@ -1,6 +1,7 @@
 """The command line: fast help, clear errors, and the environment variables of a wrapped command."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,12 @@ from gangjobs_sandbox.cli.commands import RELEASES, variables
 HEAVY = {"airflow", "rich", "httpx", "starlette", "uvicorn", "aiohttp", "kubernetes_asyncio", "asyncio", "msgspec"}
 
 
-HELP = [["--help"], ["sandbox", "--help"], ["sandbox", "up", "--help"], ["tidy", "--help"], ["release", "--help"]]
+HELP = [
+    ["--help"],
+    ["sandbox", "--help"],
+    ["sandbox", "up", "--help"],
+    *([name, "--help"] for name in ("list", "show", "logs", "cancel", "submit", "tidy", "release")),
+]
 
 
 @pytest.mark.parametrize("arguments", HELP, ids=" ".join)
@@ -33,7 +39,37 @@ print({HEAVY} & set(sys.modules))
 
 
 def test_every_command_has_a_module():
-    assert all(callable(command.load().configure) for command in cli.COMMANDS)
+    assert all(callable(command.load()) for command in cli.COMMANDS)
+
+
+def test_every_command_is_on_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert [command.name for command in cli.COMMANDS if f"`{command.name}" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("gangjobs l", {"list", "logs", "leaks"}),
+        ("gangjobs list --w", {"--waiting", "--watch"}),
+        ("gangjobs why a -o y", {"yaml"}),
+    ],
+    ids=["a command", "an option", "a format"],
+)
+def test_shell_completes(typed, expected, tmp_path):
+    """The variables are those of argcomplete's script for bash, which reads the answer from file descriptor 8."""
+    answer = tmp_path / "answer"
+    program = "from airflow_provider_gangjobs.cli.main import main; main()"
+    variables = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SHELL": "bash",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": typed,
+        "COMP_POINT": str(len(typed)),
+    }
+    subprocess.run([sys.executable, "-c", program], env=os.environ | variables, check=False, capture_output=True)
+    assert {found.strip() for found in answer.read_text().split("\n")} == expected
 
 
 @pytest.mark.parametrize(

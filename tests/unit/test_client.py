@@ -208,7 +208,8 @@ async def test_expired_list_is_restarted(connect: Connect, virtual_sleep: Virtua
     assert [request.query.get("continue") for request in server.requests] == [None, "2", None, "2"]
 
 
-async def test_expired_list_continues_if_the_server_allows(connect: Connect) -> None:
+@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
+async def test_expired_list_continues_if_the_server_allows(connect: Connect, ahead: bool) -> None:
     async def handle(request: Request, connection: Connection) -> None:
         match request.query.get("continue"):
             case None:
@@ -220,7 +221,27 @@ async def test_expired_list_continues_if_the_server_allows(connect: Connect) -> 
                 await connection.reply(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
 
     async with FaultServer(handle) as server, connect(server.config) as client:
-        assert [o["metadata"]["name"] for o in await client.list(JOBS)] == ["a", "b"]
+        pages = [page async for page in client.list_views(dict, JOBS, ahead=ahead)]
+        assert [one["metadata"]["name"] for page in pages for one in page] == ["a", "b"]
+
+
+async def test_page_is_requested_ahead_while_the_page_before_is_used(connect: Connect) -> None:
+    api = ModelApi()
+    for name in "abcde":
+        api.put(name)
+    is_second_requested = asyncio.Event()
+
+    async def handle(request: Request, connection: Connection) -> None:
+        if request.query.get("continue"):
+            is_second_requested.set()
+        await api.handle(request, connection)
+
+    async with FaultServer(handle) as server, connect(server.config) as client:
+        pages = client.list_views(dict, JOBS, "team", limit=2, ahead=True)
+        assert len(await anext(pages)) == 2
+        await is_second_requested.wait()
+        await pages.aclose()  # leaves no task behind, also if the answer comes now
+    assert [request.query.get("continue") for request in server.requests] == [None, "2"]
 
 
 async def test_list_that_always_expires_fails(connect: Connect, virtual_sleep: VirtualSleep) -> None:

@@ -30,6 +30,7 @@ LEAVE, ASK, RELEASE = SweepAction.LEAVE, SweepAction.ASK, SweepAction.RELEASE
 TASK = TaskKey("etl", "run", "train", installation="prod")
 UNOWNED = SweepFacts(installation="prod", unowned_for=GRACE, held_pods=0)
 HELD = replace(UNOWNED, held_pods=3)
+HELD_REASON = "the gang is over, its pods are held, and nobody has followed the gang for 15 min"
 ENDED = replace(UNOWNED, task=TaskEnd.ENDED)
 SUCCEEDED = replace(UNOWNED, task=TaskEnd.SUCCEEDED)
 
@@ -147,7 +148,12 @@ def test_a_sweep_does_what_state_owner_and_policy_allow(
 
 REASONS = {
     "no id": (NAMELESS, UNOWNED, "the gang has no installation id"),
-    "neither has an id": (NAMELESS, replace(UNOWNED, installation=""), "the gang has no installation id"),
+    "neither has an id": (NAMELESS, replace(UNOWNED, installation=""), "the gang belongs to no task"),
+    "neither has an id, and its pods are held": (
+        job().resumed(3).complete(9),
+        replace(HELD, installation=""),
+        f"{HELD_REASON}; but without an installation id, it may belong to another Airflow",
+    ),
     "the sweep has no id": (gang(), replace(UNOWNED, installation=""), "the sweep has no installation id"),
     "another installation": (
         gang(installation="staging"),

@@ -74,7 +74,7 @@ async def view_of(api: KueueApi, *, looks: int = 1) -> GangView:
     """The last of some views in a row."""
     async with api.server as server, Client(server.config) as client:
         for _ in range(looks):
-            seen = await read_snapshot(client, REF.namespace, KEY, REF.uid)
+            seen = await read_snapshot(client, REF.namespace, KEY.digests, REF.uid)
     return build_view(GangLocator(KEY, REF, "kubernetes_default"), seen, at(60))
 
 

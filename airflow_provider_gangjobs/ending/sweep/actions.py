@@ -47,6 +47,8 @@ class SweptGang:
     installation: str = ""
     error: str = ""
     """Why it could not be done. The next sweep tries again."""
+    phase: str = ""
+    """The phase of a gang that is only looked at."""
 
 
 @dataclass

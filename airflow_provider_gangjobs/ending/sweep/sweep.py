@@ -38,6 +38,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     is_settled,
     may_release_orphaned_pods,
 )
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, gang_ref_of, is_held
 from airflow_provider_gangjobs.kube.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Meta
 
-__all__ = ["NamespaceView", "Sweep", "log_swept", "sweep_once"]
+__all__ = ["NamespaceView", "Sweep", "held_by_gang", "last_sign", "log_swept", "sweep_once"]
 
 
 log = logging.getLogger(__name__)
@@ -315,6 +316,10 @@ class _Planned:
     pods: Sequence[PodView] = ()
     """The held pods of a Job that is gone."""
 
+    @property
+    def phase(self) -> Phase:
+        return phase_of(self.job)
+
 
 async def sweep_once(
     client: Client,
@@ -346,7 +351,7 @@ async def sweep_once(
 
     planned = list(_plan(view, now, is_followed, older_than=older_than, end_unowned=end_unowned))
     if dry_run:
-        return [SweptGang(one.ref, one.decision, one.installation) for one in planned]
+        return [SweptGang(one.ref, one.decision, one.installation, phase=one.phase) for one in planned]
 
     actions = SweepActions(client, follow=follow, is_followed=lambda ref: False)
     done = []
@@ -378,11 +383,11 @@ def _plan(
             )
             yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
         for ref, pods in held.items():
-            gone_for = now - max(_last_sign(pod, now) for pod in pods)
+            gone_for = now - max(last_sign(pod, now) for pod in pods)
             if gone_for >= older_than:
                 yield _Planned(ref, VANISHED, pods[0].metadata.labels.installation or "", pods=pods)
 
 
-def _last_sign(pod: PodView, now: datetime) -> datetime:
+def last_sign(pod: PodView, now: datetime) -> datetime:
     """Return when the pod was deleted, as happens soon after its Job, or else when it was created."""
     return deletion_requested_at(pod.metadata) or pod.metadata.creation_timestamp or now

@@ -113,8 +113,15 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     | is live, and its task has ended, as Airflow has confirmed, or is assumed to have ended | end |
     | is live | leave |
     """
-    if not facts.installation or gang.installation != facts.installation:
+    if gang.installation != facts.installation:
         return _leave(_other_installation(gang.installation, facts.installation))
+    decision = _decide_own(gang, facts)
+    if facts.installation or decision.action is SweepAction.LEAVE:
+        return decision
+    return _leave(f"{decision.reason}; but without an installation id, it may belong to another Airflow")
+
+
+def _decide_own(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     if facts.unowned_for is None:
         return _leave("the gang is followed")
     if facts.unowned_for < facts.grace:

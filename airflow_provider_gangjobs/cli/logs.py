@@ -1,0 +1,253 @@
+"""`gangjobs logs`: the logs of ranks, from their pods, or from `log_storage` when the pods are gone.
+
+By default the command prints the logs that a task's log has: those of rank 0 and of the ranks that failed. The log of
+one rank alone is printed as it is; each line of several logs begins with its rank.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cli.cluster import (
+    CommandError,
+    NotNamed,
+    add_cluster_options,
+    run_on_cluster,
+)
+from airflow_provider_gangjobs.cli.naming import add_gang_argument, find_gang
+from airflow_provider_gangjobs.cli.output import write_lines
+
+if TYPE_CHECKING:
+    import argparse
+    import asyncio
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from airflow.sdk import ObjectStoragePath
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
+
+__all__ = ["configure"]
+
+LOOK_EVERY_S: Final = 2.0
+"""How often --follow looks for pods that have started meanwhile."""
+IDLE_TIMEOUT_S: Final = 300.0
+"""A program that writes nothing for this long is asked about again, because the connection may be dead."""
+_ATTEMPT: Final = re.compile(r"(.*)-(\d+)")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gangjobs logs`."""
+    add_gang_argument(parser)
+    add_cluster_options(parser)
+    parser.add_argument("--rank", type=int, action="append", metavar="N", help="this rank; repeat it for several")
+    parser.add_argument("--all", action="store_true", help="all ranks; default: rank 0 and the ranks that failed")
+    parser.add_argument(
+        "-c", "--container", action="append", default=[], metavar="NAME", help="also this container, or `all`"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the gang has ended")
+    parser.add_argument(
+        "--storage", metavar="URL", help="log_storage of the task, which has the logs when the pods are gone"
+    )
+    parser.set_defaults(run=logs)
+
+
+def logs(options: argparse.Namespace) -> int:
+    """Print logs, and return 0, or 1 if a log could not be read."""
+    key = run_on_cluster(options, lambda gangs: _print_from_pods(gangs, options))
+    if key is None:
+        return int(options.failures)
+    return _print_from_storage(options, *key)
+
+
+async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> tuple[TaskKey, str] | None:
+    """Print the logs of the pods that exist. If none does, return the task and the Job whose stored logs to read.
+
+    Raises:
+        CommandError: there are no logs.
+        NotNamed: no gang has this name, or several gangs have it.
+    """
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+
+    try:
+        job = await find_gang(gangs, options)
+    except NotNamed:
+        words = [*options.gang, "-1"]
+        if not options.storage or len(options.gang) not in {3, 4} or not words[3].lstrip("-").isdecimal():
+            raise
+        dag_id, task_id, run_id, map_index = words[:4]
+        return TaskKey(dag_id, run_id, task_id, int(map_index)), ""
+    sources = await _sources(gangs.client, job.ref, options)
+    if options.follow and not job.is_over:
+        options.failures = await _Follower(gangs, job.ref, options).run()
+    elif sources:
+        options.failures = int(not await _print_all(gangs.client, sources))
+    elif options.storage and job.task_key:
+        return job.task_key, job.ref.name
+    else:
+        raise CommandError(_no_logs(str(job.ref), options))
+    return None
+
+
+def _no_logs(gang: str, options: argparse.Namespace) -> str:
+    rank = f" of rank {', '.join(map(str, options.rank))}" if options.rank else ""
+    remedy = "If the task has log_storage, name it with --storage URL" if not options.storage else "It has no task"
+    return f"{gang}: no pod has a log{rank}: no rank has started, or the pods are gone. {remedy}"
+
+
+async def _sources(client: Client, ref: GangRef, options: argparse.Namespace) -> list[LogSource]:
+    """Return the logs that the options select, by rank."""
+    from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
+    from airflow_provider_gangjobs.jobs.read import list_pods
+    from airflow_provider_gangjobs.tracking.logs.last_lines import select_sources
+
+    policy = Logs.ALL if options.all or options.rank else Logs.RANK0_AND_FAILED
+    found, _ = select_sources(await list_pods(client, ref), LogOptions(policy, tuple(options.container)))
+    return [source for source in found if not options.rank or source.rank in options.rank]
+
+
+async def _print_all(client: Client, sources: Sequence[LogSource]) -> bool:
+    """Print logs one after the other. Returns false if a log could not be read."""
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.cluster.http.request import LogQuery
+    from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
+    from airflow_provider_gangjobs.tracking.logs.whole_logs import LogShortened, read_log_chunks
+
+    is_whole = True
+    for source in sources:
+        chunks = read_log_chunks(client, source, LogQuery())
+        try:
+            await _print(chunks, source, is_alone=len(sources) == 1)
+        except (ClusterError, LogShortened) as error:
+            why = explain_problem(error, source.removal) if isinstance(error, ClusterError) else str(error)
+            print(f"gangjobs: no log of {source.label}: {why}", file=sys.stderr)
+            is_whole = False
+    return is_whole
+
+
+async def _print(chunks: AsyncIterator[bytes], source: LogSource, *, is_alone: bool) -> None:
+    from airflow_provider_gangjobs.cluster.http.log_reader import LogParser
+    from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
+
+    if is_alone:
+        async for chunk in chunks:
+            sys.stdout.buffer.write(chunk) if hasattr(sys.stdout, "buffer") else sys.stdout.write(chunk.decode())
+            sys.stdout.flush()
+        return
+    parser, lines = LogParser(), LineWriter(source.label, write_lines)
+    async for chunk in chunks:
+        lines.write(parser.feed(chunk))
+        lines.flush()
+    lines.write(parser.end())
+    lines.flush()
+
+
+class _Follower:
+    """Prints the logs of ranks while they run, also of ranks that start later."""
+
+    def __init__(self, gangs: GangService, ref: GangRef, options: argparse.Namespace) -> None:
+        self._gangs = gangs
+        self._ref = ref
+        self._options = options
+        self._failures = 0
+
+    async def run(self) -> int:
+        """Print until the gang is over and all logs have ended. Returns 1 if a log could not be read, else 0."""
+        import asyncio
+
+        tasks: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            is_live = True
+            while is_live:
+                is_live = await self._gangs.is_live(self._ref)
+                for source in await _sources(self._gangs.client, self._ref, self._options):
+                    if source.key not in tasks:
+                        tasks[source.key] = group.create_task(self._follow(source), name=f"log-{source.key}")
+                if is_live:
+                    await asyncio.sleep(LOOK_EVERY_S)
+        return int(self._failures > 0)
+
+    async def _follow(self, source: LogSource) -> None:
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+        is_alone = len(self._options.rank or ()) == 1 and not self._options.container
+        async with aclosing(_follow_chunks(self._gangs.client, source)) as chunks:
+            try:
+                await _print(chunks, source, is_alone=is_alone)
+            except ClusterError as error:
+                print(f"gangjobs: the log of {source.label} ended early: {error}", file=sys.stderr)
+                self._failures += 1
+
+
+async def _follow_chunks(client: Client, source: LogSource):  # type: ignore[no-untyped-def]
+    """Yield a log as it is written. After a broken connection the log is read again, and what was read is skipped."""
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.cluster.http.request import LogQuery
+
+    query = LogQuery(container=source.container, follow=True)
+    read = 0
+    while True:
+        to_skip = read
+        try:
+            opened = client.open_log(source.pod, source.namespace, query, idle_timeout_s=IDLE_TIMEOUT_S)
+            async with opened as chunks:
+                async for chunk in chunks:
+                    skipped = min(to_skip, len(chunk))
+                    to_skip -= skipped
+                    if skipped < len(chunk):
+                        read += len(chunk) - skipped
+                        yield chunk[skipped:]
+        except ClusterError as error:
+            if not error.transient:
+                raise
+            await client.clock.sleep(error.retry_after_s or LOOK_EVERY_S)
+        else:
+            return
+
+
+# -- the storage -----------------------------------------------------------------------------------------------------
+
+
+def _print_from_storage(options: argparse.Namespace, key: TaskKey, job: str) -> int:
+    """Print the logs that the task has stored, and return 0.
+
+    Raises:
+        CommandError: there are no such logs.
+    """
+    from airflow.sdk import ObjectStoragePath
+
+    from airflow_provider_gangjobs.parameters.storage import task_folder
+
+    folder = ObjectStoragePath(task_folder(options.storage, key))
+    try:
+        found = [path for path in folder.rglob("*.log") if job in {"", path.parent.name}]
+        wanted = [path for path in _of_newest_attempt(found) if _is_wanted(path.stem, options.rank or ())]
+        for path in sorted(wanted, key=str):
+            lines = path.read_text(errors="replace").splitlines()
+            label = path.stem
+            write_lines(lines if len(wanted) == 1 else (f"[{label}] {line}" for line in lines))
+    except Exception as error:  # a storage may raise anything
+        raise CommandError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
+    if not wanted:
+        raise CommandError(f"{folder} has no such log. Check the URL, DAG, TASK, RUN, and --rank")
+    return 0
+
+
+def _of_newest_attempt(paths: Iterable[ObjectStoragePath]) -> list[ObjectStoragePath]:
+    """Return the logs of the attempt with the largest number. The name of a Job ends with the number."""
+    by_attempt: dict[int, list[ObjectStoragePath]] = {}
+    for path in paths:
+        match = _ATTEMPT.fullmatch(path.parent.name)
+        by_attempt.setdefault(int(match[2]) if match else -1, []).append(path)
+    return by_attempt[max(by_attempt)] if by_attempt else []
+
+
+def _is_wanted(stem: str, ranks: Sequence[int]) -> bool:
+    """Return whether the name of a log, such as `rank-00003` or `worker-00003.sidecar`, is of one of the ranks."""
+    number = re.match(r".*-(\d+)(?:\.|$)", stem)
+    return not ranks or (number is not None and int(number[1]) in ranks)

@@ -1,0 +1,235 @@
+"""Gang rows: one row for each gang, for the command line and for every other list of gangs. Pure.
+
+A row is computed from the Jobs of its gang alone, so a list of ten thousand gangs needs no pods. The fields of a row
+are a contract: `docs/gang-row.schema.json` describes them, and fields are only added. What a gang waits for in detail
+needs its pods; `tracking.explanation` has it for one gang.
+
+A Job that is listed is a `ListedJob`: the view that the rules read, and two more fields of the `spec`. The pod template
+stays undecoded until somebody asks for the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping  # noqa: TC003 - msgspec reads the annotations at run time
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, requests_of
+from airflow_provider_gangjobs.kube.views import JobSpec, JobView
+
+WAITING: Final = frozenset({Phase.SUBMITTED, Phase.QUEUED, Phase.ASSEMBLING})
+"""The phases of a gang that waits: not all of its ranks have started."""
+RUNNING: Final = frozenset({Phase.RUNNING, Phase.FINISHING})
+FAILED: Final = frozenset({Phase.FAILED, Phase.DELETED})
+_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
+
+
+class ListedJobSpec(JobSpec, frozen=True):
+    """The fields of the `spec` of a Job that a list of gangs reads."""
+
+    ttl_seconds_after_finished: int | None = None
+    template: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ListedJob(JobView, frozen=True):
+    """A Job in a list of gangs."""
+
+    spec: ListedJobSpec = ListedJobSpec()
+
+
+class GangRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One gang: the newest attempt of a task or submission, or an earlier one. Times are those of the API server."""
+
+    namespace: str
+    name: str
+    """Name of the Job."""
+    uid: str
+    phase: Phase
+    attempt: int
+    """Number of the attempt, from 0."""
+    ranks: int
+    ready: int
+    """Number of ranks that run and are ready."""
+    succeeded: int = 0
+    failed: int = 0
+    submitted_at: datetime
+    started_at: datetime | None = None
+    """When the Job was started, or last resumed. From then on the pods wait for nodes."""
+    ended_at: datetime | None = None
+    delivered_at: datetime | None = None
+    """When Airflow got the outcome."""
+    kept_until: datetime | None = None
+    """When Kubernetes deletes the Job of a gang that has ended. Absent if nobody does."""
+    dag_id: str = ""
+    """Empty for a gang that was submitted under an id."""
+    task_id: str = ""
+    run_id: str = ""
+    map_index: int = -1
+    installation: str = ""
+    submission_id: str = ""
+    queue: str = ""
+    """Queue of Kueue."""
+    reason: str = ""
+    """Why the gang failed or was halted: a reason of the Job, and its message."""
+
+    @property
+    def task(self) -> str:
+        """The task with its map index, as Airflow writes it; empty for a gang that was submitted under an id."""
+        return f"{self.task_id}[{self.map_index}]" if self.map_index >= 0 else self.task_id
+
+    @property
+    def is_waiting(self) -> bool:
+        """Not all ranks have started."""
+        return self.phase in WAITING
+
+    @property
+    def is_running(self) -> bool:
+        """All ranks have started, and the Job has not ended."""
+        return self.phase in RUNNING
+
+    @property
+    def has_failed(self) -> bool:
+        """The gang failed, was halted, or is being deleted."""
+        return self.phase in FAILED
+
+    def waited(self, now: datetime) -> timedelta:
+        """Return for how long the gang has waited until its Job was started, or until now."""
+        return max((self.started_at or self.ended_at or now) - self.submitted_at, timedelta())
+
+    def ran(self, now: datetime) -> timedelta | None:
+        """Return the time since the Job was started, or until it ended; `None` for a Job that was not started."""
+        return None if self.started_at is None else max((self.ended_at or now) - self.started_at, timedelta())
+
+
+def row_of(job: StoredGang) -> GangRow:
+    """Return the row of a gang."""
+    assert job.created_at is not None, "a stored Job has a creation time"
+    key = job.task_key
+    named = {} if key is None else key.to_mapping()
+    phase = phase_of(job)
+    return GangRow(
+        namespace=job.ref.namespace,
+        name=job.ref.name,
+        uid=job.ref.uid,
+        phase=phase,
+        attempt=job.attempt_number,
+        ranks=job.workers,
+        ready=job.status.ready,
+        succeeded=job.status.succeeded,
+        failed=job.status.failed,
+        submitted_at=job.created_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        delivered_at=job.delivered_at,
+        kept_until=kept_until(job),
+        installation=job.installation,
+        submission_id=job.submission_id or "" if key is None else "",
+        queue=job.queue or "",
+        reason="" if phase in WAITING or phase is Phase.RUNNING else _reason_of(job),
+        **named,  # type: ignore[arg-type]
+    )
+
+
+def kept_until(job: StoredGang) -> datetime | None:
+    """Return when Kubernetes deletes the Job of a gang that has ended; `None` if nothing is known to delete it."""
+    ttl_s = getattr(job.view.spec, "ttl_seconds_after_finished", None)
+    if ttl_s is None:  # the Job of a gang with roles gets its time to live at the end
+        text = job.view.metadata.annotations.ttl or ""
+        ttl_s = int(text) if text.isdecimal() else None
+    return None if ttl_s is None or job.ended_at is None else job.ended_at + timedelta(seconds=ttl_s)
+
+
+def _reason_of(job: StoredGang) -> str:
+    failed = job.failed_condition or job.failure_target_condition
+    if failed is not None and not job.failed_by_halt:
+        return f"{failed.reason}: {failed.message}".strip(": ")
+    return ": ".join(filter(None, job.halt_cause)) if job.is_halted else ""
+
+
+# -- resources -------------------------------------------------------------------------------------------------------
+
+
+def requests_of_gang(job: StoredGang) -> ResourceList:
+    """Return the requests of all ranks together. Requests that cannot be read are left out."""
+    total: ResourceList = {}
+    for one in job.jobs_with_pods or (job.view,):
+        for name, amount in _requests_of_rank(one).items():
+            total[name] = total.get(name, Decimal(0)) + amount * StoredGang(one).ranks
+    return total
+
+
+def _requests_of_rank(job: JobView) -> ResourceList:
+    if not isinstance(job.spec, ListedJobSpec):
+        return {}
+    template: dict[str, Any] = msgspec.json.decode(job.spec.template)
+    try:
+        return requests_of(template.get("spec") or {})
+    except ValueError:
+        return {}
+
+
+class DagUse(Struct, frozen=True, kw_only=True):
+    """What the live gangs of one DAG hold and wait for. Amounts are Kubernetes quantities of all ranks together."""
+
+    dag_id: str
+    """Empty for gangs that were submitted under an id."""
+    running: int
+    """Number of gangs whose ranks have all started."""
+    waiting: int
+    """Number of gangs that wait."""
+    held: dict[str, str]
+    """Requests of the gangs that run, by resource."""
+    wanted: dict[str, str]
+    """Requests of the gangs that wait, by resource. A gang that assembles may hold some of it already."""
+
+
+def use_by_dag(jobs: Iterable[StoredGang]) -> list[DagUse]:
+    """Return what the live gangs hold and wait for, by DAG. The DAG that holds and waits for most comes first."""
+    counts: dict[str, tuple[list[ResourceList], list[ResourceList]]] = {}
+    for job in jobs:
+        phase = phase_of(job)
+        if phase in WAITING or phase in RUNNING:
+            key = job.task_key
+            lists = counts.setdefault(key.dag_id if key else "", ([], []))
+            lists[phase in WAITING].append(requests_of_gang(job))
+    found = [(dag_id, held, wanted, _sum(held), _sum(wanted)) for dag_id, (held, wanted) in counts.items()]
+    found.sort(key=lambda use: (-use[3].get("cpu", Decimal(0)) - use[4].get("cpu", Decimal(0)), use[0]))
+    return [
+        DagUse(dag_id=dag_id, running=len(held), waiting=len(wanted), held=_quantities(h), wanted=_quantities(w))
+        for dag_id, held, wanted, h, w in found
+    ]
+
+
+def _sum(lists: Iterable[Mapping[str, Decimal]]) -> ResourceList:
+    total: ResourceList = {}
+    for one in lists:
+        for name, amount in one.items():
+            total[name] = total.get(name, Decimal(0)) + amount
+    return total
+
+
+def _quantities(amounts: ResourceList) -> dict[str, str]:
+    return {name: format_amount(name, amount) for name, amount in sorted(amounts.items()) if amount}
+
+
+def format_amount(resource: str, amount: Decimal) -> str:
+    """Return an amount of a resource as a Kubernetes quantity."""
+    return format_bytes(amount) if resource.startswith(_BYTES) else format_cpu(amount)
+
+
+__all__ = [
+    "DagUse",
+    "GangRow",
+    "ListedJob",
+    "format_amount",
+    "kept_until",
+    "requests_of_gang",
+    "row_of",
+    "use_by_dag",
+]

@@ -1,0 +1,139 @@
+"""Explanation: what one gang does at present and why, from a snapshot, by the functions of the task's log.
+
+Whoever shows why a gang waits or has ended, in a terminal or on a page, takes the `Diagnosis` from here. Everything but
+`read_state` is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace as with_fields
+
+from airflow_provider_gangjobs.gang.gang_rows import GangRow, format_amount, kept_until, row_of
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
+from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone, build_rows, merge_outcomes, tone_of
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
+from airflow_provider_gangjobs.gang.state.waiting import Evidence
+from airflow_provider_gangjobs.kube.quantity import requests_of
+from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from typing import Any
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.state.category import Diagnosis
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+
+
+@dataclass(frozen=True)
+class GangState:
+    """Everything that is shown of one gang."""
+
+    row: GangRow
+    phase: Phase
+    tone: Tone
+    since: datetime | None
+    """When the phase began."""
+    line: str
+    """The line of the task's log: the phase, counts of ranks, and what the gang waits for."""
+    diagnosis: Diagnosis
+    times: tuple[tuple[Phase, datetime], ...]
+    """When each phase began that the gang has reached."""
+    ranks: tuple[RankRow, ...]
+    requests: Mapping[str, str]
+    """Requests of one rank, by resource; empty for a gang with roles."""
+    placement: str
+    is_over: bool
+    unread: tuple[str, ...]
+    """Plural names of resources that could not be read."""
+
+
+async def read_state(client: Client, job: StoredGang) -> GangState:
+    """Read what there is of a gang, in a bounded number of requests.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    snapshot = await read_snapshot(client, job.ref.namespace, (job.task_digest or "",), job.ref.uid)
+    if snapshot.job is None:  # the Job was deleted meanwhile
+        return _state_without_job(job)
+    state = state_of_snapshot(snapshot, client.server_clock.now())
+    return replace(state, row=with_fields(state.row, kept_until=kept_until(job)))
+
+
+def state_of_snapshot(snapshot: GangSnapshot, now: datetime) -> GangState:
+    """Return what a snapshot shows of its gang."""
+    job = job_of(snapshot)
+    observation = observe_snapshot(snapshot)
+    outcomes = merge_outcomes(snapshot.pods, snapshot.outcomes)
+    assert snapshot.job is not None, "the caller has checked that the Job exists"
+    return GangState(
+        row=row_of(job),
+        phase=observation.phase,
+        tone=tone_of(observation.phase),
+        since=observation.since,
+        line=observation.line,
+        diagnosis=diagnose(observation, outcomes),
+        times=tuple((phase, at) for phase in Phase if (at := observation.began.get(phase)) is not None),
+        ranks=tuple(build_rows(snapshot.pods, outcomes, now)),
+        requests={} if job.has_roles else _requests(snapshot.job),
+        placement=job.decision or "",
+        is_over=observation.verdict is not None or observation.phase is Phase.FAILED,
+        unread=snapshot.unread,
+    )
+
+
+def _state_without_job(job: StoredGang) -> GangState:
+    observation = observe(None, (), None, job.ref)
+    phase = observation.phase
+    found = diagnose(observation, ())
+    return GangState(row_of(job), phase, tone_of(phase), None, observation.line, found, (), (), {}, "", True, ())
+
+
+def _requests(stored: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        requests = requests_of(stored["spec"]["template"]["spec"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return {name: format_amount(name, amount) for name, amount in sorted(requests.items()) if amount}
+
+
+def job_of(snapshot: GangSnapshot) -> StoredGang:
+    """Return the gang whose pods were read."""
+    assert snapshot.job is not None, "the caller has checked that the Job exists"
+    return read_gang(snapshot.job, snapshot.role_jobs)
+
+
+def observe_snapshot(snapshot: GangSnapshot) -> Observation:
+    """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
+    job = job_of(snapshot)
+    evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
+    if snapshot.is_whole:
+        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
+    sample = PodIndex(job.ref, snapshot.pods)
+    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), evidence)
+
+
+def _counts_of_job(job: StoredGang) -> Counts:
+    """Return counts from the Job's counters, which do not distinguish the pods that have not started."""
+    started, ranks = job.started_ranks, job.ranks
+    return Counts(
+        ranks=ranks,
+        created=ranks,
+        placed=started,
+        started=started,
+        running=job.status.ready,
+        succeeded=job.status.succeeded,
+        failed=job.status.failed,
+    )
+
+
+__all__ = ["GangState", "job_of", "observe_snapshot", "read_state", "state_of_snapshot"]

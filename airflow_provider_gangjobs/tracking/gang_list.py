@@ -1,0 +1,116 @@
+"""Reads many gangs at once: all gangs of a namespace or cluster, and those that a person names.
+
+Lists are read page by page and decoded into views, so ten thousand Jobs cost a second and little memory. Nothing is
+changed. The rules are `gang.gang_rows` and `gang.named_gangs`. The process of a command imports this module, so the
+module imports little.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.loop_local import Notification
+from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
+from airflow_provider_gangjobs.gang.gang_rows import ListedJob
+from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, task_selector
+from airflow_provider_gangjobs.gang.named_gangs import GangName, find_named
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+
+LABEL_CHARACTERS_MAX: Final = 63
+SYNC_WITHIN_S: Final = 5.0
+TOGETHER_S: Final = 0.2
+"""Changes of so much time are yielded together."""
+
+
+async def list_gangs(
+    client: Client, namespace: str | None, *, selector: str = LABEL_GANG, limit: int = PAGE_OBJECTS
+) -> list[StoredGang]:
+    """Return all gangs of a namespace, or of the cluster if it is `None`. Sends one request for each `limit` Jobs.
+
+    Raises:
+        ClusterError: The Jobs could not be listed.
+    """
+    jobs: dict[str, ListedJob] = {}
+    listed = client.list_views(ListedJob, JOBS, namespace, label_selector=selector, limit=limit, ahead=True)
+    async with aclosing(listed) as pages:
+        async for page in pages:
+            jobs |= {job.metadata.uid: job for job in page}
+    return read_gangs(jobs.values())
+
+
+async def watch_gangs(client: Client, namespace: str | None) -> AsyncGenerator[list[StoredGang], None]:
+    """Yield all gangs of a namespace, or of the cluster, and again whenever a Job has changed, without end.
+
+    Raises:
+        ClusterError: The Jobs could not be listed.
+    """
+    from airflow_provider_gangjobs.cluster.informer import informers
+
+    changed = Notification()
+    informer = informers().acquire(client, JOBS, namespace, LABEL_GANG, decode=ListedJob, index=_every)
+    try:
+        informer.subscribe("", changed)
+        while not await informer.synced(SYNC_WITHIN_S):
+            await list_gangs(client, namespace)  # raises what the informer only logs
+        while True:
+            yield read_gangs(informer.objects("").values())
+            await changed.wait()
+            await client.clock.sleep(TOGETHER_S)
+    finally:
+        informer.release()
+
+
+def _every(_: ListedJob) -> str | None:
+    return ""
+
+
+async def find_gangs(client: Client, namespace: str | None, name: GangName) -> list[StoredGang]:
+    """Return the gangs that a person may mean, the newest first.
+
+    The Job of a name and the submission of an id are found by labels. The gangs of a DAG need a list of all gangs.
+
+    Raises:
+        ClusterError: The Jobs could not be listed.
+    """
+    for selector in _selectors(name):
+        where = name.namespace or namespace
+        if found := find_named(await list_gangs(client, where, selector=selector), name):
+            return found
+    if name.is_qualified and "/" not in name.words[0].partition("/")[2]:
+        return []
+    return find_named(await list_gangs(client, namespace), name)
+
+
+def _selectors(name: GangName) -> list[str]:
+    if len(name.words) > 1:
+        return []
+    job = name.words[0].rpartition("/")[2]
+    by_id = task_selector(OperationKey(name.words[0]).digest)
+    is_label = (
+        0 < len(job) <= LABEL_CHARACTERS_MAX and job.replace("-", "").replace(".", "").isalnum() and job.isascii()
+    )
+    return [gang_selector(job), by_id] if is_label else [by_id]
+
+
+async def namespace_exists(client: Client, namespace: str) -> bool | None:
+    """Return whether a namespace exists; `None` if that is unknown, because the Role does not allow to read it."""
+    try:
+        await client.get(NAMESPACES, namespace)
+    except NotFound:
+        return False
+    except ClusterError:
+        return None
+    return True
+
+
+__all__ = ["find_gangs", "list_gangs", "namespace_exists", "watch_gangs"]

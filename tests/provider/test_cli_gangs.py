@@ -1,0 +1,431 @@
+"""The commands about gangs, on the embedded cluster: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import jsonschema
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.cli import gangs as cli_gangs
+from airflow_provider_gangjobs.cli.main import main
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.tracking.gang_list import list_gangs
+from gangjobs_sandbox.api.faults import FaultKind
+from tests.provider.cli_gangs import CliGangs
+from tests.timeouts import TIMEOUT_S
+from tests.unit.test_gang_rows import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_provider_gangjobs.service import GangService
+    from gangjobs_sandbox.thread import SandboxThread
+
+
+@pytest.fixture(scope="module")
+def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
+    """A namespace with a gang that runs, one that waits, one that failed, and one that has succeeded."""
+    gangs = CliGangs(embedded)
+    gangs.create_namespace()
+    gangs.submit("train", "echo hello $RANK; sleep 600")
+    gangs.submit("big", "true", workers=4, resources={"cpu": "3"})
+    gangs.submit("fail", "echo oops $RANK; exit 3", dag_id="report")
+    gangs.submit("load", "echo done", dag_id="report")
+    wanted = {"train": Phase.RUNNING, "big": Phase.ASSEMBLING, "fail": Phase.FAILED, "load": Phase.SUCCEEDED}
+    for name, phase in wanted.items():
+        gangs.wait_for(gangs.refs[name], phase)
+    yield gangs
+    gangs.delete_all()
+
+
+def test_list_shows_the_phase_of_each_gang(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("list") == 0
+    shown = {line.split()[2]: line.split()[3:5] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert shown == {
+        "train": ["running", "2/2"],
+        "big": ["assembling", "0/4"],
+        "fail": ["failed", "0/2"],
+        "load": ["succeeded", "2/2"],
+    }
+
+
+FILTERS = {
+    "waiting": (["--waiting"], {"big"}),
+    "running": (["--running"], {"train"}),
+    "failed": (["--failed"], {"fail"}),
+    "waiting or running": (["--waiting", "--running"], {"big", "train"}),
+    "of a DAG": (["--dag", "report"], {"fail", "load"}),
+    "live a moment ago": (["--since", "1h"], {"train", "big", "fail", "load"}),
+    "live now": (["--since", "0s"], {"train", "big"}),
+}
+
+
+@pytest.mark.parametrize(("arguments", "expected"), FILTERS.values(), ids=FILTERS)
+def test_list_shows_only_gangs_that_are_asked_for(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: set[str]
+) -> None:
+    assert tonight.call("list", "-o", "name", *arguments) == 0
+    assert set(capsys.readouterr().out.split()) == {str(tonight.refs[name]) for name in expected}
+
+
+def test_list_of_the_cluster_has_the_namespaces(
+    tonight: CliGangs, embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", "-A", "--kubeconfig", str(embedded.kubeconfig_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("NAMESPACE")
+    assert shown.count(tonight.namespace) == 4
+
+
+def test_items_of_the_json_fit_the_documented_schema(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("list", "-o", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["apiVersion"], found["kind"], len(found["items"])) == ("gangjobs.airflow/v1", "GangList", 4)
+    schema = json.loads(SCHEMA.read_text())
+    for item in found["items"]:
+        jsonschema.validate(item, schema)
+    assert tonight.call("list", "-o", "yaml") == 0
+    assert yaml.safe_load(capsys.readouterr().out) == found
+
+
+def test_list_is_asked_in_pages(tonight: CliGangs) -> None:
+    async def read(gangs: GangService) -> tuple[int, int]:
+        found = await list_gangs(gangs.client, tonight.namespace, limit=1)
+        return len(found), gangs.client.statistics().requests["list"]
+
+    assert tonight.run(read) == (4, 4)
+
+
+WHY = {
+    "big": ["assembling", "none placed. Insufficient cpu on 2 of 2 nodes", "Ask for fewer workers"],
+    "train": ["running", "2/2 ranks"],
+    "fail": ["rank 0 exited with code 3", "1 other rank ended after it", "Look at the log of this rank."],
+    "load": ["2 ranks succeeded"],
+}
+
+
+@pytest.mark.parametrize(("name", "parts"), WHY.items(), ids=WHY)
+def test_why_says_the_reason_and_what_to_do(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str], name: str, parts: list[str]
+) -> None:
+    dag = "etl" if name in {"big", "train"} else "report"
+    assert tonight.call("why", dag, name) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{tonight.refs[name]} ")
+    assert [part for part in parts if part not in shown] == []
+
+
+def test_reason_is_the_same_in_json(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("why", "etl", "big", "-o", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["phase"]) == ("GangReason", "assembling")
+    assert found["diagnosis"]["summary"] == "Insufficient cpu on 2 of 2 nodes"
+    assert found["diagnosis"]["remedy"].startswith("Ask for fewer workers")
+
+
+def test_show_has_the_ranks(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("show", "report", "fail", "run1") == 0
+    shown = capsys.readouterr().out
+    assert "report.fail, run run1" in shown
+    assert [line.split()[:3] for line in shown.splitlines()[-2:]] == [["0", "failed", "3"], ["1", "failed", "3"]]
+    assert tonight.call("show", "report", "fail", "-o", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [rank["exit_code"] for rank in found["ranks"]] == [3, 3]
+    assert found["gang"]["task_id"] == "fail"
+
+
+def test_ambiguous_name_lists_the_candidates(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("why", "report") == 4
+    shown = capsys.readouterr().err
+    assert shown.startswith("gangjobs: report names 2 gangs. Add RUN")
+    assert f"  {tonight.refs['fail']}  report  fail  run1  failed\n" in shown
+
+
+def test_top_adds_what_the_gangs_of_a_dag_hold_and_want(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("top") == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [["etl", "1", "1", "200m", "12"]]
+
+
+def test_leaks_are_named_with_exit_code_1(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("leaks") == 0
+    assert tonight.call("leaks", "--older-than", "0s", "-o", "json") == 1
+    found = json.loads(capsys.readouterr().out.partition("\n")[2])
+    kinds = {leak["name"]: leak["kind"] for leak in found["items"]}
+    assert kinds == {
+        tonight.refs["train"].name: "not followed",
+        tonight.refs["big"].name: "not followed",
+        tonight.refs["fail"].name: "held pods",
+        tonight.refs["load"].name: "held pods",
+    }
+
+
+LOGS = {
+    "the ranks that failed": (["report", "fail"], ["[rank 0] oops 0", "[rank 1] oops 1"]),
+    "rank 0 of a gang that runs": (["etl", "train"], ["hello 0"]),
+    "one rank": (["etl", "train", "--rank", "1"], ["hello 1"]),
+    "all ranks": (["etl", "train", "--all"], ["[rank 0] hello 0", "[rank 1] hello 1"]),
+    "a gang that has ended, followed": (["report", "load", "-f"], ["done"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "lines"), LOGS.values(), ids=LOGS)
+def test_logs_are_those_of_the_chosen_ranks(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str], arguments: list[str], lines: list[str]
+) -> None:
+    assert tonight.call("logs", *arguments) == 0
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def program(tonight: CliGangs, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", "-m", "airflow_provider_gangjobs.cli.main", *arguments, *tonight.options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+INTERRUPTED: dict[str, tuple[list[str], str]] = {
+    "logs": (["logs", "etl", "train", "-f"], "hello 0\n"),
+    "list": (["list", "-w", "--running"], "NAME"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "first"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_interrupted_command_says_that_gangs_were_left_alone(
+    tonight: CliGangs, arguments: list[str], first: str
+) -> None:
+    with program(tonight, *arguments) as command:
+        assert command.stdout is not None
+        assert first.strip() in command.stdout.readline()
+        command.send_signal(signal.SIGINT)
+        _, errors = command.communicate(timeout=TIMEOUT_S)
+    assert command.returncode == 130
+    assert errors.strip() == "gangjobs: interrupted. All gangs were left as they are"
+    tonight.wait_for(tonight.refs["train"], Phase.RUNNING)
+
+
+def test_watch_prints_a_gang_that_comes(tonight: CliGangs) -> None:
+    with program(tonight, "list", "-w", "--dag", "late") as command:
+        assert command.stdout is not None
+        assert command.stdout.readline().startswith("NAME")
+        late = tonight.submit("late", "sleep 600", dag_id="late")
+        assert late.name in command.stdout.readline()
+        command.send_signal(signal.SIGINT)
+    tonight.run(lambda gangs: gangs.delete(late))
+
+
+def test_text_has_no_colours_without_a_terminal(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["list"], ["show", "report", "fail"], ["why", "etl", "big"], ["leaks", "--older-than", "0s"]):
+        tonight.call(*command)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "an unknown gang": (["why", "nosuch"], 4, "has no such gang. `gangjobs list -A` shows the gangs of all"),
+    "too many words": (["why", "a", "b", "c", "1", "e"], 4, "name one gang"),
+    "a gang that has ended": (["cancel", "report", "fail"], 4, "has ended already"),
+    "no log": (["logs", "etl", "big"], 1, "no pod has a log: no rank has started, or the pods are gone."),
+    "no such rank": (["logs", "etl", "train", "--rank", "9"], 1, "no pod has a log of rank 9"),
+    "no such file": (["submit", "/nosuch.yaml", "--id", "a"], 1, "/nosuch.yaml cannot be read: No such file"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_with_the_remedy(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    assert tonight.call(*arguments) == code
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.startswith("gangjobs: ")
+    assert shown.count("\n") == 1
+
+
+FILES: dict[str, tuple[str, str]] = {
+    "half-written YAML": ("image: a\ncommand: [sh, -c", ", line 2: not valid YAML: expected ',' or ']'"),
+    "a list": ("- a\n- b\n", "has no mapping"),
+    "an unknown parameter": ("image: a\nworker: 2\n", "GangSpec has no parameter 'worker'. Did you mean workers?"),
+    "no image": ("workers: 2\n", "The gang cannot be submitted"),
+    "a number in the place of a command": ("image: a\ncommand: 3\n", "The gang cannot be submitted"),
+    "workers that are no number": ("image: a\nworkers: many\n", "The gang cannot be submitted"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), FILES.values(), ids=FILES)
+def test_file_that_describes_no_gang_is_refused(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "gang.yaml").write_text(text)
+    assert tonight.call("submit", str(tmp_path / "gang.yaml"), "--id", "bad") == 1
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+NO_CLUSTER: dict[str, tuple[list[str], int, str]] = {
+    "no kubeconfig": (["--kubeconfig", "/nosuch"], 3, "the file /nosuch does not exist. Correct --kubeconfig"),
+    "no such context": (["--context", "nosuch"], 3, "nosuch"),
+    "no such namespace": (["-n", "nosuch"], 3, "namespace nosuch does not exist. Choose one with -n, or all with -A"),
+    "two clusters": (["--conn-id", "a", "--context", "b"], 1, "--conn-id has its own cluster"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), NO_CLUSTER.values(), ids=NO_CLUSTER)
+def test_cluster_that_cannot_be_chosen_is_named(
+    embedded: SandboxThread,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(embedded.kubeconfig_path))
+    assert main(["list", *arguments]) == code
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_cluster_that_does_not_answer_ends_the_command_soon(
+    embedded: SandboxThread,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described = yaml.safe_load(embedded.kubeconfig_path.read_text())
+    described["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(described))
+    assert main(["list", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 3
+    shown = capsys.readouterr().err
+    assert "cannot be reached" in shown
+    assert "Check --kubeconfig and --context" in shown
+    assert shown.count("\n") == 1
+
+
+def test_missing_right_names_the_role(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    fault = {"kind": FaultKind.STATUS, "path": f"/namespaces/{tonight.namespace}/jobs", "code": 403}
+    headers = {"Authorization": f"Bearer {tonight.sandbox.token}"}
+    httpx.post(f"{tonight.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
+    assert tonight.call("list") == 3
+    shown = capsys.readouterr().err
+    assert "Bind the Role of docs/rbac.yaml to this user" in shown
+    assert shown.count("\n") == 1
+
+
+def test_connection_of_airflow_selects_cluster_and_namespace(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra: dict[str, Any] = {"kube_config_path": str(tonight.sandbox.kubeconfig_path), "namespace": tonight.namespace}
+    monkeypatch.setenv("AIRFLOW_CONN_NIGHT", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    assert main(["list", "--conn-id", "night", "-o", "name"]) == 0
+    assert len(capsys.readouterr().out.split()) == 4
+    assert main(["list", "--conn-id", "nosuch"]) == 1
+    assert "Airflow has no connection 'nosuch'" in capsys.readouterr().err
+
+
+def test_tidy_says_of_each_gang_without_an_installation_why_it_would_leave_it(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tonight.call("tidy", "--dry-run", "--older-than", "0s") == 0
+    lines = re.sub(r"\d+ min", "N min", capsys.readouterr().out).splitlines()[:-1]
+    shown = dict(line.split(": ", 1) for line in lines)
+    unknown = "would leave, because it is not known whether its task has ended"
+    held = "would leave, because the gang is over, its pods are held, and nobody has followed the gang for N min; but "
+    held += "without an installation id, it may belong to another Airflow"
+    assert shown == {
+        str(tonight.refs["train"]): f"{unknown} (running)",
+        str(tonight.refs["big"]): f"{unknown} (assembling)",
+        str(tonight.refs["fail"]): f"{held} (failed)",
+        str(tonight.refs["load"]): f"{held} (succeeded)",
+    }
+
+
+# -- commands that change something ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gangs(embedded: SandboxThread) -> Iterator[CliGangs]:
+    """A namespace for gangs that a test ends."""
+    made = CliGangs(embedded)
+    made.create_namespace()
+    yield made
+    made.delete_all()
+
+
+def test_cancel_ends_the_gang_and_says_who_did_it(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    train = gangs.submit("train", "sleep 600")
+    gangs.wait_for(train, Phase.RUNNING)
+    assert gangs.call("cancel", "etl", "train", "--reason", "wrong data") == 0
+    assert capsys.readouterr().out == f"{train} cancelled: its pods end, and its Job stays\n"
+    gangs.wait_for(train, Phase.FAILED)
+    assert gangs.call("why", "etl", "train") == 0
+    assert "has cancelled it with gangjobs (wrong data)" in capsys.readouterr().out
+    assert gangs.call("cancel", "etl", "train") == 4
+
+
+def test_delete_removes_the_job(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    train = gangs.submit("train", "sleep 600")
+    assert gangs.call("delete", train.name) == 0
+    assert f"{train} deleted" in capsys.readouterr().out
+    gangs.run(lambda service: service.release_and_count_running(train))
+    assert gangs.call("delete", "nosuch") == 4
+
+
+def test_submit_under_an_id_follows_the_gang_to_its_end(
+    gangs: CliGangs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "gang.yaml"
+    file.write_text("image: a\nworkers: 2\ncommand: [sh, -c, 'exit $RANK']\n")
+    assert gangs.call("submit", str(file), "--id", "nightly", "-o", "name") == 0
+    name = capsys.readouterr().out.strip()
+    assert gangs.call("submit", str(file), "--id", "nightly", "--wait") == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Adopted gang {name} ")
+    assert f"{name} failed rank 1 exited with code 1" in shown
+    assert gangs.call("why", "nightly") == 0
+    assert "rank 1 exited with code 1" in capsys.readouterr().out
+
+
+def test_job_in_a_file_is_submitted_as_it_is(
+    gangs: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from io import StringIO
+
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "a", "command": ["true"]}]}
+    spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": {"spec": pod}}
+    monkeypatch.setattr(sys, "stdin", StringIO(yaml.safe_dump({"apiVersion": "batch/v1", "kind": "Job", "spec": spec})))
+    assert gangs.call("submit", "-", "--id", "mine", "--wait") == 0
+    assert "succeeded" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_stored_logs_are_found_when_the_pods_are_gone(
+    gangs: CliGangs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for attempt, word in enumerate(["old", "new"]):
+        folder = tmp_path / "etl" / "run1" / "train" / "installation-prod" / f"etl-train-abc-{attempt}"
+        folder.mkdir(parents=True)
+        for rank in range(2):
+            (folder / f"rank-{rank:05d}.log").write_text(f"{word} {rank}\n")
+    storage = ["--storage", f"file://{tmp_path}"]
+    assert gangs.call("logs", "etl", "train", "run1", *storage) == 0
+    assert capsys.readouterr().out.splitlines() == ["[rank-00000] new 0", "[rank-00001] new 1"]
+    assert gangs.call("logs", "etl", "train", "run1", "--rank", "1", *storage) == 0
+    assert capsys.readouterr().out == "new 1\n"
+    assert gangs.call("logs", "etl", "other", "run1", *storage) == 1
+    assert "has no such log. Check the URL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("age", ["1", "1w", "-1h", ""])
+def test_invalid_age_of_a_list_is_refused(age: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["list", f"--since={age}"])
+    assert end.value.code == 2
+    assert "is not an age such as 30m, 2h or 1d" in capsys.readouterr().err
+    assert cli_gangs.parse_age("2h").total_seconds() == 7200

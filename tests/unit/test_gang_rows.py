@@ -1,0 +1,117 @@
+"""The row of a gang, what the gangs of a DAG use, and the schema of the rows."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, ListedJob, kept_until, row_of, use_by_dag
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.kube.labels import (
+    ANNOTATION_HALTED,
+    ANNOTATION_ROLES,
+    ANNOTATION_SUBMISSION_ID,
+    ANNOTATION_TASK,
+    ANNOTATION_TTL,
+    LABEL_KUEUE_QUEUE,
+)
+from tests.unit.builders import JobBuilder, at, job
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "gang-row.schema.json"
+
+
+def listed(made: JobBuilder) -> StoredGang:
+    """Read a Job as a list of gangs does, from JSON."""
+    return read_gang(msgspec.json.decode(json.dumps(made.obj), type=ListedJob), ())
+
+
+def of_task(dag_id: str = "etl", map_index: int = -1, ranks: int = 4, **requests: str) -> JobBuilder:
+    made = job(ranks).annotation(ANNOTATION_TASK, TaskKey(dag_id, "run", "train", map_index).to_json())
+    container = {"name": "main", "image": "a", "resources": {"requests": requests}}
+    return made.spec(template={"spec": {"containers": [container]}})
+
+
+STATES: dict[str, tuple[JobBuilder, dict[str, Any]]] = {
+    "in a queue": (
+        of_task().suspended().label(LABEL_KUEUE_QUEUE, "gpus"),
+        {"phase": Phase.QUEUED, "queue": "gpus", "is_waiting": True},
+    ),
+    "assembling": (of_task().resumed(3), {"phase": Phase.ASSEMBLING, "started_at": at(3), "is_waiting": True}),
+    "running": (of_task().resumed(3).counts(active=4, ready=4), {"phase": Phase.RUNNING, "is_running": True}),
+    "succeeded": (of_task().resumed(3).complete(9), {"succeeded": 4, "ended_at": at(9), "has_failed": False}),
+    "failed": (
+        of_task().resumed(3).failed(9, message="why"),
+        {"has_failed": True, "reason": "BackoffLimitExceeded: why"},
+    ),
+    "halted": (
+        of_task().suspended().annotation(ANNOTATION_HALTED, "ana has cancelled it"),
+        {"has_failed": True, "reason": "Halted: ana has cancelled it"},
+    ),
+    "mapped": (of_task(map_index=7), {"task": "train[7]", "dag_id": "etl", "run_id": "run"}),
+    "of a submission id": (
+        job().annotation(ANNOTATION_SUBMISSION_ID, "nightly"),
+        {"submission_id": "nightly", "dag_id": "", "task": ""},
+    ),
+    "kept for a time": (of_task().spec(ttlSecondsAfterFinished=60).complete(9), {"kept_until": at(69)}),
+    "kept for ever": (of_task().complete(9), {"kept_until": None}),
+}
+
+
+@pytest.mark.parametrize(("made", "expected"), STATES.values(), ids=STATES)
+def test_row_says_what_the_job_shows(made: JobBuilder, expected: dict[str, Any]) -> None:
+    row = row_of(listed(made))
+
+    assert {name: getattr(row, name) for name in expected} == expected
+
+
+def test_time_to_live_of_a_gang_with_roles_is_that_of_its_end() -> None:
+    roles = job().annotation(ANNOTATION_ROLES, '[["all",4]]').annotation(ANNOTATION_TTL, "60").complete(9)
+
+    assert kept_until(listed(roles)) == at(69)
+
+
+def test_row_counts_the_wait_until_the_start_of_the_job() -> None:
+    waits, runs = (row_of(listed(made)) for made in (of_task().suspended(), of_task().resumed(30)))
+
+    assert (waits.waited(at(90)), waits.ran(at(90))) == (timedelta(seconds=90), None)
+    assert (runs.waited(at(90)), runs.ran(at(90))) == (timedelta(seconds=30), timedelta(seconds=60))
+
+
+def test_use_of_a_dag_is_that_of_all_ranks_of_its_live_gangs() -> None:
+    gangs = [
+        of_task("etl", ranks=4, cpu="500m", memory="1Gi").resumed(3).counts(active=4, ready=4),
+        of_task("etl", ranks=2, cpu="4", **{"nvidia.com/gpu": "1"}).resumed(3),
+        of_task("etl", ranks=9, cpu="9").complete(9),
+        of_task("report", ranks=1, cpu="1").resumed(3),
+    ]
+
+    assert use_by_dag(map(listed, gangs)) == [
+        DagUse(
+            dag_id="etl",
+            running=1,
+            waiting=1,
+            held={"cpu": "2", "memory": "4Gi"},
+            wanted={"cpu": "8", "nvidia.com/gpu": "2"},
+        ),
+        DagUse(dag_id="report", running=0, waiting=1, held={}, wanted={"cpu": "1"}),
+    ]
+
+
+def test_requests_that_cannot_be_read_are_left_out() -> None:
+    (use,) = use_by_dag([listed(of_task(cpu="many").resumed(3))])
+
+    assert (use.waiting, use.wanted) == (1, {})
+
+
+def test_documented_schema_is_that_of_the_rows() -> None:
+    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(GangRow)

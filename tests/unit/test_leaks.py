@@ -1,0 +1,60 @@
+"""What stays of a gang, and what of it is a leak."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.leaks import LeakKind, find_leak
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube import labels
+from tests.unit.builders import JobBuilder, at, job
+
+DELIVERED = (labels.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
+
+
+def gang() -> JobBuilder:
+    return job().resumed(3).annotation(labels.ANNOTATION_TASK, TaskKey("etl", "run", "train").to_json())
+
+
+CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
+    "live and followed": (gang(), {"is_followed": True}, None),
+    "live, and nobody follows it": (gang(), {"is_followed": False}, LeakKind.NOT_FOLLOWED),
+    "live, and the Leases cannot be read": (gang(), {"is_followed": None}, None),
+    "live, of a submission id": (job().resumed(3), {"is_followed": False}, None),
+    "live, and handed over by its task": (gang().annotation(*DELIVERED), {"is_followed": False}, None),
+    "live, and its pods are held": (gang(), {"is_followed": True, "held_pods": 4}, None),
+    "half submitted": (gang(), {"is_half_submitted": True}, LeakKind.INCOMPLETE),
+    "over, and its pods are held": (gang().complete(9).annotation(*DELIVERED), {"held_pods": 1}, LeakKind.HELD_PODS),
+    "failed and not delivered": (gang().failed(9), {}, LeakKind.UNDELIVERED),
+    "of a submission id, ended": (job().complete(9), {}, LeakKind.KEPT_FOR_EVER),
+    "delivered, without a time to live": (gang().complete(9).annotation(*DELIVERED), {}, LeakKind.KEPT_FOR_EVER),
+    "dropped": (gang().complete(9).label(labels.LABEL_DROPPED, "true"), {}, LeakKind.KEPT_FOR_EVER),
+    "halted, and its pods end": (gang().suspended(5).annotation(labels.ANNOTATION_HALTED, "Halted: x"), {}, None),
+}
+
+
+@pytest.mark.parametrize(("made", "facts", "kind"), CASES.values(), ids=CASES)
+def test_gang_leaves(made: JobBuilder, facts: dict[str, Any], kind: LeakKind | None) -> None:
+    leak = find_leak(made.read(), now=at(3600), grace=timedelta(minutes=15), **facts)
+
+    assert (leak.kind if leak else None) == kind
+    assert leak is None or (leak.is_leak and leak.remedy)
+
+
+def test_what_happens_within_the_grace_is_no_leak() -> None:
+    for made, facts, kind in CASES.values():
+        leak = find_leak(made.read(), now=at(60), grace=timedelta(minutes=15), **facts)
+        assert leak is None or kind is LeakKind.INCOMPLETE  # the caller judges the age of a half-submitted gang
+
+
+def test_job_that_is_deleted_later_is_kept_and_no_leak() -> None:
+    kept = job().annotation(labels.ANNOTATION_TTL, "7200").complete(9)
+
+    leak = find_leak(read_job(kept.obj), now=at(3600), grace=timedelta(minutes=15))
+
+    assert leak is not None
+    assert (leak.kind, leak.until, leak.is_leak) == (LeakKind.KEPT, at(7209), False)
