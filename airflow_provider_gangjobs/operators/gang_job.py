@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try, is_running_try
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import (
     LOG_LIMIT_BYTES,
     RESULTS_LIMIT_BYTES,
@@ -30,7 +29,7 @@ from airflow_provider_gangjobs.gang.spec import (
     WaitUntil,
 )
 from airflow_provider_gangjobs.parameters import checks, shorthands
-from airflow_provider_gangjobs.parameters.checks import callback_paths, renamed_parameters
+from airflow_provider_gangjobs.parameters.checks import callback_paths
 from airflow_provider_gangjobs.parameters.storage import to_url
 from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters
 
@@ -256,9 +255,13 @@ class GangJobOperator(GangParameters):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        if renamed := tuple(renamed_parameters(kwargs)):
-            raise InvalidGangSpec(renamed)
-        super().__init__(**kwargs)
+        try:
+            super().__init__(**kwargs)
+        except TypeError:
+            from airflow_provider_gangjobs.parameters.unknown_parameters import refuse_unknown
+
+            refuse_unknown(type(self), kwargs)
+            raise
         self.image = image
         self.command = command
         self.args = args
