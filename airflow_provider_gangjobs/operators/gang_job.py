@@ -378,6 +378,18 @@ class GangJobOperator(GangParameters):
                     raise
                 return this_try.follow(gang)
 
+    def dry_run(self) -> None:
+        """Print the objects that the task would create, as YAML, without a cluster and without Airflow's secrets.
+
+        The hash in the names differs from run to run, and a cluster may serve another version of the Workload API.
+        """
+        from airflow_provider_gangjobs.airflow_api.masking import mask
+        from airflow_provider_gangjobs.gang.identity import TaskKey
+        from airflow_provider_gangjobs.gang.render.preview import preview, to_yaml
+
+        objects = preview(self.gang_spec(), TaskKey(self.dag_id, "dry-run", self.task_id))
+        print(mask(to_yaml(objects)))  # noqa: T201 - as the operators of cncf.kubernetes do
+
     def on_kill(self) -> None:
         """Delete the live gang of this try, unless `on_kill` is `keep`. Airflow allows five seconds.
 
