@@ -50,6 +50,7 @@ COMMANDS = (
     Command(
         "sandbox", "gangjobs_sandbox.cli.commands", "run a small Kubernetes control plane on this machine", "sandbox"
     ),
+    Command("doctor", "airflow_provider_gangjobs.cli.doctor", "check a cluster for what keeps gangs from running"),
     Command("tidy", "airflow_provider_gangjobs.cli.tidy", "complete or remove incomplete submissions of gangs"),
     Command("release", "airflow_provider_gangjobs.cli.release", "remove this provider's finalizer from pods"),
 )

@@ -9,7 +9,7 @@ import yaml
 from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.decorators.gang_job import gang_job_task
-from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.render.preview import JOB_UID, WORKLOAD_UID, preview
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
@@ -96,6 +96,7 @@ def test_other_schedulers_need_no_cluster(scheduler: str) -> None:
 def test_problems_are_those_of_a_submission() -> None:
     with pytest.raises(InvalidGangSpec, match="workers"):
         preview(GangSpec(image="i", workers=0), KEY)
-    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"backoffLimit": 3}}
-    with pytest.raises(GangUnsupported, match="backoffLimit"):
-        preview(GangSpec(manifest=job, image="i", workers=2), KEY)
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"backoffLimit": 3, "template": template}}
+    with pytest.raises(InvalidGangSpec, match="backoffLimit"):
+        preview(GangSpec(manifest=job, workers=2), KEY)

@@ -7,7 +7,6 @@ namespace and its queue, are not in the preview.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import yaml
@@ -34,6 +33,8 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
