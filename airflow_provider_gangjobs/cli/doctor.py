@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.gang.checkup import Finding
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.service.doctor import Examination
 
 __all__ = ["configure", "run"]
 
@@ -41,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the findings, and return 1 if one of them is a problem."""
     from airflow_provider_gangjobs.gang.checkup import Health
-    from airflow_provider_gangjobs.service.doctor import TRY_IMAGE, Examination, examine
+    from airflow_provider_gangjobs.service.doctor import TRY_IMAGE, Examination
 
     what = Examination(
         namespace=selected_namespace(options) or "default",
@@ -51,9 +53,19 @@ def run(options: argparse.Namespace) -> int:
         image=options.image or TRY_IMAGE,
         command=tuple(options.command) if options.command else None,
     )
-    findings = run_on_cluster(options, lambda gangs: examine(gangs, what))
+    findings = run_on_cluster(options, lambda gangs: _examine(gangs, what))
     print(_to_json(findings) if options.output == "json" else _to_table(findings))
     return 1 if any(finding.health is Health.PROBLEM for finding in findings) else 0
+
+
+async def _examine(gangs: GangService, what: Examination) -> list[Finding]:
+    from airflow_provider_gangjobs.cluster.informer import informers
+    from airflow_provider_gangjobs.service.doctor import examine
+
+    try:
+        return await examine(gangs, what)
+    finally:
+        await informers().aclose()
 
 
 def _to_table(findings: Sequence[Finding]) -> str:

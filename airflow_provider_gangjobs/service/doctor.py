@@ -9,6 +9,7 @@ check that fails is a finding of its own: what could not be read is unknown, and
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.checkup import (
     CONTROLLER_SILENT_S,
     Finding,
+    Health,
     Right,
     judge_controller,
     judge_half_submitted,
@@ -85,6 +87,8 @@ class Examination(Struct, frozen=True):
     """The `assemble_timeout` of the tasks, which is compared with Kueue's."""
     tries_gang: bool = False
     """Run a gang of two pods, the only proof that the feature gates of scheduler and controllers are on."""
+    try_within_s: float = TRY_WITHIN_S
+    """How long this gang may wait in its queue, and how long it may take to assemble."""
     image: str = TRY_IMAGE
     command: tuple[str, ...] | None = None
     """What these pods run; `None` for the entrypoint of the image. It must not end by itself within seconds."""
@@ -97,7 +101,7 @@ async def examine(service: GangService, what: Examination) -> list[Finding]:
     """Run all checks, and return their findings in order. If the server cannot be reached, that is the only finding."""
     connection = await check_connection(service)
     findings = [connection]
-    if connection.remedy:
+    if connection.health is Health.PROBLEM:
         return findings
     for name, check in CHECKS.items():
         try:
@@ -317,21 +321,25 @@ async def try_gang(service: GangService, what: Examination) -> Finding:
         resources={"cpu": "10m", "memory": "16Mi"},
         queue_name=what.queue,
         rendezvous=False,
-        assemble_timeout_s=TRY_WITHIN_S,
+        assemble_timeout_s=what.try_within_s,
         termination_grace_s=0,
     )
     began = service.client.clock.monotonic()
     try:
         submission = await service.submit(spec, submission_id=f"doctor-{secrets.token_hex(5)}")
     except GangJobError as error:
-        return problem(check, _line(error), "See above")
+        return problem(check, _line(error), error.remedy or "Correct what the message names")
+    limit_s = what.try_within_s
     try:
-        event = await follow(
-            service.client.config,
-            submission.ref,
-            until="running",
-            deadlines=Deadlines(queue_s=TRY_WITHIN_S, assemble_s=TRY_WITHIN_S),
-        )
+        async with asyncio.timeout(limit_s + CONTROLLER_SILENT_S):  # the deadlines begin when the Job controller acts
+            event = await follow(
+                service.client.config,
+                submission.ref,
+                until="running",
+                deadlines=Deadlines(queue_s=limit_s, assemble_s=limit_s),
+            )
+    except TimeoutError:
+        return judge_controller([submission.ref.name])
     finally:
         await service.delete(submission.ref, deleted_by="gangjobs doctor")
     return _judge_try(event, submission.decision, service.client.clock.monotonic() - began)
