@@ -159,9 +159,9 @@ def judge_rights(missing: Mapping[Right, Sequence[str]], wanted: Iterable[Right]
     for role in dict.fromkeys(right.role for right in wanted):
         for optional in (False, True):
             lacking = [right for right in missing if right.role == role and right.optional is optional]
-            check = f"rights of {role}.yaml"
+            check = f"{'optional ' if optional else ''}rights of {role}.yaml"
             if optional and lacking:
-                findings.append(ok(check, f"optional rights are missing: {_describe(lacking, missing)}"))
+                findings.append(ok(check, f"not given, and gangs run without: {_describe(lacking, missing)}"))
             elif not optional and lacking:
                 remedy = f"kubectl -n {namespace} apply -f docs/{role}.yaml, and bind the Role as the file says"
                 findings.append(problem(check, f"missing: {_describe(lacking, missing)}", remedy))

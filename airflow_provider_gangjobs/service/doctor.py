@@ -10,6 +10,7 @@ check that fails is a finding of its own: what could not be read is unknown, and
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -194,8 +195,12 @@ async def check_admission(service: GangService, what: Examination) -> Sequence[F
     return [ok(check, "the API server would store a Job")]
 
 
+_DENIED: Final = re.compile(r"denied (?:the )?request")
+"""A part of the messages of admission webhooks, and of ValidatingAdmissionPolicies."""
+
+
 def _admission_remedy(error: ApiError) -> str:
-    if "admission webhook" in error.message or "denied the request" in error.message:
+    if _DENIED.search(error.message):
         return "Change the policy behind this webhook, or give the gang what the policy asks for"
     if isinstance(error, Forbidden) and "cannot create" in error.message:
         return "Give the connection the rights of docs/rbac.yaml"

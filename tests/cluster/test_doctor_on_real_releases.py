@@ -1,4 +1,4 @@
-"""The check-up of real control planes: rights, gates, a controller manager that has stopped, webhooks, and a real gang."""
+"""The check-up of real control planes: rights, gates, a stopped controller manager, webhooks, and a real gang."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 from airflow_provider_gangjobs.gang.checkup import Finding, Health
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.service.doctor import Examination, examine, try_gang
+from tests.airflow.polling import wait_for
 from tests.cluster.releases import NONE
 from tests.cluster.tenant import ROLE
 from tests.replies import accepted
@@ -115,25 +116,49 @@ async def eventually_refused(tenant: Tenant) -> Finding:
     raise AssertionError(found)
 
 
-@NEWEST
-async def test_policy_that_refuses_jobs_is_named(tenant: Tenant) -> None:
-    name = f"team-{tenant.namespace}"
-    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["CREATE"]}
-    policy = {
+@contextmanager
+def policy(tenant: Tenant, group: str, resource: str) -> Iterator[None]:
+    """A policy of the tenant's namespace that refuses objects of this resource."""
+    name = f"no-{resource}-{tenant.namespace}"
+    rule = {"apiGroups": [group], "apiVersions": ["v1"], "resources": [resource], "operations": ["CREATE"]}
+    constraints = {
+        "resourceRules": [rule],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": tenant.namespace}},
+    }
+    body = {
         "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {
-                "resourceRules": [rule],
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": tenant.namespace}},
-            },
-            "validations": [{"expression": "has(object.metadata.labels) && 'team' in object.metadata.labels"}],
-        },
+        "spec": {"matchConstraints": constraints, "validations": [{"expression": "false"}]},
     }
     binding = {"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}
-    with created(tenant.plane, POLICIES, policy), created(tenant.plane, BINDINGS, binding):
+    with created(tenant.plane, POLICIES, body), created(tenant.plane, BINDINGS, binding):
+        yield
+
+
+@NEWEST
+async def test_policy_that_refuses_jobs_is_named(tenant: Tenant) -> None:
+    with policy(tenant, "batch", "jobs"):
         found = await eventually_refused(tenant)
     assert "denied request" in found.what
     assert found.remedy.startswith("Change the policy")
+
+
+@NEWEST
+async def test_policy_that_refuses_pods_is_named(tenant: Tenant) -> None:
+    """A dry run of a Job does not show it."""
+    container = {"name": "main", "image": "python:3.12"}
+    pod = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+    with policy(tenant, "", "pods"):
+        with tenant.plane.client() as admin:
+            wait_for(
+                "the policy",
+                lambda: (
+                    admin.post(f"/api/v1/namespaces/{tenant.namespace}/pods?dryRun=All", json=pod).status_code == 422
+                ),
+            )
+        async with GangService.connect(tenant.config) as gangs:
+            found = await try_gang(gangs, examination(tenant, try_within_s=25))
+    assert found.health is Health.PROBLEM
+    assert "denied request" in found.what
 
 
 @NEWEST
@@ -147,14 +172,3 @@ async def test_controller_manager_that_has_stopped_is_named(tenant: Tenant) -> N
         os.kill(pid, signal.SIGCONT)
     assert found.health is Health.PROBLEM
     assert "kube-controller-manager" in found.remedy
-
-
-@NEWEST
-async def test_quota_that_is_too_small_for_a_gang_is_named(tenant: Tenant) -> None:
-    quota = {"metadata": {"name": "one-pod"}, "spec": {"hard": {"pods": "1"}}}
-    with tenant.plane.client() as admin:
-        accepted(admin.post(f"/api/v1/namespaces/{tenant.namespace}/resourcequotas", json=quota))
-    async with GangService.connect(tenant.config) as gangs:
-        found = await try_gang(gangs, examination(tenant, try_within_s=25))
-    assert found.health is Health.PROBLEM
-    assert "quota" in found.what
