@@ -284,6 +284,15 @@ class JobRequests:
         if job is not None and next_finish_step(job) is FinishStep.END:
             await finish_halted(self.client, self.ref, clock=self._clock)
 
+    async def finish_ended_by_main(self, gang: StoredGang) -> None:
+        """Go on with the end of a gang that is marked. Safe to repeat.
+
+        :param gang: The gang as it was just read.
+        """
+        await self.finish_halted(gang)  # a queue may have suspended the Job in the same moment
+        if must_delete_job_set(gang):
+            await self.retry(lambda: delete_job_set(self.client, self.ref))
+
     async def end_jobs(self, gang: StoredGang) -> None:
         """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted.
 

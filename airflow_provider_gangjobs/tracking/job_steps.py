@@ -155,7 +155,7 @@ class Sidecars:
         if job is None:
             return None
         if job.is_ended_by_main:
-            await self._jobs.finish_halted(job)  # a queue may have suspended the Job in the same moment
+            await self._jobs.finish_ended_by_main(job)
         if not pods.lingering or not may_end_by_main(job):
             return None
         self._rules = self._rules or await self._read_rules(job)

@@ -91,7 +91,7 @@ async def test_roles_run_as_one_job_set_where_the_queue_keeps_them_together(kueu
         async with following(tenant, submission) as gang:
             event = await gang.event()
         outcomes = await gangs.outcomes(submission.ref)
-    assert (submission.decision, submission.state, submission.queue) == ("gang:kueue", "suspended", QUEUE)
+    assert (submission.decision, submission.is_suspended, submission.queue) == ("gang:kueue", True, QUEUE)
     assert event.status is Status.SUCCEEDED, event
     assert [(outcome.role, outcome.message) for outcome in outcomes] == [
         ("leader", "[1, 2]"),
@@ -249,7 +249,7 @@ async def test_job_of_a_role_that_somebody_deletes_fails_the_gang(kueue: Kueue, 
     async with GangService.connect(tenant.config) as gangs, running_gang(tenant, gangs) as (submission, gang):
         delete(tenant, f"/apis/batch/v1/{{}}/jobs/{submission.ref.name}-leader-0")
         event = await gang.event()
-    assert (event.status, event.reason) == (Status.FAILED, "PodDeleted"), event
+    assert (event.status, event.reason) == (Status.FAILED, "JobOfRoleDeleted"), event
     await until(lambda: (job_sets_of(tenant), pods_of(tenant)) == ([], []))
     await until(lambda: kueue.used_cpu(queue) == "0")
 
@@ -260,7 +260,7 @@ async def test_job_set_that_somebody_deletes_fails_the_gang(tenant: Tenant, queu
             delete(tenant, f"/apis/jobset.x-k8s.io/v1alpha2/{{}}/jobsets/{submission.ref.name}")
             event = await gang.event()
         assert len(await gangs.outcomes(submission.ref)) == 3
-    assert (event.status, event.reason) == (Status.FAILED, "PodDeleted"), event
+    assert (event.status, event.reason) == (Status.FAILED, "JobOfRoleDeleted"), event
 
 
 async def test_next_try_adopts_the_gang_that_waits_and_the_one_that_has_succeeded(tenant: Tenant, queue: str) -> None:

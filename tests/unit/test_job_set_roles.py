@@ -145,7 +145,12 @@ UIDS = {"leader": "uid-leader", "worker": "uid-worker"}
 
 
 def stored_main_job(
-    state: str = "runs", *, halted: str | None = None, noted: bool = True, **spec: Any
+    state: str = "runs",
+    *,
+    halted: str | None = None,
+    main_containers: str | None = None,
+    noted: bool = True,
+    **spec: Any,
 ) -> dict[str, Any]:
     annotations = {
         "gangjobs.airflow/roles": json.dumps([["leader", 1], ["worker", 3]]),
@@ -156,6 +161,8 @@ def stored_main_job(
         annotations |= {"gangjobs.airflow/queued": "true", "gangjobs.airflow/role-jobs": format_role_jobs(UIDS)}
     if halted is not None:
         annotations["gangjobs.airflow/halted"] = halted
+    if main_containers is not None:
+        annotations["gangjobs.airflow/main-containers"] = main_containers
     metadata = {"name": "g", "namespace": "ns", "uid": "record", "generation": 2, "annotations": annotations}
     metadata["labels"] = {"gangjobs.airflow/gang": "g", "gangjobs.airflow/task": "digest"}
     status: dict[str, Any] = {"startTime": "2026-01-01T00:00:00Z", **conditions(state, T2)}
@@ -290,6 +297,20 @@ def test_missing_job_fails_no_gang_whose_submission_is_not_complete() -> None:
 def test_record_alone_never_says_that_the_gang_has_ended(state: str) -> None:
     alone = read_job(stored_main_job(state))
     assert (alone.is_ended, alone.never_ran, alone.has_pods_left) == (False, False, True)
+
+
+def test_gang_whose_main_containers_have_succeeded_ends_when_its_job_set_is_gone() -> None:
+    """The main Job has the mark, and fails by its deadline; the follower deletes the JobSet."""
+    running = gang_of("runs", "complete", main_containers="succeeded")
+    assert (phase_of(running), must_delete_job_set(running)) == ("finishing", True)
+    deleting = read_gang(
+        stored_main_job("failed", main_containers="succeeded"), [role_job("leader", "runs", deletionTimestamp=T1)]
+    )
+    assert (phase_of(deleting), must_delete_job_set(deleting)) == ("finishing", False)
+    gone = gang_of(None, None, state="failed", main_containers="succeeded")
+    verdict = judge(gone, REF)
+    assert verdict is not None
+    assert (verdict.kind, verdict.completed_indexes, gone.status.succeeded) == (VerdictKind.SUCCEEDED, "0-3", 4)
 
 
 def test_gang_that_was_halted_in_its_queue_has_failed_when_its_job_set_is_gone() -> None:

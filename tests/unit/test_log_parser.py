@@ -1,7 +1,7 @@
 """A log that arrives in any chunks is split into lines, and a log that is resumed has each line once.
 
-A resumed reader begins at the time of the last line that was read, and skips the earlier lines and as many lines of that
-time as were read.
+A resumed reader begins at the time of the last line that was read, and skips the earlier lines, and as many lines of
+that time as were read.
 """
 
 from __future__ import annotations

@@ -28,7 +28,14 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    REASON_JOB_DEADLINE,
+    REASON_SUCCEEDED,
+    StoredGang,
+    all_succeeded,
+    has_succeeded_by_main,
+    read_job,
+)
 from airflow_provider_gangjobs.kube.views import (
     Condition,
     JobSpec,
@@ -129,18 +136,23 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
     )
     conditions = tuple(_conditions_of_job_set(main_job, found, missing, is_gone=not stored))
     status = _status(found, missing, conditions)
+    if has_succeeded_by_main(main_job):
+        status = all_succeeded(status, size, conditions[-1])
     return StoredGang(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
 
 
 def must_delete_job_set(gang: StoredGang) -> bool:
-    """Return whether the JobSet of a gang that was halted or is failing must be deleted, so that the gang ends.
+    """Return whether the JobSet of a gang that was halted, is failing, or has ended by its main containers must be
+    deleted, so that the gang ends.
 
     Otherwise the end of one Job makes the JobSet fail, and the JobSet controller deletes the other Jobs. That does not
     happen while the JobSet is suspended, and a Job that was created again is no part of the gang.
     """
+    jobs = gang.jobs_with_pods
+    if gang.has_job_set and has_succeeded_by_main(gang.jobs[0]):
+        return any(one.metadata.deletion_timestamp is None for one in jobs)
     if not gang.has_job_set or gang.lacks_jobs:
         return False
-    jobs = gang.jobs_with_pods
     fails = any(_condition(one, kind) for one in jobs for kind in ("Failed", "FailureTarget"))
     is_gone = bool(jobs) and all(one.metadata.deletion_timestamp is not None for one in jobs)
     return not fails and not is_gone and (_lacks_roles(gang) or any(map(_waits_suspended, jobs)))
@@ -246,6 +258,11 @@ def _conditions(
 def _conditions_of_job_set(
     main_job: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
 ) -> Iterable[Condition]:
+    if has_succeeded_by_main(main_job):
+        # The JobSet is deleted then, and its pods run until it is gone.
+        announced = _condition(main_job, "Complete") if is_gone else None
+        yield announced or Condition("SuccessCriteriaMet", "True", REASON_SUCCEEDED)
+        return
     jobs = [job for _, job in found]
     suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
     yield from next(([one] for one in suspended if one is not None), ())

@@ -9,6 +9,7 @@ counts the rank. The main container is the rank, so its end decides:
 * The follower marks each Job that has not ended, and sets its activeDeadlineSeconds to 0, by one patch of the version
   that was judged.
 * The Job controller deletes the pods, and the Job fails. Every reader of a Job sees the end that the mark names.
+* If the roles are a JobSet whose ranks have all succeeded, the main Job is marked, and the JobSet is deleted.
 
 Containers of the pod template are part of the task, so the gang waits for them. A failure ends a gang only if the Job
 controller would fail the Job, too.
@@ -110,7 +111,8 @@ def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> En
     if not _is_every_rank(gang, set(map(rank_of, succeeded))):
         return None
     due = max(_finished_at(ends[pod.metadata.uid]) for pod in lingering) + SIDECAR_GRACE
-    jobs = tuple(one for one in _jobs_of(gang) if not end_condition(one))
+    # The JobSet controller deletes all Jobs of a JobSet when one fails, so the main Job has the mark.
+    jobs = gang.jobs[:1] if gang.has_job_set else tuple(one for one in _jobs_of(gang) if not end_condition(one))
     return EndByMain(MainContainersEnd.SUCCEEDED, due, lingering, jobs)
 
 
@@ -127,8 +129,7 @@ def _finished_at(end: Terminated) -> datetime:
 
 
 def _may_succeed(gang: StoredGang, rules: JobRules) -> bool:
-    # The JobSet controller would delete the other Jobs as soon as a marked one fails.
-    return rules.is_indexed and not gang.has_job_set and 0 < (gang.completions or 0) == gang.parallelism
+    return rules.is_indexed and 0 < (gang.completions or 0) == gang.parallelism
 
 
 def _is_every_rank(gang: StoredGang, succeeded: set[int | None]) -> bool:

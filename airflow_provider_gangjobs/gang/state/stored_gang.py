@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.kube.labels import ANNOTATION_MAIN_CONTAINERS
-from airflow_provider_gangjobs.kube.views import Condition, JobView, end_condition, find_true_condition, view
+from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, end_condition, find_true_condition, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,13 +107,24 @@ def with_end_by_main(job: JobView) -> JobView:
     kind = _KINDS[has_succeeded, ended is not None]
     others = tuple(one for one in job.status.conditions if one.type not in {"Failed", "FailureTarget"})
     reason = REASON_SUCCEEDED if has_succeeded else REASON_FAILED
-    status = replace(job.status, conditions=(*others, Condition(kind, "True", reason, _MESSAGES[reason], at)))
-    if has_succeeded:
-        ranks = job.spec.completions or 0
-        indexes = "0" if ranks == 1 else f"0-{ranks - 1}"
-        completed_at = at if ended else None
-        status = replace(status, succeeded=ranks, failed=0, completed_indexes=indexes, completion_time=completed_at)
-    return replace(job, status=status)
+    found = Condition(kind, "True", reason, _MESSAGES[reason], at)
+    status = replace(job.status, conditions=(*others, found))
+    return replace(job, status=all_succeeded(status, job.spec.completions or 0, found) if has_succeeded else status)
+
+
+def has_succeeded_by_main(job: JobView) -> bool:
+    """Return whether the Job is marked: the main container of each rank has succeeded."""
+    return job.metadata.annotations.main_containers == MainContainersEnd.SUCCEEDED
+
+
+def all_succeeded(status: JobStatus, ranks: int, found: Condition) -> JobStatus:
+    """Return the status with the counters of a success of all ranks.
+
+    :param found: The condition that says so: `Complete`, or `SuccessCriteriaMet` if pods still run.
+    """
+    indexes = "0" if ranks <= 1 else f"0-{ranks - 1}"
+    at = found.last_transition_time if found.type == "Complete" else None
+    return replace(status, succeeded=ranks, failed=0, completed_indexes=indexes, completion_time=at)
 
 
 _KINDS: Final = {

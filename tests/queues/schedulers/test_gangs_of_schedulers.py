@@ -43,11 +43,11 @@ HOLDS_NOTHING: Final = pytest.mark.parametrize(
 YUNIKORN: Final = pytest.mark.parametrize("running_cluster", ["yunikorn"], indirect=True)
 CAUSES: Final = {
     "coscheduling": "Insufficient cpu",
-    "volcano": "Insufficient cpu on 2 of 2 nodes",
+    "volcano": "2/3 tasks in gang unschedulable",
     "volcano-1.10": "tasks in gang unschedulable",
     "yunikorn": "Waits until YuniKorn has reserved a place for each pod",
 }
-"""What a gang says for which there is no room. Volcano 1.10 names no resource, and YuniKorn tells the ranks nothing."""
+"""What a gang says for which there is no room. Volcano names no resource while one of the pods would fit."""
 PLACEHOLDER: Final = "tg-"
 """The names of YuniKorn's placeholder pods begin with this."""
 TIMED_OUT: Final = "rejected due to timeout after waiting"
