@@ -385,7 +385,7 @@ class GangJobOperator(GangParameters):
         """
         from airflow_provider_gangjobs.airflow_api.masking import mask
         from airflow_provider_gangjobs.gang.identity import TaskKey
-        from airflow_provider_gangjobs.gang.render.preview import preview, to_yaml
+        from airflow_provider_gangjobs.gang.preview import preview, to_yaml
 
         objects = preview(self.gang_spec(), TaskKey(self.dag_id, "dry-run", self.task_id))
         print(mask(to_yaml(objects)))  # noqa: T201 - as the operators of cncf.kubernetes do

@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.decorators.gang_job import gang_job_task
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.render.preview import JOB_UID, WORKLOAD_UID, preview
+from airflow_provider_gangjobs.gang.preview import JOB_UID, WORKLOAD_UID, preview
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from tests.provider.submission_cluster import KEY, OBJECTS, running_cluster

@@ -291,7 +291,8 @@ _REMEDIES_BY_TEXT: Final = {
         "node affinity/selector": "Correct node_selector and affinity, or add the labels to nodes.",
         "untolerated taint": "Add tolerations for the taints of the nodes, or free nodes without these taints.",
         "volume node affinity": "Use volumes that the nodes with room can mount.",
-        "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims can be bound.",
+        "unbound immediate PersistentVolumeClaims": "Check that the PersistentVolumeClaims can be bound: "
+        "their StorageClass must exist and have a provisioner (kubectl describe pvc).",
         'persistentvolumeclaim "': "Create the PersistentVolumeClaim, or correct its name in volumes.",
         # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
         "PodGroupPostFilter plugins: not found": "Check that the PersistentVolumeClaims in volumes exist, and that the "
