@@ -101,7 +101,7 @@ def refused_fields(message: str, causes: Sequence[Mapping[str, Any]], spec: Gang
     :param causes: The causes in the details of the Status.
     """
     found = [_explain_strict(kind, path, spec) for kind, path in _STRICT.findall(message)]
-    found += [_explain_type(*wrong, spec) for wrong in _WRONG_TYPE.findall(message)]
+    found += [_explain_type(given, at, wanted, spec) for given, at, wanted in _WRONG_TYPE.findall(message)]
     found += [
         Problem(place_of(str(cause["field"]), spec)[0], str(cause.get("message") or "is refused"))
         for cause in causes
