@@ -68,15 +68,15 @@ def test_task_prints_its_objects_as_yaml(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_function_of_the_decorator_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with DAG("etl", schedule=None):
+    with DAG("etl", schedule=None) as dag:
 
         @gang_job_task(image="python:3", workers=2)
         def train() -> int:
             return 1
 
-        operator = train().operator
+        train()
 
-    operator.dry_run()
+    dag.get_task("train").dry_run()
 
     assert "def train()" in capsys.readouterr().out
 
