@@ -524,7 +524,7 @@ async def test_late_process_of_an_ended_try_leaves_the_gang_of_the_try_that_runs
 
 async def test_misplaced_field_of_pod_overrides_is_told_at_its_place(cluster):
     spec = GangSpec(image="trainer:1", workers=2, pod_overrides={"initContainers": []})
-    with pytest.raises(SubmissionFailed, match='unknown field "spec.template.initContainers"') as caught:
+    with pytest.raises(SubmissionFailed, match=r'unknown field "spec\.template\.initContainers"') as caught:
         await cluster.submit(spec)
 
     place = "pod_overrides.initContainers: is no field that the API server knows."
