@@ -19,6 +19,8 @@ from airflow_provider_gangjobs.cluster.client import Client
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
+    from airflow_provider_gangjobs.cluster.resources import Resource
+
 
 class ProcessDied(BaseException):
     """The process has ended. Nothing that it would have done afterwards happens, so no `except Exception` sees this."""
@@ -63,8 +65,10 @@ class InterceptedClient(Client):
         """Send a request and return its answer. The number counts the requests of this client from 0."""
         return await send()
 
-    async def get(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._send(f"GET {args[0].plural}", lambda: Client.get(self, *args, **kwargs))
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Any:
+        # The client's own `get` calls `get_raw`, which would count the request twice.
+        path = resource.path(namespace, name)
+        return await self._send(f"GET {resource.plural}", lambda: Client.get_raw(self, path))
 
     async def get_raw(self, *args: Any, **kwargs: Any) -> Any:
         return await self._send(f"GET {args[0]}", lambda: Client.get_raw(self, *args, **kwargs))

@@ -90,7 +90,7 @@ class TaskTry:
     guard: StartGuard
     began_at: float
     """When this part of the try began, by `time.monotonic`."""
-    deliver: Callable[[Any], None] = field(default=lambda ti: None, init=False)
+    deliver: Callable[[Any], None] = field(default_factory=lambda: lambda ti: None, init=False)
     """What is left to do after the success of the task, by its task instance; nothing before the gang has succeeded."""
 
     @property
