@@ -6,6 +6,7 @@ try:
     from airflow.sdk.exceptions import (
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSensorTimeout,
         AirflowSkipException,
         AirflowTaskTimeout,
         TaskDeferralError,
@@ -16,6 +17,7 @@ except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest su
     from airflow.exceptions import (  # type: ignore[no-redef]
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSensorTimeout,
         AirflowSkipException,
         AirflowTaskTimeout,
         TaskDeferralError,
@@ -26,6 +28,7 @@ except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest su
 __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowSensorTimeout",
     "AirflowSkipException",
     "AirflowTaskTimeout",
     "TaskDeferralError",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -33,6 +34,7 @@ __all__ = [
     "TaskInstances",
     "explain_missing_gang",
     "explain_missing_gangs",
+    "is_dag_known",
     "is_final_failure",
     "is_kill",
     "is_of_earlier_try",
@@ -127,6 +129,30 @@ class TaskInstances:
     states: Mapping[int, str]
     """The state by map index. A task that is not mapped, or not expanded yet, has the map index -1."""
     run_exists: bool
+    dag_has_runs: bool = True
+
+
+def is_dag_known(task_instance: Any, dag_id: str, log: Logger) -> bool | None:
+    """Return whether Airflow has the DAG. `None` if Airflow could not be asked. Never raises. Blocks.
+
+    :param task_instance: The task instance of the context, in the process of a task. Triggers may not ask.
+    """
+    ask = getattr(task_instance, "get_dag", None)
+    if ask is None:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported version.
+        return None
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        ask(dag_id)
+    except AirflowRuntimeError as error:
+        if (error.error.detail or {}).get("status_code") == HTTPStatus.NOT_FOUND:
+            return False
+        log.debug("Airflow could not be asked for DAG %s", dag_id, exc_info=True)
+        return None
+    except Exception:
+        log.debug("Airflow could not be asked for DAG %s", dag_id, exc_info=True)
+        return None
+    return True
 
 
 def read_instances(
@@ -141,6 +167,7 @@ def read_instances(
     try:
         states = ask(dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id]).get(task.run_id, {})
         run_exists = bool(states) or count_runs(dag_id=task.dag_id, run_ids=[task.run_id]) > 0
+        dag_has_runs = run_exists or count_runs(dag_id=task.dag_id) > 0
     except Exception:
         log.debug("Airflow could not be asked for task %s.%s", task.dag_id, task.task_id, exc_info=True)
         return None
@@ -149,7 +176,7 @@ def read_instances(
         int(name.removeprefix(f"{task.task_id}_")) if name != task.task_id else -1: _state_text(state)
         for name, state in states.items()
     }
-    return TaskInstances(by_index, run_exists)
+    return TaskInstances(by_index, run_exists, dag_has_runs)
 
 
 def _state_text(state: Any) -> str:
@@ -163,6 +190,8 @@ def explain_missing_gang(task: TaskKey, instances: TaskInstances) -> str | Probl
     """
     name, states = f"{task.dag_id}.{task.task_id}", instances.states
     if not states:
+        if not instances.dag_has_runs:
+            return f"Airflow has no run of a DAG {task.dag_id}. Check external_dag_id, unless its first run is to come"
         if not instances.run_exists:
             return f"Airflow has no run {task.run_id} of DAG {task.dag_id}, and the sensor waits for it"
         what = f"is {task.task_id!r}, and run {task.run_id} of DAG {task.dag_id} has no such task"

@@ -91,6 +91,7 @@ COMMANDS = (
     Command(
         "sandbox", "gangjobs_sandbox.cli.commands", "run a small Kubernetes control plane on this machine", "sandbox"
     ),
+    Command("doctor", "airflow_provider_gangjobs.cli.doctor", "check a cluster for what keeps gangs from running"),
 )
 
 

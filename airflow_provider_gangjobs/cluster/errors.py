@@ -149,7 +149,7 @@ class ApiError(ClusterError):
 
     def causes(self) -> tuple[str, ...]:
         """Return the reasons of the causes in the Status, such as `ResourceVersionTooLarge` or `FieldValueInvalid`."""
-        return tuple(str(cause.get("reason", "")) for cause in _causes_in(self.details))
+        return tuple(str(cause.get("reason", "")) for cause in causes_in(self.details))
 
 
 class BadRequest(ApiError):
@@ -304,11 +304,11 @@ def is_of_another_uid(error: ClusterError) -> bool:
     once, which say nothing about the uid. So False does not prove that the uid is the same.
     """
     if isinstance(error, Invalid):
-        return any(cause.get("field") == "metadata.uid" for cause in _causes_in(error.details))
+        return any(cause.get("field") == "metadata.uid" for cause in causes_in(error.details))
     return isinstance(error, Conflict) and _UID_PRECONDITION.search(error.message) is not None
 
 
-def _causes_in(details: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def causes_in(details: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the causes in the details of a Status that are objects. A proxy or a webhook may send anything."""
     causes = details.get("causes")
     return [cause for cause in causes if isinstance(cause, Mapping)] if isinstance(causes, list) else []

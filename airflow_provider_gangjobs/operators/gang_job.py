@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try, is_running_try
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import (
     LOG_LIMIT_BYTES,
     RESULTS_LIMIT_BYTES,
@@ -30,7 +29,7 @@ from airflow_provider_gangjobs.gang.spec import (
     WaitUntil,
 )
 from airflow_provider_gangjobs.parameters import checks, shorthands
-from airflow_provider_gangjobs.parameters.checks import callback_paths, renamed_parameters
+from airflow_provider_gangjobs.parameters.checks import callback_paths
 from airflow_provider_gangjobs.parameters.storage import to_url
 from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters
 
@@ -256,9 +255,13 @@ class GangJobOperator(GangParameters):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        if renamed := tuple(renamed_parameters(kwargs)):
-            raise InvalidGangSpec(renamed)
-        super().__init__(**kwargs)
+        try:
+            super().__init__(**kwargs)
+        except TypeError:
+            from airflow_provider_gangjobs.parameters.unknown_parameters import refuse_unknown
+
+            refuse_unknown(type(self), kwargs)
+            raise
         self.image = image
         self.command = command
         self.args = args
@@ -374,6 +377,18 @@ class GangJobOperator(GangParameters):
                 if gang is None:
                     raise
                 return this_try.follow(gang)
+
+    def dry_run(self) -> None:
+        """Print the objects that the task would create, as YAML, without a cluster and without Airflow's secrets.
+
+        The hash in the names differs from run to run, and a cluster may serve another version of the Workload API.
+        """
+        from airflow_provider_gangjobs.airflow_api.masking import mask
+        from airflow_provider_gangjobs.gang.identity import TaskKey
+        from airflow_provider_gangjobs.gang.preview import preview, to_yaml
+
+        objects = preview(self.gang_spec(), TaskKey(self.dag_id, "dry-run", self.task_id))
+        print(mask(to_yaml(objects)))  # noqa: T201 - as the operators of cncf.kubernetes do
 
     def on_kill(self) -> None:
         """Delete the live gang of this try, unless `on_kill` is `keep`. Airflow allows five seconds.

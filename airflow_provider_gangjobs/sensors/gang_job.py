@@ -5,13 +5,14 @@ Importing this module imports no client library.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
-from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
@@ -21,7 +22,7 @@ from airflow_provider_gangjobs.parameters import target_gangs
 from airflow_provider_gangjobs.parameters.checks import is_templated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow.sdk import Context
 
@@ -107,9 +108,52 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait in the triggerer, or look every `poke_interval` seconds."""
+        self._require_known_dag(context["ti"])
         if self.deferrable:
             self._defer(context)
-        return super().execute(context)
+        with self._naming_what_is_awaited(context["ti"]):
+            return super().execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume the sensor. After its timeout, the error names what the sensor has waited for."""
+        with self._naming_what_is_awaited(context["ti"]):
+            return super().resume_execution(next_method, next_kwargs, context)
+
+    def _require_known_dag(self, ti: Any) -> None:
+        """Check that Airflow has the DAG of `external_dag_id`. A DAG that cannot be asked for is not refused.
+
+        Raises:
+            InvalidGangSpec: Airflow has no such DAG.
+        """
+        dag_id = self.external_dag_id
+        if self.external_task_id is None or dag_id in (None, ti.dag_id):
+            return
+        from airflow_provider_gangjobs.airflow_api.task_state import is_dag_known
+
+        if is_dag_known(ti, dag_id, self.log) is False:
+            problem = Problem("external_dag_id", f"is {dag_id!r}, and Airflow has no such DAG", "Give the id of a DAG")
+            raise InvalidGangSpec((problem,))
+
+    @contextmanager
+    def _naming_what_is_awaited(self, ti: Any) -> Iterator[None]:
+        try:
+            yield
+        except AirflowSensorTimeout as late:
+            raise AirflowSensorTimeout(f"{late} The sensor has waited for {self._awaited(ti)}") from late
+
+    def _awaited(self, ti: Any) -> str:
+        """Return which gangs the sensor waits for, for people."""
+        if self.external_task_id is not None:
+            tasks = target_gangs.external_tasks(self, ti, installation="")
+            first, more = tasks[0], f" and {len(tasks) - 1} more map indexes" if len(tasks) > 1 else ""
+            index = f", map index {first.map_index}" if first.map_index >= 0 else ""
+            what = f"the gang of task {first.dag_id}.{first.task_id} in run {first.run_id}{index}{more}"
+        elif self.selector is not None:
+            what = f"{self.at_least} or more gangs with the labels {self.selector}"
+        else:
+            given = self.gangs if self.gangs is not None else self.submission_ids
+            what = f"{'gang' if self.gangs is not None else 'submission'} {given!r:.200}"
+        return f"{what}, until {self.until}"
 
     def _defer(self, context: Context) -> NoReturn:
         from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger

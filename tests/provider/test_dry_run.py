@@ -1,123 +1,102 @@
-"""The capabilities of a cluster, and the dry run of a Job before anything is created."""
+"""`dry_run()` prints the objects that a submission creates, without a cluster."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import yaml
+from airflow.sdk import DAG
 
-from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.decorators.gang_job import gang_job_task
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.preview import JOB_UID, WORKLOAD_UID, preview
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
-from airflow_provider_gangjobs.submission.submit import submit
-from gangjobs_sandbox.api import Fault, FaultKind
-from tests.crashes import CrashingClient
-from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, running_cluster
-from tests.sandbox.builders import NAMESPACE
-from tests.submission_requests import id_request, task_request
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from tests.provider.submission_cluster import KEY, OBJECTS, running_cluster
 
-KEY = TaskKey("dag", "run", "task")
-
-LINK = {
-    "1.35": "spec.template.spec.workloadRef",
-    "1.36": "spec.template.spec.schedulingGroup",
-    "1.37": "spec.template.spec.schedulingGroup",
+SPECS = {
+    "a gang with files": GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"}),
+    "plain pods": GangSpec(image="trainer:1", workers=2, gang="off"),
+    "one pod": GangSpec(image="trainer:1"),
+    "an older dialect": GangSpec(image="trainer:1", workers=2, dialect="v1alpha3"),
+    "roles": GangSpec(roles={"head": {"image": "a"}, "worker": {"image": "b", "workers": 2}}),
 }
-DIALECTS = {"1.35": ("v1alpha1",), "1.36": ("v1alpha2",), "1.37": ("v1beta1", "v1alpha3", "native")}
 
 
-@pytest.mark.parametrize("release", RELEASES)
-async def test_capabilities_list_dialects_and_the_fields_that_a_dry_run_keeps(release):
-    async with running_cluster(release) as cluster:
-        found = await read_capabilities(cluster.client, namespace=NAMESPACE)
-        assert (found.release, found.dialects, found.holds_gangs) == (release, DIALECTS[release], True)
-        assert found.fields == {LINK[release]: True, "spec.scheduling": release == "1.37"}
-        proven = [gate.is_on for gate in found.gates if gate.component == "kube-apiserver"]
-        assert proven == [True, release == "1.37"]
-        assert {gate.is_on for gate in found.gates if gate.component != "kube-apiserver"} == {None}
-        assert cluster.jobs() == []
-
-
-async def test_cluster_without_the_workload_api_has_no_capabilities():
-    async with running_cluster("none") as cluster:
-        found = await read_capabilities(cluster.client, namespace=NAMESPACE)
-        assert (found.dialects, found.holds_gangs, found.scheduling_versions) == ((), False, ())
-
-
-async def test_capabilities_are_read_once(cluster):
-    first = await read_capabilities(cluster.client, namespace=NAMESPACE)
-    before = dict(cluster.client.statistics().requests)
-    assert await read_capabilities(cluster.client, namespace=NAMESPACE) is first
-    assert dict(cluster.client.statistics().requests) == before
-
-
-async def test_capability_that_may_not_be_read_is_unknown(cluster):
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
-    found = await read_capabilities(cluster.client, namespace=NAMESPACE)
-    assert (set(found.fields.values()), found.holds_gangs) == ({None}, None)
-    assert "403" in found.gates[0].evidence
-
-
-async def submit_after_dry_run(cluster, spec, api=None):
-    return await submit(
-        api or cluster.client,
-        spec,
-        task_request(KEY, "x", dry_run=True),
-        discovered=cluster.discovered,
-    )
-
-
-async def test_dry_run_takes_one_more_request(cluster):
-    process = CrashingClient(cluster.client)
-    submission = await submit_after_dry_run(cluster, GANG_OF_4, process)
-    assert process.requests[:4] == ["LIST jobs", FIND_KUEUE, "POST jobs", "POST jobs"]
-    cluster.check_one_live_gang(submission)
-    assert (await submit_after_dry_run(cluster, GANG_OF_4)).requests == 1
-
-
-async def test_field_that_the_server_refuses_is_named_and_nothing_is_created(cluster):
-    refused = GangSpec(image="a", workers=2, pod_overrides={"spec": {"dnsPolicy": "Sometimes"}})
-    with pytest.raises(InvalidGangSpec, match="dnsPolicy") as caught:
-        await submit_after_dry_run(cluster, refused)
-    assert "spec.template.spec.dnsPolicy" in {problem.path for problem in caught.value.problems}
-    assert cluster.jobs() == []
-
-
-async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created():
-    async with running_cluster("none") as cluster:
-        cluster.ignore_scheduling_fields()
-        process = CrashingClient(cluster.client)
-        with pytest.raises(GangUnsupported, match="dropped"):
-            await submit_after_dry_run(cluster, GANG_OF_4, process)
-        assert process.requests == ["LIST jobs", FIND_KUEUE, "POST jobs"]
-        assert cluster.jobs() == []
-
-
-async def test_a_preferred_gang_falls_back_before_it_is_created():
-    async with running_cluster("none") as cluster:
-        cluster.ignore_scheduling_fields()
-        submission = await submit_after_dry_run(cluster, GangSpec(image="a", workers=4, gang="preferred"))
-        assert submission.decision.startswith("basic:the server dropped")
-        assert len(submission.notes) == 1
-        cluster.check_one_live_gang(submission)
-
-
-async def test_missing_permission_is_reported_with_its_step(cluster):
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
-    with pytest.raises(SubmissionFailed, match="validate the Job by a dry run"):
-        await submit_after_dry_run(cluster, GANG_OF_4)
-
-
-async def test_a_failed_dry_run_is_repeated(cluster):
-    cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="POST", query="dryRun"))
-    cluster.check_one_live_gang(await submit_after_dry_run(cluster, GANG_OF_4))
-
-
-async def test_submission_of_an_id_can_have_a_dry_run(cluster):
-    with pytest.raises(InvalidGangSpec, match="dnsPolicy"):
-        await submit(
-            cluster.client,
-            GangSpec(image="a", pod_overrides={"spec": {"dnsPolicy": "Sometimes"}}),
-            id_request("op", dry_run=True),
-            discovered=cluster.discovered,
+def is_within(shown: Any, stored: Any) -> bool:
+    """Return whether all that is shown is stored. UIDs, the claim, and what steps change after the creation differ."""
+    if isinstance(shown, dict):
+        return all(
+            name in ("uid", "gangjobs.airflow/claim", "suspend", "gangjobs.airflow/job-uid")
+            or is_within(value, stored.get(name))
+            for name, value in shown.items()
         )
-    assert cluster.jobs() == []
+    if isinstance(shown, list):
+        return len(shown) == len(stored) and all(map(is_within, shown, stored))
+    return shown == stored or shown in (JOB_UID, WORKLOAD_UID)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+async def test_preview_has_the_objects_that_a_submission_creates(spec: GangSpec) -> None:
+    shown = preview(spec, KEY)
+    async with running_cluster("1.37") as cluster:
+        await cluster.submit(spec)
+        stored = {
+            (one["kind"], one["metadata"]["name"]): one
+            for resource in OBJECTS
+            for one in ({"kind": resource.kind, **found} for found in cluster.objects(resource))
+        }
+
+    assert {(one["kind"], one["metadata"]["name"]) for one in shown} == stored.keys()
+    for one in shown:
+        found = stored[one["kind"], one["metadata"]["name"]]
+        assert is_within({name: one[name] for name in one if name in ("metadata", "spec", "data")}, found)
+
+
+def test_task_prints_its_objects_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    with DAG("etl", schedule=None):
+        task = GangJobOperator(task_id="train", image="trainer:1", workers=2, files={"a.py": "import os\nprint(1)\n"})
+
+    task.dry_run()
+
+    printed = capsys.readouterr().out
+    kinds = [document["kind"] for document in yaml.safe_load_all(printed)]
+    assert kinds == ["Job", "Service", "ConfigMap", "Workload", "PodGroup"]
+    assert "a.py: |\n    import os\n" in printed
+    assert "*id" not in printed
+
+
+def test_function_of_the_decorator_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with DAG("etl", schedule=None) as dag:
+
+        @gang_job_task(image="python:3", workers=2)
+        def train() -> int:
+            return 1
+
+        train()
+
+    dag.get_task("train").dry_run()
+
+    assert "def train()" in capsys.readouterr().out
+
+
+def test_roles_in_a_queue_are_a_job_set() -> None:
+    shown = preview(GangSpec(roles={"head": {"image": "a"}, "w": {"image": "b"}}, queue_name="team"), KEY)
+    assert [one["kind"] for one in shown][:2] == ["Job", "JobSet"]
+
+
+@pytest.mark.parametrize("scheduler", ["volcano", "coscheduling", "yunikorn", "kueue"])
+def test_other_schedulers_need_no_cluster(scheduler: str) -> None:
+    spec = GangSpec(image="i", workers=2, gang_scheduler=scheduler, queue_name="q" if scheduler == "kueue" else None)
+    job = preview(spec, KEY)[0]
+    assert job["metadata"]["annotations"]["gangjobs.airflow/gang"] == f"gang:{scheduler}"
+
+
+def test_problems_are_those_of_a_submission() -> None:
+    with pytest.raises(InvalidGangSpec, match="workers"):
+        preview(GangSpec(image="i", workers=0), KEY)
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"backoffLimit": 3, "template": template}}
+    with pytest.raises(InvalidGangSpec, match="backoffLimit"):
+        preview(GangSpec(manifest=job, workers=2), KEY)

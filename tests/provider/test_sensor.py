@@ -13,12 +13,13 @@ from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import DRCount, GetDRCount, GetTaskStates, TaskStatesResult
+from airflow.sdk.execution_time.comms import DRCount, ErrorResponse, GetDRCount, GetTaskStates, TaskStatesResult
 from kubernetes.client import V1Job
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
-from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException, TaskDeferred
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow_provider_gangjobs.attempt.triggerer import gang_wait
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.informer import informers
@@ -76,7 +77,8 @@ class Airflow:
     Attributes:
         state: the answer; an exception is raised.
         states: the states by the name of the task instance, in place of `state`.
-        runs: the number of DAG runs.
+        runs: the number of DAG runs with the id of the sensor's run.
+        all_runs: the number of DAG runs; `None` for `runs`.
         at_first_question: called before the first answer.
     """
 
@@ -84,6 +86,8 @@ class Airflow:
         self.state: str | Exception | None = None
         self.states: dict[str, str | None] | None = None
         self.runs = 1
+        self.all_runs: int | None = None
+        self.get_dag: Callable[[str], Any] = lambda dag_id: None
         self.at_first_question: Callable[[], Any] = lambda: None
 
     def get_task_states(self, *, run_ids: list[str], task_ids: list[str], **_: Any) -> dict[str, Any]:
@@ -95,13 +99,13 @@ class Airflow:
             return {run_ids[0]: self.states} if self.states else {}
         return {run_ids[0]: {task_ids[0]: self.state}}
 
-    def get_dr_count(self, **_: Any) -> int:
-        return self.runs
+    def get_dr_count(self, *, run_ids: list[str] | None = None, **_: Any) -> int:
+        return self.runs if run_ids or self.all_runs is None else self.all_runs
 
     def send(self, message: GetTaskStates | GetDRCount) -> TaskStatesResult | DRCount:
         """Answer the request of a trigger, in place of `SUPERVISOR_COMMS`."""
         if isinstance(message, GetDRCount):
-            return DRCount(count=self.runs)
+            return DRCount(count=self.get_dr_count(run_ids=message.run_ids))
         assert message.run_ids
         assert message.task_ids
         return TaskStatesResult(task_states=self.get_task_states(run_ids=message.run_ids, task_ids=message.task_ids))
@@ -126,6 +130,7 @@ def run_sensor(connection: str, run: str = "r", airflow: Airflow | None = None, 
     ti = SimpleNamespace(id="ti", dag_id="d", run_id=run, task_id="wait", map_index=-1)
     answers = airflow or Airflow()
     ti.get_task_states, ti.get_dr_count = answers.get_task_states, answers.get_dr_count
+    ti.get_dag = answers.get_dag
     context: Any = {"ti": ti}
     if not sensor.deferrable:
         return sensor.execute(context)
@@ -406,13 +411,14 @@ def test_task_instance_that_does_not_exist_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("states", "runs", "note"),
+    ("states", "runs", "all_runs", "note"),
     [
-        ({}, 0, "Airflow has no run r of DAG d, and the sensor waits for it"),
-        ({"train": "upstream_failed"}, 1, "Task d.train has ended (upstream_failed), and has no gang"),
-        ({"train": "scheduled"}, 1, ""),
+        ({}, 0, 3, "Airflow has no run r of DAG d, and the sensor waits for it"),
+        ({}, 0, 0, "Airflow has no run of a DAG d. Check external_dag_id, unless its first run is to come"),
+        ({"train": "upstream_failed"}, 1, 1, "Task d.train has ended (upstream_failed), and has no gang"),
+        ({"train": "scheduled"}, 1, 1, ""),
     ],
-    ids=["no run", "ended", "not begun"],
+    ids=["no run", "no DAG", "ended", "not begun"],
 )
 @in_virtual_time
 async def test_sensor_says_within_a_minute_why_a_task_has_no_gang(
@@ -421,6 +427,7 @@ async def test_sensor_says_within_a_minute_why_a_task_has_no_gang(
     caplog: pytest.LogCaptureFixture,
     states: dict[str, str | None],
     runs: int,
+    all_runs: int,
     note: str,
 ) -> None:
     airflow.states, airflow.runs = {"train": None}, 1
@@ -433,7 +440,7 @@ async def test_sensor_says_within_a_minute_why_a_task_has_no_gang(
     )
     waiting = asyncio.create_task(wait_for_selected(args, logging.getLogger(__name__)))
     await asyncio.sleep(1)
-    airflow.states, airflow.runs = states, runs
+    airflow.states, airflow.runs, airflow.all_runs = states, runs, all_runs
     await asyncio.sleep(60)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -446,6 +453,64 @@ async def test_sensor_says_within_a_minute_why_a_task_has_no_gang(
     ]
     assert said[-1].startswith(note)
     assert bool(said[-1]) == bool(note)
+
+
+class UnknownDag:
+    """The answer of Airflow's API server to a question about a DAG."""
+
+    def __init__(self, status_code: int) -> None:
+        self.status_code = status_code
+
+    def __call__(self, dag_id: str) -> None:
+        detail = {"status_code": self.status_code, "message": dag_id}
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail))
+
+
+@EACH_WAY
+def test_dag_that_does_not_exist_is_refused_at_once(connection: str, airflow: Airflow, deferrable: bool) -> None:
+    airflow.get_dag = UnknownDag(404)
+    with pytest.raises(InvalidGangSpec, match="external_dag_id: is 'trian', and Airflow has no such DAG"):
+        run_sensor(
+            connection, airflow=airflow, external_dag_id="trian", external_task_id="train", deferrable=deferrable
+        )
+
+
+def test_dag_that_cannot_be_asked_for_is_not_refused(connection: str, airflow: Airflow) -> None:
+    airflow.get_dag = UnknownDag(500)
+    with pytest.raises(AirflowSensorTimeout):
+        run_sensor(
+            connection,
+            airflow=airflow,
+            external_dag_id="other",
+            external_task_id="train",
+            deferrable=False,
+            timeout=0.1,
+        )
+
+
+AWAITED = {
+    "task": ({"external_task_id": "train", "external_map_index": 3}, "the gang of task d.train in run r, map index 3"),
+    "gang": ({"gangs": "train-0"}, "gang 'train-0', until succeeded"),
+    "submission": ({"submission_ids": ["a", "b"]}, "submission ['a', 'b'], until succeeded"),
+    "selector": ({"selector": "team=a"}, "1 or more gangs with the labels team=a, until succeeded"),
+}
+
+
+@pytest.mark.parametrize(("selection", "named"), AWAITED.values(), ids=AWAITED)
+def test_timeout_names_what_the_sensor_has_waited_for(
+    connection: str, airflow: Airflow, selection: dict[str, Any], named: str
+) -> None:
+    airflow.states = {"train_3": "scheduled"}
+    with pytest.raises(AirflowSensorTimeout, match=re.escape(f"The sensor has waited for {named}")):
+        run_sensor(connection, airflow=airflow, deferrable=False, timeout=0.1, **selection)
+
+
+def test_timeout_of_a_deferred_sensor_names_what_it_has_waited_for(connection: str) -> None:
+    with DAG("d", schedule=None):
+        sensor = GangJobSensor(task_id="wait", gangs="train-0", kubernetes_conn_id=connection)
+    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
+    with pytest.raises(AirflowSensorTimeout, match="has waited for gang 'train-0', until succeeded"):
+        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": ti})
 
 
 RENDERED = {

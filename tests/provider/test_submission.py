@@ -520,3 +520,13 @@ async def test_late_process_of_an_ended_try_leaves_the_gang_of_the_try_that_runs
 
     assert await holds_claim(cluster.client, theirs.ref, FIRST_TRY)
     cluster.check_one_live_gang(theirs)
+
+
+async def test_misplaced_field_of_pod_overrides_is_told_at_its_place(cluster):
+    spec = GangSpec(image="trainer:1", workers=2, pod_overrides={"initContainers": []})
+    with pytest.raises(SubmissionFailed, match=r'unknown field "spec\.template\.initContainers"') as caught:
+        await cluster.submit(spec)
+
+    place = "pod_overrides.initContainers: is no field that the API server knows."
+    assert caught.value.remedy == f"{place} Did you mean spec.initContainers?"
+    assert (caught.value.retryable, cluster.live_jobs()) == (False, [])

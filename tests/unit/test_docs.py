@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.kube import labels
 from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.parameters.checks import OWN_NAMES
+from airflow_provider_gangjobs.parameters.unknown_parameters import OWN_NAMES
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from gangjobs_sandbox.cluster import SandboxConfig

@@ -74,7 +74,7 @@ def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[
 _FLAT_RESOURCES: Final = frozenset({"requests", "limits", "claims"})
 
 # Parameter of the spec -> field of the container.
-_CONTAINER_FIELDS: Final = {
+CONTAINER_FIELDS: Final = {
     "image": "image",
     "command": "command",
     "args": "args",
@@ -83,7 +83,7 @@ _CONTAINER_FIELDS: Final = {
     "working_dir": "workingDir",
 }
 # Parameter of the spec -> field of the pod's spec.
-_POD_FIELDS: Final = {
+POD_FIELDS: Final = {
     "priority_class": "priorityClassName",
     "service_account": "serviceAccountName",
     "node_selector": "nodeSelector",
@@ -106,7 +106,7 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
     containers = list(pod.get("containers", [])) or [{"name": keys.MAIN_CONTAINER}]
     containers[0] = _container(spec, containers[0])
     pod["containers"] = containers
-    for parameter, name in _POD_FIELDS.items():
+    for parameter, name in POD_FIELDS.items():
         if (value := getattr(spec, parameter)) is not None:
             pod[name] = copy_without_nulls(value)
     if spec.volumes is not None:
@@ -223,7 +223,7 @@ def _amounts(amounts: Mapping[str, Any]) -> dict[str, str]:
 
 def _container(spec: GangSpec, in_manifest: Object) -> Object:
     container = dict(in_manifest)
-    for parameter, name in _CONTAINER_FIELDS.items():
+    for parameter, name in CONTAINER_FIELDS.items():
         if (value := getattr(spec, parameter)) is not None:
             container[name] = copy_without_nulls(value)
     if spec.command is not None and spec.args is None:

@@ -97,7 +97,7 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "volume node affinity": (Category.VOLUME_UNAVAILABLE, "Use volumes that the nodes with room can mount."),
         "unbound immediate PersistentVolumeClaims": (
             Category.VOLUME_UNAVAILABLE,
-            "Check that the PersistentVolumeClaims can be bound.",
+            "Check that the PersistentVolumeClaims can be bound: kubectl describe pvc names a missing StorageClass.",
         ),
         'persistentvolumeclaim "': (
             Category.VOLUME_UNAVAILABLE,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
@@ -27,13 +29,14 @@ from airflow_provider_gangjobs.submission.steps.placement import (
     group_steps,
 )
 from airflow_provider_gangjobs.submission.steps.queue_check import CHECK_QUEUE, CHECK_UNNAMED_QUEUE
-from airflow_provider_gangjobs.submission.steps.step import CREATE_FALLBACK_EVENT, RepeatableStep
+from airflow_provider_gangjobs.submission.steps.step import CREATE_FALLBACK_EVENT, RepeatableStep, refused_fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.cluster.errors import ApiError
     from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.submission.steps.step import Progress, Step
 
 
@@ -69,7 +72,7 @@ async def validate_by_dry_run(progress: Progress) -> None:
     except AlreadyExists:
         return  # created by a concurrent submitter, or a conflict: the next step shows which
     except (Invalid, BadRequest) as error:
-        raise InvalidGangSpec(_problems(error)) from error
+        raise InvalidGangSpec(_problems(error, progress.spec)) from error
     check_gang_link(progress, stored)
     for role in roles_of(progress.spec)[1:]:
         await _validate_role(progress, role)
@@ -84,16 +87,20 @@ async def _validate_role(progress: Progress, role: RoleRanks) -> None:
     except AlreadyExists:
         return
     except (Invalid, BadRequest) as error:
-        problems = _problems(error)
-        raise InvalidGangSpec(
-            tuple(Problem(f"roles.{role.name}: {each.path}", each.what, each.remedy) for each in problems)
-        ) from error
+        of_role = replace(progress.spec, roles={role.name: (progress.spec.roles or {})[role.name]})
+        raise InvalidGangSpec(tuple(_with_role(each, role.name) for each in _problems(error, of_role))) from error
 
 
-def _problems(error: ApiError) -> tuple[Problem, ...]:
-    causes = [cause for cause in error.details.get("causes") or () if isinstance(cause, dict)]
-    problems = tuple(Problem(str(cause.get("field") or "Job"), str(cause.get("message") or "")) for cause in causes)
-    return problems or (Problem("Job", error.message, "Correct the fields that the server names"),)
+def _with_role(problem: Problem, role: str) -> Problem:
+    """Return the problem with the role in its path, which a field that the user did not write lacks."""
+    if problem.path.startswith((f"roles.{role}", "pod_overrides", "manifest")):
+        return problem
+    return Problem(f"roles.{role}: {problem.path}", problem.what, problem.remedy)
+
+
+def _problems(error: ApiError, spec: GangSpec) -> tuple[Problem, ...]:
+    named = refused_fields_of(error, spec)
+    return named or (Problem("Job", error.message, "Correct the fields that the server names"),)
 
 
 DRY_RUN: Final = RepeatableStep(

@@ -17,10 +17,13 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import (
     AlreadyExists,
+    BadRequest,
     ClusterError,
     Conflict,
     Forbidden,
+    Invalid,
     NotFound,
+    causes_in,
     is_webhook_unavailable,
 )
 from airflow_provider_gangjobs.cluster.resources import EVENTS
@@ -33,6 +36,8 @@ from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from airflow_provider_gangjobs.cluster.errors import ApiError
+    from airflow_provider_gangjobs.exceptions import Problem
     from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
@@ -41,7 +46,15 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.request import ConfirmTry
 
-__all__ = ["CREATE_FALLBACK_EVENT", "WEBHOOK_WAIT_S", "RepeatableStep", "Step", "permission_advice", "run_step"]
+__all__ = [
+    "CREATE_FALLBACK_EVENT",
+    "WEBHOOK_WAIT_S",
+    "RepeatableStep",
+    "Step",
+    "permission_advice",
+    "refused_fields_of",
+    "run_step",
+]
 
 
 @dataclass
@@ -264,7 +277,7 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
         return
     if isinstance(error, NotFound) and (meaning := step.not_found(progress, error)) is not None:
         raise meaning from error
-    advice = permission_advice(error)
+    advice = permission_advice(error) or _field_advice(error, progress.spec)
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
 
 
@@ -273,6 +286,20 @@ def permission_advice(error: ClusterError) -> str:
     if isinstance(error, Forbidden) and _MISSING_PERMISSION.search(error.message):
         return "Give the service account this permission; see the documented Role"
     return ""
+
+
+def _field_advice(error: ClusterError, spec: GangSpec) -> str:
+    """Return where the user wrote the fields that the server refuses, and what was meant; empty if it names none."""
+    if not isinstance(error, (BadRequest, Invalid)):
+        return ""
+    return " ".join(map(str, refused_fields_of(error, spec)))
+
+
+def refused_fields_of(error: ApiError, spec: GangSpec) -> tuple[Problem, ...]:
+    """Return a problem for each field that the server refuses, at its place in the parameters, if it names any."""
+    from airflow_provider_gangjobs.gang.validation.refused_fields import refused_fields
+
+    return refused_fields(error.message, [*causes_in(error.details)], spec)
 
 
 def _is_not_ready(message: str) -> bool:

@@ -1,0 +1,93 @@
+"""`gangjobs doctor`: check a cluster for what keeps gangs from running, and say what to do.
+
+Each line is `ok`, a `problem` with its remedy, or `unknown` with the reason. The exit code is 1 if there is a problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.gang.checkup import Finding
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.service.doctor import Examination
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    add_cluster_options(parser)
+    parser.add_argument("--queue", metavar="NAME", help="the LocalQueue that the gangs use; default: all of them")
+    parser.add_argument(
+        "--assemble-timeout",
+        type=_parse_seconds,
+        metavar="SECONDS",
+        help="the assemble_timeout of the tasks, to compare it with waitForPodsReady of Kueue",
+    )
+    parser.add_argument(
+        "--try", dest="tries_gang", action="store_true", help="also run a gang of two pods, and delete it"
+    )
+    parser.add_argument("--image", metavar="IMAGE", help="the image of these pods; default: registry.k8s.io/pause:3.10")
+    parser.add_argument("--command", type=shlex.split, metavar="WORDS", help="what they run; default: the entrypoint")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the findings, and return 1 if one of them is a problem."""
+    from airflow_provider_gangjobs.gang.checkup import Health
+    from airflow_provider_gangjobs.service.doctor import TRY_IMAGE, Examination
+
+    what = Examination(
+        namespace=selected_namespace(options) or "default",
+        queue=options.queue,
+        assemble_timeout_s=options.assemble_timeout,
+        tries_gang=options.tries_gang,
+        image=options.image or TRY_IMAGE,
+        command=tuple(options.command) if options.command else None,
+    )
+    findings = run_on_cluster(options, lambda gangs: _examine(gangs, what))
+    print(_to_json(findings) if options.output == "json" else _to_table(findings))
+    return 1 if any(finding.health is Health.PROBLEM for finding in findings) else 0
+
+
+async def _examine(gangs: GangService, what: Examination) -> list[Finding]:
+    from airflow_provider_gangjobs.cluster.informer import informers
+    from airflow_provider_gangjobs.service.doctor import examine
+
+    try:
+        return await examine(gangs, what)
+    finally:
+        await informers().aclose()
+
+
+def _to_table(findings: Sequence[Finding]) -> str:
+    width = max(len(finding.check) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.health:<8}{finding.check:<{width}}  {finding.what}")
+        lines += [f"{'':8}{'':{width}}  -> {finding.remedy}"] if finding.remedy else []
+    return "\n".join(lines)
+
+
+def _to_json(findings: Sequence[Finding]) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode({"kind": "Findings", "items": findings}), indent=2).decode()
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds

@@ -1,0 +1,126 @@
+"""The objects that a submission would create, without a cluster.
+
+Only a cluster knows the version of the Workload API that it serves, and the UIDs of its objects. The preview shows the
+version that is named, or else the newest known one, and placeholders for UIDs. Values of the connection, such as its
+namespace and its queue, are not in the preview.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import yaml
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.exceptions import GangUnsupported
+from airflow_provider_gangjobs.gang.identity import Claim, build_attempt
+from airflow_provider_gangjobs.gang.render.job_manifest import (
+    group_of,
+    render_files,
+    render_job,
+    render_job_set,
+    render_role,
+    render_service,
+)
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision, decide_placement
+from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
+from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
+from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
+from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, find_dialect
+from airflow_provider_gangjobs.gang.schedulers.selection import select_scheduler
+from airflow_provider_gangjobs.gang.spec import GangPolicy
+from airflow_provider_gangjobs.gang.validation.validate import require_valid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey
+    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.kube.views import Object
+
+JOB_UID: Final = "UID-OF-THE-JOB"
+WORKLOAD_UID: Final = "UID-OF-THE-WORKLOAD"
+
+
+def preview(spec: GangSpec, key: TaskKey) -> tuple[Object, ...]:
+    """Return the objects that the first attempt of a task would create, in order.
+
+    Raises:
+        InvalidGangSpec: the spec is invalid.
+        GangUnsupported: a gang is required, and pods of this shape are a gang on no cluster.
+    """
+    require_valid(spec)
+    spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
+    shape = shape_of(spec, manifest_of(spec))
+    has_job_set = spec.roles is not None and shape.kueue_queue is not None
+    scheduler = _scheduler(spec, shape, has_job_set=has_job_set)
+    decision = decide_placement(shape, GangPolicy(spec.gang), scheduler=scheduler.name if scheduler else None)
+    if decision.placement is Placement.REFUSED:
+        raise GangUnsupported(decision.detail)
+    if decision.placement is not Placement.GANG:
+        scheduler = None
+    attempt = build_attempt(
+        key,
+        Claim(""),
+        namespace=requested_namespace(spec) or "default",
+        number=0,
+        name=requested_name(spec),
+        name_max=main_job_name_max(roles_of(spec), has_job_set=has_job_set),
+    )
+    job = render_job(spec, attempt, decision, scheduler, shape)
+    return (job, *_owned_by_job(spec, attempt, decision, scheduler, shape, job))
+
+
+def _scheduler(spec: GangSpec, shape: Shape, *, has_job_set: bool) -> GangScheduler | None:
+    if has_job_set or spec.gang_scheduler == KUEUE:
+        return KueueTopology()
+    named = select_scheduler(spec.gang_scheduler, shape.scheduler_name)
+    if named is not None:
+        return named
+    return find_dialect(spec.dialect) if spec.dialect else DISCOVERED_DIALECTS[0]
+
+
+def _owned_by_job(
+    spec: GangSpec,
+    attempt: Attempt,
+    decision: PlacementDecision,
+    scheduler: GangScheduler | None,
+    shape: Shape,
+    job: Object,
+) -> Iterator[Object]:
+    if spec.roles is not None and shape.kueue_queue is not None:
+        yield render_job_set(spec, attempt, decision, shape, JOB_UID)
+    else:
+        for role in roles_of(spec)[1:]:
+            yield render_role(spec, role, attempt, decision, scheduler, JOB_UID)
+    for owned in (render_service(spec, attempt, JOB_UID), render_files(spec, attempt, JOB_UID)):
+        if owned is not None:
+            yield owned
+    if scheduler is not None and scheduler.objects:
+        group = group_of(job, shape)
+        groups = scheduler.workload(group, JOB_UID), scheduler.pod_group(group, JOB_UID, WORKLOAD_UID)
+        yield from (one for one in groups if one is not None)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, and no value as a reference to another one."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def to_yaml(objects: Iterable[Object]) -> str:
+    """Return the objects as YAML documents, which `kubectl` can read."""
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False)
+
+
+__all__ = ["JOB_UID", "WORKLOAD_UID", "preview", "to_yaml"]

@@ -1,0 +1,379 @@
+"""The check-up of a cluster: small coroutines that read, and pass what they read to the rules of `gang.checkup`.
+
+Each check sends few requests and changes nothing, except `try_gang`, which runs a gang of two pods and deletes it. A
+check that fails is a finding of its own: what could not be read is unknown, and the other checks go on.
+
+    async with GangService.connect(config) as service:
+        findings = await examine(service, Examination(namespace="ml"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.discovery import read_api_group
+from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
+from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, LEASES, PODS, Resource
+from airflow_provider_gangjobs.exceptions import GangJobError
+from airflow_provider_gangjobs.gang.checkup import (
+    CONTROLLER_SILENT_S,
+    Finding,
+    Health,
+    Right,
+    judge_controller,
+    judge_half_submitted,
+    judge_held_pods,
+    judge_installations,
+    judge_pods_ready,
+    judge_queues,
+    judge_rights,
+    judge_schedulers,
+    judge_skew,
+    judge_workload_api,
+    ok,
+    problem,
+    unknown,
+    wanted_rights,
+)
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS, FOLLOWERS
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.selection import SEPARATE_SCHEDULERS
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_GANG, LABEL_INSTALLATION, LABEL_JOB_UID
+from airflow_provider_gangjobs.service.gangs import follow
+from airflow_provider_gangjobs.submission.discovery.capabilities import probe_job
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.service.gangs import GangService
+
+_AUTHORIZATION: Final = "authorization.k8s.io"
+RULES_REVIEWS: Final = Resource(
+    _AUTHORIZATION, "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", namespaced=False
+)
+ACCESS_REVIEWS: Final = Resource(
+    _AUTHORIZATION, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
+KUEUE_NAMESPACE: Final = "kueue-system"
+KUEUE_CONFIGURATION: Final = "kueue-manager-config"
+KUEUE_MANAGER: Final = "kueue-controller-manager"
+"""Where Kueue's own manifests and its Helm chart install it by default."""
+TRY_WITHIN_S: Final = 120.0
+TRY_IMAGE: Final = "registry.k8s.io/pause:3.10"
+"""Every cluster can pull this image, or has it, because it is that of the sandbox of pods."""
+_GROUPS: Final = (KUEUE_GROUP, "jobset.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io")
+
+
+class Examination(Struct, frozen=True):
+    """What is examined."""
+
+    namespace: str
+    queue: str | None = None
+    """The LocalQueue that gangs use; `None` for all queues of the namespace."""
+    assemble_timeout_s: float | None = None
+    """The `assemble_timeout` of the tasks, which is compared with Kueue's."""
+    tries_gang: bool = False
+    """Run a gang of two pods, the only proof that the feature gates of scheduler and controllers are on."""
+    try_within_s: float = TRY_WITHIN_S
+    """How long this gang may wait in its queue, and how long it may take to assemble."""
+    image: str = TRY_IMAGE
+    command: tuple[str, ...] | None = None
+    """What these pods run; `None` for the entrypoint of the image. It must not end by itself within seconds."""
+
+
+Check = Callable[["GangService", Examination], Awaitable[Sequence[Finding]]]
+
+
+async def examine(service: GangService, what: Examination) -> list[Finding]:
+    """Run all checks, and return their findings in order. If the server cannot be reached, that is the only finding."""
+    connection = await check_connection(service)
+    findings = [connection]
+    if connection.health is Health.PROBLEM:
+        return findings
+    for name, check in CHECKS.items():
+        try:
+            findings += await check(service, what)
+        except Forbidden as error:
+            findings.append(unknown(name, f"it may not be read: {_line(error)}"))
+        except (ClusterError, GangJobError) as error:
+            findings.append(unknown(name, _line(error)))
+    if what.tries_gang:
+        findings.append(await try_gang(service, what))
+    return findings
+
+
+async def check_connection(service: GangService) -> Finding:
+    """Ask the server for its version."""
+    check = "connection"
+    try:
+        version = await service.version()
+    except ApiError as error:
+        remedy = "Renew the credentials of the connection, or check that the address is that of an API server"
+        return problem(check, _line(error), remedy)
+    except ClusterError as error:
+        remedy = "Check the address, the kubeconfig and its context, and that this machine reaches the cluster"
+        return problem(check, _line(error), remedy)
+    return ok(check, f"Kubernetes {version.get('gitVersion', 'of an unknown release')} answers")
+
+
+async def check_clocks(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Compare the clock of the server with that of this machine."""
+    clock = service.client.server_clock
+    return [judge_skew(clock.ahead_s if clock.is_known else None)]
+
+
+async def check_rights(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Ask which rights the connection has: all at once, and one by one where that answer is not complete."""
+    wanted = wanted_rights(await _served_groups(service))
+    body = {
+        "apiVersion": RULES_REVIEWS.api_version,
+        "kind": RULES_REVIEWS.kind,
+        "spec": {"namespace": what.namespace},
+    }
+    status = (await service.client.create(RULES_REVIEWS, body)).get("status") or {}
+    missing = {right: verbs for right in wanted if (verbs := right.missing_verbs(status.get("resourceRules") or ()))}
+    if status.get("incomplete"):
+        missing = {right: await _denied(service, what.namespace, right, verbs) for right, verbs in missing.items()}
+    return judge_rights({right: verbs for right, verbs in missing.items() if verbs}, wanted, what.namespace)
+
+
+async def _served_groups(service: GangService) -> set[str]:
+    groups = (await service.client.get_raw("/apis")).get("groups") or ()
+    served = {str(group.get("name")) for group in groups}
+    return served & set(_GROUPS) | ({f"visibility.{KUEUE_GROUP}"} if f"visibility.{KUEUE_GROUP}" in served else set())
+
+
+async def _denied(service: GangService, namespace: str, right: Right, verbs: Sequence[str]) -> tuple[str, ...]:
+    denied = []
+    resource, _, subresource = right.resource.partition("/")
+    for verb in verbs:
+        asked = {
+            "namespace": namespace,
+            "group": right.group,
+            "resource": resource,
+            "subresource": subresource,
+            "verb": verb,
+        }
+        body = {
+            "apiVersion": ACCESS_REVIEWS.api_version,
+            "kind": ACCESS_REVIEWS.kind,
+            "spec": {"resourceAttributes": asked},
+        }
+        status = (await service.client.create(ACCESS_REVIEWS, body)).get("status") or {}
+        denied += [] if status.get("allowed") else [verb]
+    return tuple(denied)
+
+
+async def check_admission(service: GangService, what: Examination) -> Sequence[Finding]:
+    """POST a Job of two pods as a dry run, which quotas, policies and webhooks may refuse."""
+    check = "admission of Jobs"
+    try:
+        await service.client.create(JOBS, probe_job(what.namespace), what.namespace, dry_run=True)
+    except NotFound:
+        remedy = "Create the namespace, or correct the namespace of the connection or the command"
+        return [problem(check, f"namespace {what.namespace} does not exist", remedy)]
+    except ApiError as error:
+        if is_webhook_unavailable(error):
+            return [problem(check, _line(error), "Start the controller of this webhook, or remove its configuration")]
+        if error.transient:
+            raise
+        return [problem(check, _line(error), _admission_remedy(error))]
+    return [ok(check, "the API server would store a Job")]
+
+
+_DENIED: Final = re.compile(r"denied (?:the )?request")
+"""A part of the messages of admission webhooks, and of ValidatingAdmissionPolicies."""
+
+
+def _admission_remedy(error: ApiError) -> str:
+    if _DENIED.search(error.message):
+        return "Change the policy behind this webhook, or give the gang what the policy asks for"
+    if isinstance(error, Forbidden) and "cannot create" in error.message:
+        return "Give the connection the rights of docs/rbac.yaml"
+    return "Correct what the message names"
+
+
+async def check_workload_api(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Find out whether the API server stores a gang."""
+    found = await service.capabilities()
+    evidence = "; ".join(found.unknown.values()) or found.gates[0].evidence
+    findings = [judge_workload_api(found.holds_gangs, found.dialects, evidence, found.release or "")]
+    if found.holds_gangs and not what.tries_gang:
+        why = "no request shows whether the feature gates of scheduler and controller manager are on"
+        findings.append(unknown("placement", why, "Run gangjobs doctor --try, which runs a gang of two pods"))
+    return findings
+
+
+async def check_schedulers(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Find out which schedulers beside the default one are installed."""
+    reasons = {}
+    for scheduler in SEPARATE_SCHEDULERS:
+        if scheduler.api_group is None:  # no request shows YuniKorn
+            continue
+        group = await read_api_group(service.client, scheduler.api_group)
+        reasons[scheduler.name] = scheduler.guarantee(ServedGroup(group.versions, group.unknown)).reason
+    return [judge_schedulers(reasons, service.client.config.gang_scheduler)]
+
+
+async def check_queues(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Read the LocalQueues of the namespace, and the version and configuration of Kueue."""
+    named = what.queue or service.client.config.queue_name
+    served = await served_versions(service.client)
+    if served is None:
+        return [unknown("queues", "the API server does not say whether Kueue is installed")]
+    version = next((version for version in VERSIONS if version in served), None)
+    if version is None:
+        missing = problem("queues", f"queue {named} is named, and Kueue is not installed", "Install Kueue")
+        return [missing] if named else [ok("queues", "Kueue is not installed")]
+    queues = await service.client.list(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"), what.namespace)
+    return [judge_queues(queues, named, what.namespace), await _kueue_version(service, version)]
+
+
+async def _kueue_version(service: GangService, served: str) -> Finding:
+    check = "Kueue"
+    try:
+        manager = await service.client.get(DEPLOYMENTS, KUEUE_MANAGER, KUEUE_NAMESPACE)
+    except (Forbidden, NotFound) as error:
+        return unknown(check, f"its API is {served}; its version may not be read or is elsewhere: {_line(error)}")
+    images = [container["image"] for container in manager["spec"]["template"]["spec"]["containers"]]
+    if not (manager.get("status") or {}).get("readyReplicas"):
+        return problem(check, f"no replica of {KUEUE_MANAGER} is ready ({images[0]})", "Start the manager of Kueue")
+    return ok(check, f"its API is {served}, its manager {images[0]}")
+
+
+async def check_pods_ready(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Compare Kueue's `waitForPodsReady` with the time that tasks leave their gangs to assemble."""
+    if not await served_versions(service.client):
+        return []
+    stored = await service.client.get(CONFIGMAPS, KUEUE_CONFIGURATION, KUEUE_NAMESPACE)
+    text = next(iter((stored.get("data") or {}).values()), "")
+    configuration = yaml.safe_load(text)
+    if not isinstance(configuration, Mapping):
+        return [unknown("waitForPodsReady of Kueue", f"ConfigMap {KUEUE_CONFIGURATION} has no configuration")]
+    return [judge_pods_ready(configuration, what.assemble_timeout_s)]
+
+
+async def check_leftovers(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Look for half-submitted gangs, for Jobs that the Job controller ignores, and for held pods without a Job."""
+    report = await service.tidy(namespace=what.namespace, dry_run=True)
+    jobs = await service.client.list(JOBS, what.namespace, label_selector=ALL_GANGS)
+    now = service.client.server_clock.now()
+    silent = [
+        job.ref.name
+        for job in map(read_job, jobs)
+        if not job.is_suspended
+        and not job.is_ended
+        and job.view.status.start_time is None
+        and job.created_at is not None
+        and (now - job.created_at).total_seconds() > CONTROLLER_SILENT_S
+    ]
+    uids = {
+        job["metadata"]["uid"] for job in await service.client.list(JOBS, what.namespace, label_selector=LABEL_GANG)
+    }
+    pods = await service.client.list(PODS, what.namespace, label_selector=LABEL_GANG)
+    held = sorted(pod["metadata"]["name"] for pod in pods if _is_held(pod["metadata"]) and not _owners(pod) & uids)
+    installations = Counter(str(job["metadata"]["labels"].get(LABEL_INSTALLATION, "")) for job in jobs)
+    return [
+        judge_half_submitted([ref.name for ref in report.gangs]),
+        judge_controller(silent),
+        judge_held_pods(held),
+        judge_installations(installations, await _followers(service, what.namespace)),
+    ]
+
+
+def _is_held(metadata: Mapping[str, Any]) -> bool:
+    return FINALIZER_HARVEST in (metadata.get("finalizers") or ())
+
+
+def _owners(pod: Mapping[str, Any]) -> set[str]:
+    metadata = pod["metadata"]
+    return {owner["uid"] for owner in metadata.get("ownerReferences") or ()} | {metadata["labels"].get(LABEL_JOB_UID)}
+
+
+async def _followers(service: GangService, namespace: str) -> Mapping[str, set[str]]:
+    """Return the hosts of the triggerers that follow gangs, by installation; none if the Leases may not be read."""
+    hosts: dict[str, set[str]] = defaultdict(set)
+    with suppress(Forbidden, NotFound):
+        for lease in await service.client.list(LEASES, namespace, label_selector=FOLLOWERS):
+            installation = lease["metadata"]["labels"].get(LABEL_INSTALLATION, "")
+            hosts[installation].add(str(lease["spec"].get("holderIdentity") or "").partition("/")[0])
+    return hosts
+
+
+async def try_gang(service: GangService, what: Examination) -> Finding:
+    """Run a gang of two pods until both run, and delete it."""
+    check = "placement"
+    spec = GangSpec(
+        image=what.image,
+        command=what.command,
+        workers=2,
+        name="gangjobs-doctor",
+        namespace=what.namespace,
+        resources={"cpu": "10m", "memory": "16Mi"},
+        queue_name=what.queue,
+        rendezvous=False,
+        assemble_timeout_s=what.try_within_s,
+        termination_grace_s=0,
+    )
+    began = service.client.clock.monotonic()
+    try:
+        submission = await service.submit(spec, submission_id=f"doctor-{secrets.token_hex(5)}")
+    except GangJobError as error:
+        return problem(check, _line(error), error.remedy or "Correct what the message names")
+    limit_s = what.try_within_s
+    try:
+        async with asyncio.timeout(limit_s + CONTROLLER_SILENT_S):  # the deadlines begin when the Job controller acts
+            event = await follow(
+                service.client.config,
+                submission.ref,
+                until="running",
+                deadlines=Deadlines(queue_s=limit_s, assemble_s=limit_s),
+            )
+    except TimeoutError:
+        return judge_controller([submission.ref.name])
+    finally:
+        await service.delete(submission.ref, deleted_by="gangjobs doctor")
+    return _judge_try(event, submission.decision, service.client.clock.monotonic() - began)
+
+
+def _judge_try(event: GangEvent, decision: str, seconds: float) -> Finding:
+    check = "placement"
+    if event.status in (Status.RUNNING, Status.SUCCEEDED):
+        return ok(check, f"a gang of two pods ran after {seconds:.0f} s ({decision})")
+    message = " ".join(event.message.split()) or event.reason
+    if event.status is Status.ERROR:
+        return unknown(check, f"the gang of two pods could not be followed: {message}")
+    return problem(check, f"a gang of two pods did not run: {message}", event.remedy or "See the message")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "clocks": check_clocks,
+    "rights": check_rights,
+    "admission of Jobs": check_admission,
+    "Workload API": check_workload_api,
+    "schedulers": check_schedulers,
+    "queues": check_queues,
+    "waitForPodsReady of Kueue": check_pods_ready,
+    "leftovers": check_leftovers,
+}
+"""The checks after that of the connection, by the name of the finding if a check cannot be made."""
+
+__all__ = ["CHECKS", "Examination", "examine", "try_gang"]

@@ -1,0 +1,164 @@
+"""`gangjobs doctor` names the misconfigurations that keep gangs from running, on the embedded cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cli.main import main
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.gang.checkup import Finding, Health
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.service.doctor import Examination, examine
+from gangjobs_sandbox.api.faults import Fault, FaultKind
+from gangjobs_sandbox.resources import JOBS, PODS
+from tests.provider.submission_cluster import NO_PERMISSION, config, running_cluster
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.thread import SandboxThread
+    from tests.provider.submission_cluster import SubmissionCluster
+
+HERE = Examination(namespace="default")
+
+
+async def findings_of(cluster: SubmissionCluster, what: Examination = HERE) -> dict[str, Finding]:
+    """Return the findings by check, without that of the clocks: the embedded cluster has a time of its own."""
+    found = await examine(GangService(cluster.client), what)
+    return {finding.check: finding for finding in found if finding.check != "clocks"}
+
+
+async def problem_of(cluster: SubmissionCluster, check: str, what: Examination = HERE) -> Finding:
+    """Return the finding of a check, which is the only problem."""
+    found = await findings_of(cluster, what)
+    assert [name for name, finding in found.items() if finding.health is Health.PROBLEM] == [check]
+    assert found[check].remedy
+    return found[check]
+
+
+async def test_cluster_in_order_has_no_problem() -> None:
+    async with running_cluster() as cluster:
+        found = await findings_of(cluster)
+        assert {finding.health for finding in found.values()} <= {Health.OK, Health.UNKNOWN}
+        assert found["placement"].health is Health.UNKNOWN
+        assert cluster.jobs() == []
+
+
+async def test_clocks_that_differ_are_named() -> None:
+    async with running_cluster() as cluster:  # whose time is another one
+        (finding,) = [each for each in await examine(GangService(cluster.client), HERE) if each.check == "clocks"]
+    assert finding.health is Health.PROBLEM
+    assert "NTP" in finding.remedy
+
+
+async def test_cluster_that_does_not_answer_is_the_only_finding() -> None:
+    async with Client(config("http://127.0.0.1:1", "t"), retry_for_s=0.1) as client:
+        (finding,) = await examine(GangService(client), HERE)
+    assert (finding.check, finding.health) == ("connection", Health.PROBLEM)
+    assert "cannot be reached" in finding.what
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer of the server, and how the check-up names it."""
+
+    code: int
+    message: str
+    check: str
+    what: str
+    remedy: str
+    method: str = "POST"
+    path: str = "/jobs"
+
+
+REFUSALS = {
+    "expired credentials": Refusal(
+        401, "Unauthorized", "connection", "401", "Renew the credentials", method="GET", path="/version"
+    ),
+    "a webhook that refuses": Refusal(
+        403, 'admission webhook "a.b" denied the request: no team', "admission of Jobs", "no team", "Change the policy"
+    ),
+    "a webhook that is away": Refusal(
+        500,
+        'failed calling webhook "mjob.kb.io": connection refused',
+        "admission of Jobs",
+        "failed calling webhook",
+        "Start the controller of this webhook",
+    ),
+    "no right to create Jobs": Refusal(
+        403, NO_PERMISSION.replace("write", "create"), "admission of Jobs", "is forbidden", "Give the connection"
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+async def test_refusal_is_named_with_its_remedy(refusal: Refusal) -> None:
+    async with running_cluster() as cluster:
+        fault = Fault(
+            FaultKind.STATUS,
+            code=refusal.code,
+            method=refusal.method,
+            path=refusal.path,
+            message=refusal.message,
+            times=None,
+        )
+        cluster.faults.add(fault)
+        finding = (await findings_of(cluster))[refusal.check]
+    assert finding.health is Health.PROBLEM
+    assert refusal.what in finding.what
+    assert finding.remedy.startswith(refusal.remedy)
+
+
+async def test_namespace_that_does_not_exist_is_named() -> None:
+    async with running_cluster() as cluster:
+        finding = await problem_of(cluster, "admission of Jobs", Examination(namespace="nosuch"))
+    assert finding.what == "namespace nosuch does not exist"
+
+
+async def test_gates_that_are_off_are_named() -> None:
+    async with running_cluster("none") as cluster:
+        finding = await problem_of(cluster, "Workload API")
+    assert "cannot store a gang" in finding.what
+    assert "GenericWorkload" in finding.remedy
+
+
+async def test_queue_without_kueue_is_named() -> None:
+    async with running_cluster() as cluster:
+        finding = await problem_of(cluster, "queues", Examination(namespace="default", queue="team"))
+    assert finding.what == "queue team is named, and Kueue is not installed"
+
+
+async def test_held_pods_of_a_vanished_gang_are_named() -> None:
+    labels = {"gangjobs.airflow/gang": "train-0", "gangjobs.airflow/job-uid": "gone"}
+    metadata = {"name": "train-0-0", "labels": labels, "finalizers": ["gangjobs.airflow/harvest"]}
+    pod = {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+    async with running_cluster() as cluster:
+        cluster.bench.registry.create(PODS, {**pod, "metadata": {**metadata, "namespace": "default"}}, "default")
+        finding = await problem_of(cluster, "held pods")
+    assert finding.what == "1 pod of gangs that are gone (train-0-0)"
+
+
+async def test_pods_of_a_gang_that_exists_are_no_leftovers() -> None:
+    async with running_cluster() as cluster:
+        await cluster.submit()
+        cluster.bench.run()
+        assert (await findings_of(cluster))["held pods"].health is Health.OK
+
+
+def test_command_prints_json_and_fails_with_a_problem(
+    embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = ["--kubeconfig", str(embedded.kubeconfig_path)]
+    assert main(["doctor", *kubeconfig, "-o", "json", "-n", "nosuch"]) == 1
+    items: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+    assert {"check", "health", "what", "remedy"} == items[0].keys()
+    assert "namespace nosuch does not exist" in [item["what"] for item in items]
+
+
+def test_gang_that_is_tried_runs_and_is_deleted(embedded: SandboxThread, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--kubeconfig", str(embedded.kubeconfig_path), "--try", "--command", "sleep 600"]) == 0
+    assert "a gang of two pods ran after" in capsys.readouterr().out
+    jobs = embedded.call(lambda cluster: cluster.registry.list(JOBS, "default"))
+    assert not [job for job in jobs if job["metadata"]["name"].startswith("gangjobs-doctor")]

@@ -1,0 +1,186 @@
+"""A field that the API server refuses is named where the user wrote it, with the field that the user may have meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kubernetes.client import models
+
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.validation.refused_fields import FIELDS, refused_fields
+
+SIDECAR = {"name": "proxy", "image": "proxy:1"}
+MANIFEST = """
+apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    spec:
+      containerz: []
+"""
+
+
+def strict(*paths: str) -> str:
+    fields = ", ".join(f'unknown field "{path}"' for path in paths)
+    return f'Job in version "v1" cannot be handled as a Job: strict decoding error: {fields}'
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "place", "similar"),
+    [
+        pytest.param(
+            "spec.template.initContainers",
+            {"pod_overrides": {"initContainers": []}},
+            "pod_overrides.initContainers",
+            "spec.initContainers",
+            id="one level too high",
+        ),
+        pytest.param(
+            "spec.template.spec.initContainer",
+            {"pod_overrides": {"spec": {"initContainer": []}}},
+            "pod_overrides.spec.initContainer",
+            "initContainers",
+            id="a typo",
+        ),
+        pytest.param(
+            "spec.template.spec.init_containers",
+            {"pod_overrides": {"spec": {"init_containers": []}}},
+            "pod_overrides.spec.init_containers",
+            "initContainers",
+            id="the name in Python",
+        ),
+        pytest.param(
+            "spec.template.spec.image",
+            {"pod_overrides": {"spec": {"image": "i"}}},
+            "pod_overrides.spec.image",
+            "spec.containers[0].image",
+            id="one level too low is named by its path",
+        ),
+        pytest.param(
+            "spec.template.spec.containers[1].imagePulPolicy",
+            {"pod_overrides": {"spec": {"containers": [{**SIDECAR, "imagePulPolicy": "Never"}]}}},
+            "pod_overrides.spec.containers[0].imagePulPolicy",
+            "imagePullPolicy",
+            id="an item of a merged list",
+        ),
+        pytest.param(
+            "spec.template.spec.initContainers[0].volumeMount",
+            {"pod_overrides": {"spec": {"initContainers": [{**SIDECAR, "volumeMount": []}]}}},
+            "pod_overrides.spec.initContainers[0].volumeMount",
+            "volumeMounts",
+            id="an init container",
+        ),
+        pytest.param(
+            "spec.template.spec.volumes[0].configmap",
+            {"volumes": [{"name": "v", "configmap": {"name": "c"}}]},
+            "volumes[0].configmap",
+            "configMap",
+            id="a named parameter",
+        ),
+        pytest.param(
+            "spec.template.spec.tolerations[0].effects",
+            {"tolerations": [{"effects": "NoSchedule"}]},
+            "tolerations[0].effects",
+            "effect",
+            id="a named parameter of the pod",
+        ),
+        pytest.param(
+            "spec.template.spec.containerz",
+            {"manifest": MANIFEST},
+            "manifest.spec.template.spec.containerz",
+            "containers",
+            id="a manifest",
+        ),
+        pytest.param(
+            "spec.template.nodeSelector",
+            {"roles": {"head": {"pod_overrides": {"nodeSelector": {}}}}},
+            "roles.head.pod_overrides.nodeSelector",
+            "spec.nodeSelector",
+            id="a role",
+        ),
+        pytest.param(
+            "spec.replicatedJobs[1].template.spec.template.spec.hostnetwork",
+            {"roles": {"head": {}, "worker": {"pod_overrides": {"spec": {"hostnetwork": True}}}}},
+            "roles.worker.pod_overrides.spec.hostnetwork",
+            "hostNetwork",
+            id="a role in a queue",
+        ),
+    ],
+)
+def test_unknown_field_is_told_at_its_place(path: str, given: dict[str, Any], place: str, similar: str) -> None:
+    (problem,) = refused_fields(strict(path), (), GangSpec(**given))
+
+    assert (problem.path, problem.remedy) == (place, f"Did you mean {similar}?")
+
+
+def test_field_that_resembles_nothing_has_no_suggestion() -> None:
+    spec = GangSpec(pod_overrides={"spec": {"xyzzy": 1}})
+    (problem,) = refused_fields(strict("spec.template.spec.xyzzy"), (), spec)
+
+    assert problem.path == "pod_overrides.spec.xyzzy"
+    assert problem.remedy.startswith("Remove it")
+
+
+def test_all_unknown_fields_are_told() -> None:
+    spec = GangSpec(pod_overrides={"spec": {"hostPid": True, "dnspolicy": "Default"}})
+    found = refused_fields(strict("spec.template.spec.hostPid", "spec.template.spec.dnspolicy"), (), spec)
+
+    assert [problem.remedy for problem in found] == ["Did you mean hostPID?", "Did you mean dnsPolicy?"]
+
+
+def test_value_of_a_wrong_type_is_told_at_its_place() -> None:
+    message = (
+        'Job in version "v1" cannot be handled as a Job: json: cannot unmarshal string into Go struct field '
+        "PodSpec.spec.template.spec.hostNetwork of type bool"
+    )
+    spec = GangSpec(pod_overrides={"spec": {"hostNetwork": "yes"}})
+
+    (problem,) = refused_fields(message, (), spec)
+
+    assert str(problem) == "pod_overrides.spec.hostNetwork: is of type string. Give true or false."
+
+
+def test_invalid_value_is_told_at_its_place() -> None:
+    causes = [{"reason": "FieldValueInvalid", "field": "spec.template.spec.tolerations[0].operator", "message": "no"}]
+
+    (problem,) = refused_fields("invalid", causes, GangSpec(tolerations=[{"operator": "Is"}]))
+
+    assert (problem.path, problem.what) == ("tolerations[0].operator", "no")
+
+
+def test_field_that_the_user_did_not_write_keeps_its_path() -> None:
+    causes = [{"field": "spec.template.spec.containers[0].image", "message": "Required value"}]
+
+    (problem,) = refused_fields("invalid", causes, GangSpec())
+
+    assert problem.path == "spec.template.spec.containers[0].image"
+
+
+def test_other_refusals_name_no_field() -> None:
+    assert refused_fields('admission webhook "a" denied the request: no', (), GangSpec()) == ()
+
+
+KINDS = {
+    "spec": "V1JobSpec",
+    "spec.template": "V1PodTemplateSpec",
+    "spec.template.spec": "V1PodSpec",
+    "spec.template.spec.affinity": "V1Affinity",
+    "spec.template.spec.containers[]": "V1Container",
+    "spec.template.spec.containers[].env[]": "V1EnvVar",
+    "spec.template.spec.containers[].env[].valueFrom": "V1EnvVarSource",
+    "spec.template.spec.containers[].envFrom[]": "V1EnvFromSource",
+    "spec.template.spec.containers[].ports[]": "V1ContainerPort",
+    "spec.template.spec.containers[].resources": "V1ResourceRequirements",
+    "spec.template.spec.containers[].securityContext": "V1SecurityContext",
+    "spec.template.spec.containers[].volumeMounts[]": "V1VolumeMount",
+    "spec.template.spec.securityContext": "V1PodSecurityContext",
+    "spec.template.spec.tolerations[]": "V1Toleration",
+    "spec.template.spec.volumes[]": "V1Volume",
+}
+
+
+@pytest.mark.parametrize(("path", "kind"), KINDS.items())
+def test_known_fields_are_those_of_the_official_client(path: str, kind: str) -> None:
+    assert set(getattr(models, kind).attribute_map.values()) <= set(FIELDS[path].split())
+    assert {name for name in FIELDS if "metadata" not in name} - KINDS.keys() == {""}

@@ -1,0 +1,87 @@
+"""A parameter that an operator does not have is answered by what to write instead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator
+from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.sdk import DAG, BaseOperator
+
+from airflow_provider_gangjobs.decorators.gang_job import gang_job_task
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.parameters.unknown_parameters import (
+    CONNECTION,
+    NOT_NEEDED,
+    OWN_NAMES,
+    POD_FIELDS,
+    parameters_of,
+)
+
+OURS = parameters_of(GangJobOperator)
+THEIRS = (parameters_of(KubernetesPodOperator) | parameters_of(KubernetesJobOperator)) - OURS
+ANSWERED = {**OWN_NAMES, **POD_FIELDS, **CONNECTION, **NOT_NEEDED}
+
+
+def refusal(**given: Any) -> str:
+    with pytest.raises(InvalidGangSpec) as raised:
+        GangJobOperator(task_id="t", image="i", **given)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", sorted(THEIRS))
+def test_every_parameter_of_the_kubernetes_operators_has_an_answer(name: str) -> None:
+    assert name in ANSWERED
+    assert f"{name}: is a parameter of Airflow's Kubernetes operators. " in refusal(**{name: None})
+
+
+def test_answers_name_parameters_that_exist() -> None:
+    assert set(OWN_NAMES.values()) <= OURS
+    assert len(THEIRS) > 50
+    assert not ANSWERED.keys() & OURS
+
+
+@pytest.mark.parametrize(
+    ("given", "similar"),
+    [("worker", "workers"), ("resource", "resources"), ("queue", None), ("min_worker", "min_workers")],
+)
+def test_misspelt_parameter_is_answered_by_the_similar_one(given: str, similar: str | None) -> None:
+    if similar is None:  # a parameter of every operator
+        GangJobOperator(task_id="t", image="i", **{given: "q"})
+        return
+    assert f"{given}: is not a parameter of GangJobOperator. Did you mean {similar}?" in refusal(**{given: "2"})
+
+
+def test_unlike_parameter_is_answered_by_the_reference() -> None:
+    assert "xyzzy: is not a parameter of GangJobOperator. docs/reference.md lists the parameters." in refusal(xyzzy=1)
+
+
+def test_misspelt_parameter_of_the_decorator_is_answered() -> None:
+    def train() -> None:
+        return None
+
+    with DAG("d", schedule=None), pytest.raises(InvalidGangSpec, match=r"worker: .* Did you mean workers\?"):
+        gang_job_task(train, worker=2)()
+
+
+def test_other_type_errors_of_airflow_stay() -> None:
+    with pytest.raises(TypeError, match="task_id"):
+        GangJobOperator(image="i")
+
+
+def test_parameters_of_every_operator_are_known() -> None:
+    assert parameters_of(BaseOperator) <= OURS
+
+
+def test_answers_are_not_loaded_with_a_valid_dag_file() -> None:
+    program = (
+        "import sys\n"
+        "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator\n"
+        "GangJobOperator(task_id='t', image='i')\n"
+        "assert 'airflow_provider_gangjobs.parameters.unknown_parameters' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
