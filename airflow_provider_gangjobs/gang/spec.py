@@ -166,8 +166,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     queue_priority: str | None = None
     """Name of the Kueue WorkloadPriorityClass. The default is the priority of the pods."""
     topology: str | None = None
-    """The node label whose value all nodes of the gang share: `required:LABEL` or `preferred:LABEL`, a level of the
-    Topology of the queue."""
+    """The node label whose value all nodes of the gang share, in the form
+    `required:LABEL` or `preferred:LABEL`. The label must be a level of the Topology of the Kueue queue."""
     priority_class: str | None = None
     service_account: str | None = None
     node_selector: Mapping[str, str] | None = None
