@@ -62,6 +62,8 @@ class Right(Struct, frozen=True):
     purpose: str
     optional: bool = False
     """Gangs run without it."""
+    in_all_namespaces: bool = False
+    """The rules of a namespace do not show these rights, so each is asked for."""
 
     def missing_verbs(self, rules: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Return the verbs that no rule of a SelfSubjectRulesReview grants for all objects."""
@@ -76,6 +78,7 @@ class Right(Struct, frozen=True):
 
 BASE: Final = "rbac"
 KUEUE: Final = "rbac-kueue"
+CAPACITY: Final = "rbac-capacity"
 _SCHEDULING: Final = "scheduling.k8s.io"
 _KUEUE: Final = "kueue.x-k8s.io"
 RIGHTS: Final = (
@@ -140,6 +143,10 @@ RIGHTS: Final = (
         ("create", "get", "delete"),
         "run gangs that the coscheduling plugin places",
     ),
+    *(
+        Right(CAPACITY, "", resource, ("list",), "say how much is free", optional=True, in_all_namespaces=True)
+        for resource in ("nodes", "pods")
+    ),
     Right("rbac-jobset", "jobset.x-k8s.io", "jobsets", ("get", "list", "watch"), "wait for JobSets", optional=True),
 )
 """The rights of the documented Roles. A test compares them with the files."""
@@ -147,7 +154,7 @@ RIGHTS: Final = (
 
 def wanted_rights(groups: Collection[str]) -> tuple[Right, ...]:
     """Return the rights that are of use in a cluster that serves these API groups."""
-    return tuple(right for right in RIGHTS if right.role == BASE or right.group in groups)
+    return tuple(right for right in RIGHTS if right.role in {BASE, CAPACITY} or right.group in groups)
 
 
 def judge_rights(missing: Mapping[Right, Sequence[str]], wanted: Iterable[Right], namespace: str) -> list[Finding]:

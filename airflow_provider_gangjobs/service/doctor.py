@@ -146,8 +146,9 @@ async def check_rights(service: GangService, what: Examination) -> Sequence[Find
     }
     status = (await service.client.create(RULES_REVIEWS, body)).get("status") or {}
     missing = {right: verbs for right in wanted if (verbs := right.missing_verbs(status.get("resourceRules") or ()))}
-    if status.get("incomplete"):
-        missing = {right: await _denied(service, what.namespace, right, verbs) for right, verbs in missing.items()}
+    asked = missing if status.get("incomplete") else {}
+    asked = {**asked, **{right: right.verbs for right in wanted if right.in_all_namespaces}}
+    missing |= {right: await _denied(service, what.namespace, right, verbs) for right, verbs in asked.items()}
     return judge_rights({right: verbs for right, verbs in missing.items() if verbs}, wanted, what.namespace)
 
 
@@ -162,7 +163,7 @@ async def _denied(service: GangService, namespace: str, right: Right, verbs: Seq
     resource, _, subresource = right.resource.partition("/")
     for verb in verbs:
         asked = {
-            "namespace": namespace,
+            "namespace": "" if right.in_all_namespaces else namespace,
             "group": right.group,
             "resource": resource,
             "subresource": subresource,

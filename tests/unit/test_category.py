@@ -189,6 +189,10 @@ def test_reason_of_a_pod_group_is_heeded(reason, category):
 
 WAITS = {
     "Can never fit on the present nodes: each rank requests 64 CPU": (WaitCause.NEVER_FITS, Category.NEVER_FITS),
+    "Can never fit on the present nodes: no node matches the node selector of each rank (no=where)": (
+        WaitCause.NEVER_FITS,
+        Category.NODES_NOT_MATCHING,
+    ),
     "keep_suspended is set: the Job waits until its user resumes it": (WaitCause.SUBMISSION, Category.KEPT_SUSPENDED),
     "The Job is suspended: its submission is not complete": (WaitCause.SUBMISSION, Category.SUBMISSION_INCOMPLETE),
     "Waits for the Job controller to process the Job": (WaitCause.CONTROLLER, Category.CONTROLLER_SILENT),

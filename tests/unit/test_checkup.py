@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.checkup import (
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
-BASE = wanted_rights(())
+BASE = tuple(right for right in wanted_rights(()) if not right.in_all_namespaces)
 
 
 def rules_of(role: str) -> list[dict[str, Any]]:

@@ -108,9 +108,9 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "": (Category.UNSCHEDULABLE, _FEWER),
     },
     WaitCause.NEVER_FITS: {
-        "node selector": (Category.NEVER_FITS, _CORRECT_NODE_LABELS),
-        "node affinity": (Category.NEVER_FITS, _CORRECT_NODE_LABELS),
-        "taints": (Category.NEVER_FITS, _TOLERATE),
+        "node selector": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
+        "node affinity": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
+        "taints": (Category.NODES_NOT_MATCHING, _TOLERATE),
         "": (Category.NEVER_FITS, _LARGER_NODES),
     },
     WaitCause.GATED: {"": (Category.SCHEDULING_GATED, _GATES)},
