@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
-from tests.queues.following import following, pods_of
+from tests.queues.following import following, pods_of, until
 from tests.queues.tenants import kueue_tenant
 from tests.replies import accepted
 
@@ -149,8 +149,12 @@ async def test_gang_is_bound_in_part_while_a_pod_of_somebody_else_keeps_it_from_
         async with GangService.connect(tenant.config) as gangs:
             submission = await submit_gang(gangs, gang_spec(2, cpu="3", queue_name="team", affinity=AWAY_FROM_FOREIGN))
             async with following(tenant, submission) as gang:
-                line = await gang.line("2 pods, 1 placed")
-                assert "anti-affinity rules on 1 of 2 nodes" in line
+                await gang.line("anti-affinity rules on 1 of 2 nodes")
+                own = lambda: [pod["spec"].get("nodeName", "") for pod in pods_of(tenant, submission)]  # noqa: E731
+                await until(
+                    lambda: sorted(map(bool, own())) == [False, True], lambda: f"the nodes of the pods: {own()}"
+                )
+                assert node not in own()
                 accepted(admin.delete(f"{pods}/foreign", params={"gracePeriodSeconds": "0"}))
                 assert (await gang.event()).status is Status.SUCCEEDED
     assert not [line for line in gang.lines if "Scheduling is blocked" in line]
