@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +16,6 @@ from airflow_provider_gangjobs.exceptions import AppFailed, ImagePullFailed, Uns
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
     from tests.conformance.namespace import Namespace
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from tests.provider.task_runner import TaskMaker
 
 LABEL = "[rank 0] "
+LOG_FILES = Path("/var/log/pods")
+"""Where a kubelet has the logs of the containers."""
 LOGGER = " [airflow.task"
 """What follows each line in the captured output."""
 
@@ -71,9 +72,14 @@ def test_gang_returns_results_and_reads_its_files(task: TaskMaker) -> None:
     assert task(script, files={"number": b"41"}, results="all").execute() == [[0, 41], [1, 41]]
 
 
-def test_log_of_20000_lines_is_in_the_task_log_whole(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
-    task("seq 20000; sleep 1").execute()
-    assert lines_of_rank_0(capsys.readouterr().out) == [str(number) for number in range(1, 20_001)]
+def test_log_of_20000_lines_is_in_the_task_log_whole(
+    task: TaskMaker, namespace: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task("seq 20000; sleep 1", on_finish="keep").execute()
+    output = capsys.readouterr().out
+    on_nodes = {str(path): path.read_bytes().count(b"\n") for path in LOG_FILES.glob(f"{namespace.name}_*/*/*.log")}
+    notes = [line for line in output.splitlines() if f"{LABEL}(" in line]
+    assert lines_of_rank_0(output) == [str(number) for number in range(1, 20_001)], (notes, on_nodes)
 
 
 def test_long_log_with_an_exception_is_in_the_task_log_whole(
