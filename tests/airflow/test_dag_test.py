@@ -95,9 +95,11 @@ def test_exception_of_a_rank_is_in_the_error_and_in_the_log(reports: dict[str, D
 
 def test_nothing_is_left_in_the_cluster(reports: dict[str, DagTestResult], cluster: SandboxThread) -> None:
     kinds = (JOBS, PODS, SERVICES, CONFIGMAPS)
+    ours = tuple(dag_id.replace("_", "-") for dag_id in reports)
 
     def left() -> list[str]:
-        return cluster.call(lambda it: [obj["metadata"]["name"] for kind in kinds for obj in it.registry.list(kind)])
+        names = cluster.call(lambda it: [obj["metadata"]["name"] for kind in kinds for obj in it.registry.list(kind)])
+        return [name for name in names if name.startswith(ours)]
 
     wait_for("garbage collection", lambda: not left())
 

@@ -19,7 +19,8 @@ from tests.airflow.polling import wait_for
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from tests.airflow.airflow_home import AirflowHome
     from tests.airflow.api import Api, DagRun
@@ -41,16 +42,22 @@ def api(connected: AirflowHome, shaky: SandboxThread) -> Iterator[Api]:
         yield airflow.api
 
 
-def jobs(cluster: SandboxThread) -> list[str]:
-    return cluster.call(lambda it: [job["metadata"]["name"] for job in it.registry.list(JOBS)])
+def of_dag(dag_id: str, obj: Mapping[str, Any]) -> bool:
+    """Return whether an object of the cluster belongs to a gang of a DAG. The tests of other files leave gangs, too."""
+    name: str = obj["metadata"]["name"]
+    return name.startswith(f"{dag_id.replace('_', '-')}-gang-")
 
 
-def running_pods(cluster: SandboxThread) -> int:
-    def count(it: object) -> int:
-        pods = it.registry.list(PODS, label_selector=LABEL_GANG)  # type: ignore[attr-defined]
-        return sum(pod["status"]["phase"] == "Running" for pod in pods)
+def jobs(cluster: SandboxThread, dag_id: str) -> list[str]:
+    """Return the names of the Jobs of a DAG."""
+    found = cluster.call(lambda it: it.registry.list(JOBS))
+    return [job["metadata"]["name"] for job in found if of_dag(dag_id, job)]
 
-    return cluster.call(count)
+
+def running_pods(cluster: SandboxThread, dag_id: str) -> int:
+    """Return how many pods of a DAG run."""
+    pods = cluster.call(lambda it: it.registry.list(PODS, label_selector=LABEL_GANG))
+    return sum(pod["status"]["phase"] == "Running" for pod in pods if of_dag(dag_id, pod))
 
 
 @pytest.mark.representative
@@ -78,7 +85,7 @@ def test_gang_that_lost_a_node_is_run_again_within_the_same_try(api: Api, shaky:
     assert run.task("gang")["try_number"] == 1
     assert run.xcom("gang") == {"rank": 0, "square": 0}
     assert run.xcom("gang", "gang")["name"].endswith("-1")
-    (lost,) = jobs(shaky)
+    (lost,) = jobs(shaky, "node_lost")
     assert lost.endswith("-0")
 
 
@@ -208,13 +215,16 @@ def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: AirflowHo
 
     run.set_task_state("gang", "failed")
 
-    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster))
+    wait_for("deletion of the gang", lambda: not jobs(cluster, "endless") and not running_pods(cluster, "endless"))
 
 
 def test_killing_a_task_that_waits_in_its_worker_deletes_its_gang(api: Api, cluster: SandboxThread) -> None:
     run = api.trigger("endless_in_worker")
-    wait_for("three running ranks", lambda: running_pods(cluster) == 3)
+    wait_for("three running ranks", lambda: running_pods(cluster, "endless_in_worker") == 3)
 
     run.set_task_state("gang", "failed")
 
-    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster))
+    wait_for(
+        "deletion of the gang",
+        lambda: not jobs(cluster, "endless_in_worker") and not running_pods(cluster, "endless_in_worker"),
+    )
