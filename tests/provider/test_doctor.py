@@ -14,7 +14,9 @@ from airflow_provider_gangjobs.gang.checkup import Finding, Health
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.service.doctor import Examination, examine
 from gangjobs_sandbox.api.faults import Fault, FaultKind
+from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.thread import running
 from tests.provider.submission_cluster import NO_PERMISSION, config, running_cluster
 
 if TYPE_CHECKING:
@@ -157,8 +159,9 @@ def test_command_prints_json_and_fails_with_a_problem(
     assert "namespace nosuch does not exist" in [item["what"] for item in items]
 
 
-def test_gang_that_is_tried_runs_and_is_deleted(embedded: SandboxThread, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--kubeconfig", str(embedded.kubeconfig_path), "--try", "--command", "sleep 600"]) == 0
+def test_gang_that_is_tried_runs_and_is_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(SandboxConfig(nodes=2)) as cluster:
+        assert main(["doctor", "--kubeconfig", str(cluster.kubeconfig_path), "--try", "--command", "sleep 600"]) == 0
+        jobs = cluster.call(lambda it: it.registry.list(JOBS, "default"))
     assert "a gang of two pods ran after" in capsys.readouterr().out
-    jobs = embedded.call(lambda cluster: cluster.registry.list(JOBS, "default"))
     assert not [job for job in jobs if job["metadata"]["name"].startswith("gangjobs-doctor")]
