@@ -147,7 +147,7 @@ def test_failure_is_reported_with_its_reason(
 
 def test_gang_that_cannot_fit_times_out_with_the_reason(task: TaskMaker, namespace: Namespace) -> None:
     train = task("true", workers=3, resources={"cpu": "40"}, assemble_timeout=8)
-    with pytest.raises(Unschedulable, match="(?i)cpu"):
+    with pytest.raises(Unschedulable, match=r"(?i)cpu"):
         train.execute()
     assert not [pod for pod in namespace.pods() if pod["spec"].get("nodeName")]
 
