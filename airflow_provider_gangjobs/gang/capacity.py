@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.kube.scheduling import NodeView, PodUse
 
+NEVER_FITS: Final = "Can never fit on the present nodes"
+"""The beginning of the sentence about a gang that no set of empty nodes could hold."""
 HOLDERS_MAX: Final = 3
 """How many holders a sentence names."""
 
@@ -238,7 +240,7 @@ class ClusterUse:
 
     def _measure(self, demand: GangDemand, nodes: Sequence[_Node]) -> Capacity:
         if never := _find_never(demand, nodes):
-            return Capacity(never_fits=True, text=f"Can never fit on the present nodes: {never}")
+            return Capacity(never_fits=True, text=f"{NEVER_FITS}: {never}")
         if not self._knows_pods:
             return Capacity()
         usable = [node for node in nodes if any(rank.rules.allow(node.view) for rank, _ in demand.ranks)]

@@ -106,6 +106,8 @@ def _keys(wait: Wait, *, has_events: bool) -> set[tuple[WaitCause, bool | str]]:
         keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
     if wait.capacity is not None and wait.capacity.resources:
         keys.add((wait.cause, "capacity"))
+    if wait.never_fits:
+        keys.add((wait.cause, "never fits"))
     return keys
 
 

@@ -78,7 +78,7 @@ async def test_gang_that_is_too_large_for_every_node_can_never_fit(tenant: Tenan
             event = await one.task
     never = "Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4"
     assert line == f"assembling: 2 pods, none placed. {never}"
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.never-fits")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
     assert never in event.message
     assert tenant.forbidden_requests() == []
 

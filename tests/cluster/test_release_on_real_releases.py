@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-WITHOUT_THE_PROVIDER = "Without the provider, the following commands"
+WITHOUT_THE_PROVIDER = "Without the provider, these commands"
 SLEEP = "import time; time.sleep(600)"
 WORKERS = 2
 

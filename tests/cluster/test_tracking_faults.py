@@ -96,8 +96,8 @@ class ShortTimeoutClient(Client):
         super().__init__(config)
         send = self._transport.send
 
-        async def send_with_short_timeout(request: Request, *, timeout_s: float) -> bytes:
-            return await send(request, timeout_s=min(timeout_s, TIMEOUT_S))
+        async def send_with_short_timeout(request: Request, *, timeout_s: float = TIMEOUT_S, **others: Any) -> bytes:
+            return await send(request, timeout_s=min(timeout_s, TIMEOUT_S), **others)
 
         self._transport.send = send_with_short_timeout  # type: ignore[method-assign]
 

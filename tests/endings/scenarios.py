@@ -303,7 +303,7 @@ SCENARIOS: dict[str, Scenario] = {
     "the gang cannot be placed": Scenario(
         time_passes,
         Status.TIMEOUT,
-        "Deadline.assembling.never-fits",
+        "Deadline.assembling.unschedulable",
         DELETED,
         DELETED,
         deadlines=Deadlines(assemble_s=2),

@@ -46,7 +46,7 @@ async def test_gang_that_does_not_fit_times_out_with_the_reason():
         ref = plane.submit(workers=8)
         event = await Follower(plane, ref, deadlines=Deadlines(assemble_s=120)).event()
         assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.ASSEMBLING, 120)
-        assert event.reason == "Deadline.assembling.never-fits"
+        assert event.reason == "Deadline.assembling.unschedulable"
         assert (
             "assembling: 8 pods, none placed. Can never fit on the present nodes: 8 ranks with 1 CPU each"
             in event.message

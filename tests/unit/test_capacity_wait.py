@@ -52,9 +52,9 @@ def test_what_was_read_is_said_instead():
     assert refused(NO_ROOM, capacity=Capacity(room=4, ranks=4)).line.endswith("Insufficient cpu on 2 of 2 nodes")
 
 
-def test_gang_that_never_fits_has_a_cause_of_its_own():
+def test_sentence_of_a_gang_that_never_fits_is_no_message_of_the_scheduler():
     seen = refused(NO_ROOM, OTHERS_1_37, capacity=NEVER)
-    assert (seen.wait.cause, seen.waiting_for, seen.refusal) == (WaitCause.NEVER_FITS, NEVER.text, "")
+    assert (seen.wait.cause, seen.waiting_for, seen.refusal) == (WaitCause.UNSCHEDULABLE, NEVER.text, "")
 
 
 def lines_of(*capacities: Capacity | None) -> list[str]:

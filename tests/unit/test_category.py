@@ -188,9 +188,9 @@ def test_reason_of_a_pod_group_is_heeded(reason, category):
 
 
 WAITS = {
-    "Can never fit on the present nodes: each rank requests 64 CPU": (WaitCause.NEVER_FITS, Category.NEVER_FITS),
+    "Can never fit on the present nodes: each rank requests 64 CPU": (WaitCause.UNSCHEDULABLE, Category.NEVER_FITS),
     "Can never fit on the present nodes: no node matches the node selector of each rank (no=where)": (
-        WaitCause.NEVER_FITS,
+        WaitCause.UNSCHEDULABLE,
         Category.NODES_NOT_MATCHING,
     ),
     "keep_suspended is set: the Job waits until its user resumes it": (WaitCause.SUBMISSION, Category.KEPT_SUSPENDED),

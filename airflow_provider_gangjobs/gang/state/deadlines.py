@@ -68,7 +68,7 @@ def next_limit(observation: Observation, deadlines: Deadlines) -> Limit | None:
 
 
 _PARAMETERS: Final = {Phase.QUEUED: "queue_timeout", Phase.ASSEMBLING: "assemble_timeout"}
-_WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, WaitCause.UNSCHEDULABLE, WaitCause.NEVER_FITS})
+_WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, WaitCause.UNSCHEDULABLE})
 
 
 def missing_limit(observation: Observation, deadlines: Deadlines) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.gang.capacity import NEVER_FITS
 from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
@@ -88,6 +89,9 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "": (Category.CONTROLLER_SILENT, _REFUSED_PODS),
     },
     WaitCause.UNSCHEDULABLE: {
+        "no node matches the node": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
+        "does not tolerate the taints": (Category.NODES_NOT_MATCHING, _TOLERATE),
+        NEVER_FITS: (Category.NEVER_FITS, _LARGER_NODES),
         **{f"{reason}: ": (Category.POD_GROUP_ERROR, _GROUP_ERROR) for reason in POD_GROUP_ERRORS},
         "Insufficient": (Category.INSUFFICIENT_RESOURCES, _FEWER),
         "Too many pods": (Category.INSUFFICIENT_RESOURCES, _FEWER),
@@ -106,12 +110,6 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
         "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
         "": (Category.UNSCHEDULABLE, _FEWER),
-    },
-    WaitCause.NEVER_FITS: {
-        "node selector": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
-        "node affinity": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
-        "taints": (Category.NODES_NOT_MATCHING, _TOLERATE),
-        "": (Category.NEVER_FITS, _LARGER_NODES),
     },
     WaitCause.GATED: {"": (Category.SCHEDULING_GATED, _GATES)},
     WaitCause.SCHEDULER: {

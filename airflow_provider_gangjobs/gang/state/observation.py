@@ -73,12 +73,12 @@ class Observation:
 
         The next observation takes this as evidence, because a scheduler may overwrite the message that says it.
         """
-        return self.wait.text if self.wait.cause is WaitCause.UNSCHEDULABLE else ""
+        return self.wait.text if self.waits_for_nodes and not self.wait.never_fits else ""
 
     @property
     def waits_for_nodes(self) -> bool:
         """The scheduler cannot place the gang."""
-        return self.wait.cause in (WaitCause.UNSCHEDULABLE, WaitCause.NEVER_FITS)
+        return self.wait.cause is WaitCause.UNSCHEDULABLE
 
     @property
     def waiting_for(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.capacity import Capacity
+from airflow_provider_gangjobs.gang.capacity import NEVER_FITS, Capacity
 from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, describe_requeue, explain_queue
@@ -49,8 +49,6 @@ class WaitCause(StrEnum):
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
     UNSCHEDULABLE = "unschedulable"
-    NEVER_FITS = "never-fits"
-    """No set of empty nodes of the cluster could hold the gang."""
     GATED = "gated"
     SCHEDULER = "scheduler"
     STARTING = "starting"
@@ -110,6 +108,11 @@ class Wait(Struct, frozen=True):
     @property
     def reason(self) -> str:
         return self.text.removesuffix(_format_position(self.queue_position))
+
+    @property
+    def never_fits(self) -> bool:
+        """The present nodes could not hold the gang even without any other pod."""
+        return self.text.startswith(NEVER_FITS)
 
     @property
     def names_no_cause(self) -> bool:
@@ -179,7 +182,7 @@ def _explain_capacity(refusal: str, inputs: WaitInputs) -> Wait:
     """Return why the scheduler cannot place the gang, and how much is free, or that the gang can never fit."""
     capacity = inputs.evidence.capacity
     if capacity is not None and capacity.never_fits:
-        return Wait(WaitCause.NEVER_FITS, capacity.text)
+        return Wait(WaitCause.UNSCHEDULABLE, capacity.text)
     known = capacity if capacity is not None and capacity.text else _find_partial_room(inputs)
     return Wait(WaitCause.UNSCHEDULABLE, refusal, capacity=known)
 

@@ -80,9 +80,7 @@ REFUSAL_EVENTS_AFTER_S: Final = 2.0
 CAPACITY_AFTER_S: Final = 5.0
 CAPACITY_EVERY_S: Final = 300.0
 """When the capacity of the cluster is read for a gang that waits for nodes, and read again."""
-_ASSEMBLY_PROBLEMS: Final = frozenset(
-    {WaitCause.UNSCHEDULABLE, WaitCause.NEVER_FITS, WaitCause.IMAGE, WaitCause.CONFIG}
-)
+_ASSEMBLY_PROBLEMS: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.IMAGE, WaitCause.CONFIG})
 _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 
 
