@@ -166,7 +166,10 @@ def test_ignored_disruption_is_no_failure(namespace: Namespace) -> None:
     disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     namespace.set_terminated(pod, exit_code=143, conditions=[disrupted])
     namespace.wait_pods(2)
-    assert counted(namespace.job()) == {"active": 1}
+    # The controller writes the status after it has created the pod.
+    namespace.wait_until(
+        lambda: counted(namespace.job()) == {"active": 1}, lambda: f"one active pod: {namespace.job()['status']}"
+    )
 
 
 @pytest.mark.parametrize(
