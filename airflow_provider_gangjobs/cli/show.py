@@ -82,7 +82,7 @@ async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangSt
 
 
 def _head(state: GangState, kind: str) -> dict[str, Any]:
-    """Return what `show` and `why` say in JSON: the phase, the room for ranks, and the diagnosis with its own fields."""
+    """Return what `show` and `why` say in JSON: the phase, the room for ranks, and the diagnosis with its fields."""
     room = state.capacity and {"room": state.capacity.room, "ranks": state.capacity.ranks, "text": state.capacity.text}
     return {
         "apiVersion": VERSION,
