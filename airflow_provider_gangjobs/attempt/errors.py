@@ -37,6 +37,7 @@ IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
 _TIMEOUT_ERRORS: Final = {
     f".{WaitCause.UNSCHEDULABLE}": Unschedulable,
     f".{WaitCause.NEVER_FITS}": Unschedulable,
+    f".{WaitCause.VOLUME}": Unschedulable,
     f"{Phase.QUEUED}.{WaitCause.QUEUE_REFUSED}": QueueRefused,
 }
 """By the end of the reason of a timeout event."""

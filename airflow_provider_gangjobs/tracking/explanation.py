@@ -17,6 +17,7 @@ from msgspec.structs import replace as with_fields
 from airflow_provider_gangjobs.gang.gang_rows import GangRow, format_amount, kept_until, row_of
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone, build_rows, merge_outcomes, tone_of
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -25,7 +26,7 @@ from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_re
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
 from airflow_provider_gangjobs.tracking.watch.cluster_use import measure_capacity
-from airflow_provider_gangjobs.tracking.watch.wait_evidence import refusal_events
+from airflow_provider_gangjobs.tracking.watch.wait_evidence import find_claim_problem, refusal_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,6 +94,8 @@ async def read_explained(
         snapshot = replace(snapshot, earlier_refusal=find_named_refusal(events))
     with suppress(TimeoutError):
         async with asyncio.timeout(CAPACITY_WITHIN_S):
+            if observe_snapshot(snapshot).diagnosis.category is Category.VOLUME_UNAVAILABLE:
+                snapshot = replace(snapshot, claim_problem=await find_claim_problem(client, job.ref))
             return replace(snapshot, capacity=await measure_capacity(client, job, snapshot.podgroup))
     return snapshot
 
@@ -151,6 +154,7 @@ def observe_snapshot(snapshot: GangSnapshot) -> Observation:
         snapshot.shows_queue,
         snapshot.capacity,
         snapshot.earlier_refusal,
+        snapshot.claim_problem,
     )
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)

@@ -81,9 +81,11 @@ class GangSnapshot:
     shows_queue: bool = False
     """Kueue's Workloads were read, so the gang has none if `queue_workload` is `None`."""
     capacity: Capacity | None = None
-    """Whether the gang fits into the cluster. This and the next field are set by `explanation.read_explained`."""
+    """Whether the gang fits into the cluster. This and the next two are set by `explanation.read_explained`."""
     earlier_refusal: str = ""
     """Why the scheduler cannot place the gang, by the Events of its pods, if the pods do not say it."""
+    claim_problem: str = ""
+    """Which PersistentVolumeClaim of the gang cannot be used, and why; empty if that is unknown."""
     is_whole: bool = True
     """`pods` and `outcomes` are complete."""
     unread: tuple[str, ...] = field(default=())

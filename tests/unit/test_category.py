@@ -193,6 +193,11 @@ WAITS = {
         WaitCause.NEVER_FITS,
         Category.NODES_NOT_MATCHING,
     ),
+    "PersistentVolumeClaim data does not exist in namespace ml": (WaitCause.VOLUME, Category.VOLUME_UNAVAILABLE),
+    'PersistentVolumeClaim a cannot be bound: storageclass.storage.k8s.io "b" not found': (
+        WaitCause.VOLUME,
+        Category.VOLUME_UNAVAILABLE,
+    ),
     "keep_suspended is set: the Job waits until its user resumes it": (WaitCause.SUBMISSION, Category.KEPT_SUSPENDED),
     "The Job is suspended: its submission is not complete": (WaitCause.SUBMISSION, Category.SUBMISSION_INCOMPLETE),
     "Waits for the Job controller to process the Job": (WaitCause.CONTROLLER, Category.CONTROLLER_SILENT),

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, 
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_EVIDENCE,
+    NODE_CAUSES,
     Evidence,
     Wait,
     WaitCause,
@@ -78,7 +79,7 @@ class Observation:
     @property
     def waits_for_nodes(self) -> bool:
         """The scheduler cannot place the gang."""
-        return self.wait.cause in (WaitCause.UNSCHEDULABLE, WaitCause.NEVER_FITS)
+        return self.wait.cause in NODE_CAUSES
 
     @property
     def waiting_for(self) -> str:
