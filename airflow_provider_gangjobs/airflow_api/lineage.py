@@ -8,6 +8,7 @@ are no part of the gang's parameters: a later try adopts the gang with the varia
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,10 +38,9 @@ def _lineage_parent(ti: Any, log: Logger) -> dict[str, str]:
     if _OPENLINEAGE not in sys.modules and find_spec(_OPENLINEAGE) is None:
         return {}
     try:
-        from airflow.providers.openlineage import conf as openlineage
-        from airflow.providers.openlineage.plugins.macros import lineage_parent_id
-
-        return {} if openlineage.is_disabled() else {ENV_LINEAGE_PARENT: lineage_parent_id(ti)}
+        if import_module(f"{_OPENLINEAGE}.conf").is_disabled():
+            return {}
+        return {ENV_LINEAGE_PARENT: import_module(f"{_OPENLINEAGE}.plugins.macros").lineage_parent_id(ti)}
     except Exception as error:  # foreign code, and a task does not fail for want of lineage
         log.warning("The ranks get no %s: %s", ENV_LINEAGE_PARENT, error)
         return {}

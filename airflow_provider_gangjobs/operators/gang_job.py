@@ -329,7 +329,7 @@ class GangJobOperator(GangParameters):
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
 
     @classmethod
-    def partial(cls, **kwargs: Any) -> OperatorPartial:  # type: ignore[override]
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Return what `.expand()` makes mapped tasks of, as Airflow does."""
         with answers_to_unknown(cls, kwargs):
             return super().partial(**kwargs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.gang.checkup import Finding, Health
 from airflow_provider_gangjobs.service import GangService
@@ -120,10 +121,14 @@ async def test_program_of_the_control_plane_that_has_stopped_is_named(
 
 
 @NEWEST
-async def test_quota_that_is_too_small_for_two_pods_is_named(tenant: Tenant) -> None:
-    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
+async def test_quota_that_leaves_no_pod_is_named(tenant: Tenant) -> None:
+    """The status is that of the quota controller, which these control planes do not run."""
+    hard = {"hard": {"pods": "0"}}
+    path = f"/api/v1/namespaces/{tenant.namespace}/resourcequotas"
     with tenant.plane.client() as admin:
-        accepted(admin.post(f"/api/v1/namespaces/{tenant.namespace}/resourcequotas", json=quota))
+        quota = accepted(admin.post(path, json={"metadata": {"name": "small"}, "spec": hard}))
+        accepted(admin.put(f"{path}/small/status", json={**quota, "status": {**hard, "used": {"pods": "0"}}}))
+    wait_until_pods_are_refused(tenant)
     async with GangService.connect(tenant.config) as gangs:
         found = await try_gang(gangs, examination(tenant, try_within_s=25))
     assert found.health is Health.PROBLEM
@@ -140,8 +145,9 @@ async def test_credentials_that_are_not_valid_are_named(tenant: Tenant) -> None:
 
 @NEWEST
 async def test_address_of_another_program_is_named(tenant: Tenant) -> None:
-    async with GangService.connect(with_kubeconfig(tenant, server="https://127.0.0.1:1")) as gangs:
-        (found,) = await examine(gangs, examination(tenant))
+    config = with_kubeconfig(tenant, server="https://127.0.0.1:1")
+    async with Client(config, retry_for_s=1) as client:
+        (found,) = await examine(GangService(client), examination(tenant))
     assert (found.check, found.health) == ("connection", Health.PROBLEM)
     assert found.remedy.startswith("Check the address")
 

@@ -160,11 +160,10 @@ def test_ranks_get_the_run_of_the_task_if_openlineage_is_enabled(task, monkeypat
     """The stand-ins have the two functions of the OpenLineage provider that are called."""
     is_disabled = SimpleNamespace(is_disabled=lambda: False)
     macros = SimpleNamespace(lineage_parent_id=lambda ti: f"team/{ti.dag_id}.{ti.task_id}/0198c0de")
-    package = ModuleType("airflow.providers.openlineage")
-    package.conf = is_disabled
-    monkeypatch.setitem(sys.modules, package.__name__, package)
-    monkeypatch.setitem(sys.modules, f"{package.__name__}.plugins", ModuleType("plugins"))
-    monkeypatch.setitem(sys.modules, f"{package.__name__}.plugins.macros", macros)
+    package = "airflow.providers.openlineage"
+    modules = {"": ModuleType("openlineage"), ".conf": is_disabled, ".plugins": ModuleType("plugins")}
+    for name, module in {**modules, ".plugins.macros": macros}.items():
+        monkeypatch.setitem(sys.modules, f"{package}{name}", module)
 
     task('test "$OPENLINEAGE_PARENT_ID" = team/d.train/0198c0de').execute()
     is_disabled.is_disabled = lambda: True
