@@ -87,6 +87,16 @@ def node_without_registry(tenant: Tenant) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def claim_of_no_class(tenant: Tenant) -> Iterator[None]:
+    """A PersistentVolumeClaim `data` whose StorageClass does not exist."""
+    resources = {"requests": {"storage": "1Gi"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "nosuch", "resources": resources}
+    path = f"/api/v1/namespaces/{tenant.namespace}/persistentvolumeclaims"
+    with created(tenant.plane, path, {"metadata": {"name": "data"}, "spec": spec}):
+        yield
+
+
 def pull_fails(tenant: Tenant, submission: Submission) -> None:
     """Report what a kubelet reports whose registry does not have the image."""
     waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "trainer:1": not found'}
@@ -159,6 +169,13 @@ SITUATIONS = {
         "PersistentVolumeClaim nosuch does not exist in namespace",
         "Create the PersistentVolumeClaim",
     ),
+    "a missing storage class": Situation(
+        gang_spec(2, cpu="1", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]),
+        "VolumeUnavailable",
+        'PersistentVolumeClaim data cannot be bound: storageclass.storage.k8s.io "nosuch" not found',
+        "Create the StorageClass",
+        arranged=claim_of_no_class,
+    ),
     "a webhook that refuses": Situation(
         gang_spec(2, cpu="1"),
         "PodsRefused",
@@ -208,7 +225,8 @@ async def test_log_and_command_say_the_same_reason(
                 line = await gang.line(situation.reason)
                 found, text = await why(tenant, submission, capsys)
 
-    assert (found["diagnosis"]["category"], found["line"]) == (situation.category, line)
+    assert found["diagnosis"]["category"] == gang.categories[gang.lines.index(line)] == situation.category
+    assert situation.reason in found["line"]
     assert situation.reason in text
     assert situation.remedy in text
     assert tenant.forbidden_requests() == []

@@ -158,6 +158,7 @@ SCHEDULERS = {
     "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.": Category.VOLUME_UNAVAILABLE,
     '0/2 nodes are available: persistentvolumeclaim "data" not found.': Category.VOLUME_UNAVAILABLE,
     'error in "DynamicResources" PodGroupPostFilter plugins: not found': Category.VOLUME_UNAVAILABLE,
+    'SchedulerError: error in "DynamicResources" PodGroupPostFilter plugins: not found': Category.VOLUME_UNAVAILABLE,
     "0/1 nodes are available: 1 optimistic rejection in PostFilter.": Category.UNSCHEDULABLE,
     "minCount (4) cannot be satisfied: 2 scheduled": Category.UNSCHEDULABLE,
 }

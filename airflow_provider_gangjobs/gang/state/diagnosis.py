@@ -90,6 +90,8 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "": (Category.CONTROLLER_SILENT, _REFUSED_PODS),
     },
     WaitCause.UNSCHEDULABLE: {
+        # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+        "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
         **{f"{reason}: ": (Category.POD_GROUP_ERROR, _GROUP_ERROR) for reason in POD_GROUP_ERRORS},
         "Insufficient": (Category.INSUFFICIENT_RESOURCES, _FEWER),
         "Too many pods": (Category.INSUFFICIENT_RESOURCES, _FEWER),
@@ -99,8 +101,6 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "volume node affinity": (Category.VOLUME_UNAVAILABLE, "Use volumes that the nodes with room can mount."),
         "unbound immediate PersistentVolumeClaims": (Category.VOLUME_UNAVAILABLE, _DESCRIBE_CLAIM),
         'persistentvolumeclaim "': (Category.VOLUME_UNAVAILABLE, _CREATE_CLAIM),
-        # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
-        "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
         "": (Category.UNSCHEDULABLE, _FEWER),
     },
     WaitCause.NEVER_FITS: {
