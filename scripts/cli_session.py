@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
+from airflow_provider_gangjobs.submission.request import SubmissionRequest
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 
@@ -43,8 +45,8 @@ COMMANDS: Final = (
     "gangjobs cancel etl load --reason 'wrong day'",
 )
 GANGS: Final = {
-    ("etl", "load"): (2, "500m", "sleep 600", Phase.RUNNING),
-    ("etl", "train"): (4, "3", "true", Phase.ASSEMBLING),
+    ("etl", "load"): (2, "2", "sleep 600", Phase.RUNNING),
+    ("etl", "train"): (4, "1500m", "true", Phase.ASSEMBLING),
     ("report", "score"): (2, "100m", 'test $RANK = 0 || { echo "no such column: price" >&2; exit 1; }', Phase.FAILED),
     ("report", "send"): (2, "100m", "true", Phase.SUCCEEDED),
 }
@@ -79,7 +81,8 @@ def _run(sandbox: SandboxThread, gang: tuple[GangSpec, TaskKey], phase: Phase) -
         async with GangService.connect(config) as gangs, asyncio.timeout(WAIT_S):
             spec, key = gang
             policies = Policies(OnKill.DELETE, OnFinish.KEEP)
-            ref = (await gangs.submit(spec, key=key, claim="somebody", policies=policies)).ref
+            claim = Claim("somebody", policies, labels=key.labels(1))
+            ref = (await gangs.submit(spec, SubmissionRequest(key=key, claim=claim, rule=TaskRule()))).ref
             while await _phase(gangs, ref) is not phase:  # noqa: ASYNC110 - the sandbox runs in another thread
                 await asyncio.sleep(0.1)
 

@@ -36,6 +36,7 @@ from airflow_provider_gangjobs.kube.text import to_sentence
 IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
 _TIMEOUT_ERRORS: Final = {
     f".{WaitCause.UNSCHEDULABLE}": Unschedulable,
+    f".{WaitCause.VOLUME}": Unschedulable,
     f"{Phase.QUEUED}.{WaitCause.QUEUE_REFUSED}": QueueRefused,
 }
 """By the end of the reason of a timeout event."""

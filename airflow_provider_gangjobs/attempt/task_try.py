@@ -23,6 +23,7 @@ from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.airflow_api.error_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout
+from airflow_provider_gangjobs.airflow_api.lineage import task_env
 from airflow_provider_gangjobs.attempt import task_gangs
 from airflow_provider_gangjobs.attempt.deferral import (
     EXECUTION_TIMEOUT,
@@ -158,7 +159,8 @@ class TaskTry:
         """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
         from airflow_provider_gangjobs.submission.request import SubmissionRequest
 
-        claim = Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries, self.gangs.labels)
+        env = task_env(self.ti, self.log)
+        claim = Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries, self.gangs.labels, env)
         request = SubmissionRequest(
             key=self.gangs.key, claim=claim, rule=rule, confirm=self.guard.confirm, previous=previous
         )

@@ -1,24 +1,26 @@
 """`gangjobs doctor`: check a cluster for what keeps gangs from running, and say what to do.
 
-Each line is `ok`, a `problem` with its remedy, or `unknown` with the reason. The exit code is 1 if there is a problem.
+Each row is `ok`, a `problem` with its remedy, or `unknown` with the reason. The exit code is 1 if there is a problem.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
+from airflow_provider_gangjobs.cli.output import Column, Listing, add_output_option, print_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from airflow_provider_gangjobs.gang.checkup import Finding
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.service.doctor import Examination
 
 __all__ = ["configure", "run"]
+
+TONES: Final = {"ok": "good", "problem": "bad", "unknown": "wait"}
+"""The tone of a finding, by its health."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--image", metavar="IMAGE", help="the image of these pods; default: registry.k8s.io/pause:3.10")
     parser.add_argument("--command", type=shlex.split, metavar="WORDS", help="what they run; default: the entrypoint")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    add_output_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         command=tuple(options.command) if options.command else None,
     )
     findings = run_on_cluster(options, lambda gangs: _examine(gangs, what))
-    print(_to_json(findings) if options.output == "json" else _to_table(findings))
+    print_rows(findings, _listing(), options.output)
     return 1 if any(finding.health is Health.PROBLEM for finding in findings) else 0
 
 
@@ -68,19 +70,14 @@ async def _examine(gangs: GangService, what: Examination) -> list[Finding]:
         await informers().aclose()
 
 
-def _to_table(findings: Sequence[Finding]) -> str:
-    width = max(len(finding.check) for finding in findings)
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.health:<8}{finding.check:<{width}}  {finding.what}")
-        lines += [f"{'':8}{'':{width}}  -> {finding.remedy}"] if finding.remedy else []
-    return "\n".join(lines)
-
-
-def _to_json(findings: Sequence[Finding]) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode({"kind": "Findings", "items": findings}), indent=2).decode()
+def _listing() -> Listing[Finding]:
+    columns: list[Column[Finding]] = [
+        Column("HEALTH", lambda finding: finding.health, tone=lambda finding: TONES[finding.health]),
+        Column("CHECK", lambda finding: finding.check),
+        # The remedy is in the last column, too: a column after a sentence would be far to the right.
+        Column("WHAT", lambda finding: ". ".join(filter(None, (finding.what.rstrip("."), finding.remedy)))),
+    ]
+    return Listing("FindingList", columns, lambda finding: finding.check)
 
 
 def _parse_seconds(text: str) -> float:

@@ -82,7 +82,8 @@ async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangSt
 
 
 def _head(state: GangState, kind: str) -> dict[str, Any]:
-    """Return what `show` and `why` say in JSON: the phase, and the diagnosis with its own fields."""
+    """Return what `show` and `why` say in JSON: the phase, the room for ranks, and the diagnosis with its fields."""
+    room = state.capacity and {"room": state.capacity.room, "ranks": state.capacity.ranks, "text": state.capacity.text}
     return {
         "apiVersion": VERSION,
         "kind": kind,
@@ -92,6 +93,7 @@ def _head(state: GangState, kind: str) -> dict[str, Any]:
         "since": plain(state.since),
         "line": state.line,
         "diagnosis": plain(state.diagnosis),
+        "capacity": room,
     }
 
 

@@ -65,6 +65,7 @@ EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 JOB_SETS = Resource(JOB_SET_GROUP, "v1alpha2", "jobsets", "JobSet")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 

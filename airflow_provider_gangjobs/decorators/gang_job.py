@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
+from airflow.sdk.definitions.mappedoperator import validate_mapping_kwargs
 from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
@@ -26,11 +27,12 @@ from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters import python_function, python_runner
 from airflow_provider_gangjobs.parameters.python_function import extract_source, without_gang
 from airflow_provider_gangjobs.parameters.python_runner import Gang
+from airflow_provider_gangjobs.parameters.task_parameters import answers_to_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
     from airflow.sdk.bases.decorator import TaskDecorator
 
     from airflow_provider_gangjobs.attempt.task_try import TaskTry
@@ -143,6 +145,12 @@ class GangJobTask(_TaskDecorator):  # type: ignore[type-arg]
         overridden = super().override(**_rename_resources(kwargs))
         assert isinstance(overridden, GangJobTask), "Airflow copies the instance"
         return overridden
+
+    def _expand(self, expand_input: Any, *, strict: bool) -> XComArg:
+        """Expand as Airflow does, which would check the names of the parameters only when a mapped task runs."""
+        with answers_to_unknown(self.operator_class, self.kwargs):
+            validate_mapping_kwargs(self.operator_class, "partial", self.kwargs)
+        return super()._expand(expand_input, strict=strict)
 
 
 def gang_job_task(

@@ -147,6 +147,15 @@ RIGHTS: Final = (
         Right(CAPACITY, "", resource, ("list",), "say how much is free", optional=True, in_all_namespaces=True)
         for resource in ("nodes", "pods")
     ),
+    Right(
+        CAPACITY,
+        "",
+        "persistentvolumeclaims",
+        ("get",),
+        "name a claim that does not exist",
+        optional=True,
+        in_all_namespaces=True,
+    ),
     Right("rbac-jobset", "jobset.x-k8s.io", "jobsets", ("get", "list", "watch"), "wait for JobSets", optional=True),
 )
 """The rights of the documented Roles. A test compares them with the files."""

@@ -190,6 +190,8 @@ class Claim(Struct, frozen=True):
     task."""
     labels: Mapping[str, str] = {}
     """The labels of the task (`TASK_LABELS`) for a gang that is created. Those of the user come first."""
+    env: Mapping[str, str] = {}
+    """The variables of the task (`TASK_ENV`) for the ranks of a gang that is created. Those of the user come first."""
 
 
 class Attempt(Struct, frozen=True):

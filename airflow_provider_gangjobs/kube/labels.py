@@ -143,6 +143,9 @@ ENV_RANK_OFFSET: Final = "GANG_RANK_OFFSET"
 """Rank in the gang of the first rank of the role. The rank in the gang is this number plus the rank in the role."""
 ENV_INSTALLATION: Final = "GANG_INSTALLATION"
 """Id of the Airflow installation. Set for ranks that store large results, if the installation has an id."""
+ENV_LINEAGE_PARENT: Final = "OPENLINEAGE_PARENT_ID"
+TASK_ENV: Final = (ENV_LINEAGE_PARENT, "TRACEPARENT", "TRACESTATE")
+"""Variables about the try that created the gang, where Airflow uses OpenLineage or tracing. Those of the user win."""
 ENV_FILES: Final = "GANG_FILES"
 FILES_PATH: Final = "/gang/files"
 

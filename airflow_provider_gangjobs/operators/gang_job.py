@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.gang.spec import (
 from airflow_provider_gangjobs.parameters import checks, shorthands
 from airflow_provider_gangjobs.parameters.checks import callback_paths
 from airflow_provider_gangjobs.parameters.storage import to_url
-from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters
+from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters, answers_to_unknown
 
 if TYPE_CHECKING:
     import os
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow.sdk import Context, ObjectStoragePath
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
@@ -255,13 +256,8 @@ class GangJobOperator(GangParameters):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        try:
+        with answers_to_unknown(type(self), kwargs):
             super().__init__(**kwargs)
-        except TypeError:
-            from airflow_provider_gangjobs.parameters.unknown_parameters import refuse_unknown
-
-            refuse_unknown(type(self), kwargs)
-            raise
         self.image = image
         self.command = command
         self.args = args
@@ -331,6 +327,12 @@ class GangJobOperator(GangParameters):
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self._check_parameters()
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Return what `.expand()` makes mapped tasks of, as Airflow does."""
+        with answers_to_unknown(cls, kwargs):
+            return super().partial(**kwargs)
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""

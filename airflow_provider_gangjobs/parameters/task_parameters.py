@@ -7,6 +7,7 @@ The operator has each parameter as an attribute, because Airflow renders attribu
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -32,7 +33,7 @@ from airflow_provider_gangjobs.parameters import checks, shorthands
 from airflow_provider_gangjobs.parameters.storage import storage_problems, with_result_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
     from enum import StrEnum
 
@@ -305,9 +306,25 @@ class GangParameters(ShortErrors):
         return is_unmapped or get_parsing_context().task_id is not None
 
 
+@contextmanager
+def answers_to_unknown(operator: type, given: Iterable[str]) -> Iterator[None]:
+    """Answer each given parameter that the operator does not have, if Airflow refuses one in the block.
+
+    Raises:
+        InvalidGangSpec: the operator does not have a parameter.
+    """
+    try:
+        yield
+    except TypeError:
+        from airflow_provider_gangjobs.parameters.unknown_parameters import refuse_unknown
+
+        refuse_unknown(operator, given)
+        raise
+
+
 def _require(problems: tuple[Problem, ...]) -> None:
     if problems:
         raise InvalidGangSpec(problems)
 
 
-__all__ = ["GangParameters", "TaskParameters"]
+__all__ = ["GangParameters", "TaskParameters", "answers_to_unknown"]

@@ -186,8 +186,11 @@ def _summary(observation: Observation, record: SubmissionRecord, diagnosis: Diag
         return record.error.message
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         return diagnosis.summary
-    text = observation.wait.text
-    if observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks and requests:
+    capacity = observation.wait.capacity
+    text = ". ".join(filter(None, (observation.wait.text, capacity.text if capacity else "")))
+    is_told = capacity is not None and bool(capacity.resources)  # the text says what is needed
+    lacks_nodes = observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks
+    if lacks_nodes and requests and not is_told:
         return f"Needs {observation.counts.ranks} x ({requests}) at once. {text}"
     if observation.phase is Phase.RUNNING:
         return f"All {pluralize(observation.counts.ranks, 'rank')} have started."

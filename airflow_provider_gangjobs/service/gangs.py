@@ -344,13 +344,13 @@ class GangService(Struct, frozen=True):
         return await store_logs(self.client, ref, storage, containers, write, outcomes)
 
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
-        """Read the state of a task's gangs in a bounded number of requests.
+        """Read the state of a task's gangs in a bounded number of requests, and what explains why one waits for nodes.
 
         :param uid: The uid of the Job whose pods are read. By default the Job of the last attempt.
         """
-        from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
+        from airflow_provider_gangjobs.tracking.explanation import read_explained
 
-        return await read_snapshot(self.client, namespace or self.namespace, key.digests, uid)
+        return await read_explained(self.client, namespace or self.namespace, key.digests, uid)
 
     async def is_live(self, ref: GangRef) -> bool:
         """Return whether the Job of exactly this uid exists and has not ended."""

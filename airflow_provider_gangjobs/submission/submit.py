@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
+from airflow_provider_gangjobs.gang.render.pod_template import task_env_of
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
@@ -326,13 +327,14 @@ class _SubmissionRun(Struct, frozen=True):
         adopted = read_job(job)
         decision = PlacementDecision.parse(adopted.decision or "off")
         labels = {name: value for name, value in job["metadata"]["labels"].items() if name in TASK_LABELS}
+        env = task_env_of(job["spec"]["template"])
         attempt = Attempt(
             namespace=self.requests.namespace,
             name=adopted.ref.name,
             number=adopted.attempt_number,
             key=self.request.key,
             submission_id=adopted.submission_id or "",
-            claim=replace(self.request.claim, labels=labels),
+            claim=replace(self.request.claim, labels=labels, env=env),
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(

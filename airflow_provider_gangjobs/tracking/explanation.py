@@ -1,36 +1,46 @@
 """Explanation: what one gang does at present and why, from a snapshot, by the functions of the task's log.
 
-Whoever shows why a gang waits or has ended, in a terminal or on a page, takes the `Diagnosis` from here. Everything but
-`read_state` is pure.
+Whoever shows why a gang waits or has ended, in a terminal or on a page, takes the `Diagnosis` from here. A gang that
+waits for nodes is explained by what its follower would read, too: the words of the scheduler that a pod has lost, and
+the capacity of the cluster, where the rights allow it. Everything but the functions that read is pure.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.gang_rows import GangRow, format_amount, kept_until, row_of
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone, build_rows, merge_outcomes, tone_of
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.waiting import Evidence
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
+from airflow_provider_gangjobs.tracking.watch.cluster_use import measure_capacity
+from airflow_provider_gangjobs.tracking.watch.wait_evidence import find_claim_problem, refusal_events
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from typing import Any
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+
+CAPACITY_WITHIN_S: Final = 5.0
+"""A person waits for the page, so it is shown without the capacity of a cluster that takes longer to be read."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class GangState:
     is_over: bool
     unread: tuple[str, ...]
     """Plural names of resources that could not be read."""
+    capacity: Capacity | None = None
+    """How much is free of what the gang waits for; `None` if that is unknown, or the gang can never fit."""
 
 
 async def read_state(client: Client, job: StoredGang) -> GangState:
@@ -62,11 +74,30 @@ async def read_state(client: Client, job: StoredGang) -> GangState:
     Raises:
         ClusterError: The Jobs could not be read.
     """
-    snapshot = await read_snapshot(client, job.ref.namespace, (job.task_digest or "",), job.ref.uid)
+    snapshot = await read_explained(client, job.ref.namespace, (job.task_digest or "",), job.ref.uid)
     if snapshot.job is None:  # the Job was deleted meanwhile
         return _state_without_job(job)
     state = state_of_snapshot(snapshot, client.server_clock.now())
     return replace(state, row=with_fields(state.row, kept_until=kept_until(job)))
+
+
+async def read_explained(
+    client: Client, namespace: str, digests: Sequence[str], uid: str | None = None
+) -> GangSnapshot:
+    """Read a snapshot, and why the cluster has no room for a gang that waits for nodes. See `read_snapshot`."""
+    snapshot = await read_snapshot(client, namespace, digests, uid)
+    if snapshot.job is None or not observe_snapshot(snapshot).waits_for_nodes:
+        return snapshot
+    job = job_of(snapshot)
+    if observe_snapshot(snapshot).wait.names_no_cause:
+        events = await refusal_events(client, job.ref, frozenset(pod.metadata.uid for pod in snapshot.pods))
+        snapshot = replace(snapshot, earlier_refusal=find_named_refusal(events))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CAPACITY_WITHIN_S):
+            if observe_snapshot(snapshot).diagnosis.category is Category.VOLUME_UNAVAILABLE:
+                snapshot = replace(snapshot, claim_problem=await find_claim_problem(client, job.ref))
+            return replace(snapshot, capacity=await measure_capacity(client, job, snapshot.podgroup))
+    return snapshot
 
 
 def state_of_snapshot(snapshot: GangSnapshot, now: datetime) -> GangState:
@@ -88,6 +119,7 @@ def state_of_snapshot(snapshot: GangSnapshot, now: datetime) -> GangState:
         placement=job.decision or "",
         is_over=observation.verdict is not None or observation.phase is Phase.FAILED,
         unread=snapshot.unread,
+        capacity=observation.wait.capacity,
     )
 
 
@@ -115,7 +147,15 @@ def job_of(snapshot: GangSnapshot) -> StoredGang:
 def observe_snapshot(snapshot: GangSnapshot) -> Observation:
     """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
     job = job_of(snapshot)
-    evidence = Evidence(snapshot.events, snapshot.queue_workload, snapshot.queue_position, snapshot.shows_queue)
+    evidence = Evidence(
+        snapshot.events,
+        snapshot.queue_workload,
+        snapshot.queue_position,
+        snapshot.shows_queue,
+        snapshot.capacity,
+        snapshot.earlier_refusal,
+        snapshot.claim_problem,
+    )
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
     sample = PodIndex(job.ref, snapshot.pods)
@@ -136,4 +176,4 @@ def _counts_of_job(job: StoredGang) -> Counts:
     )
 
 
-__all__ = ["GangState", "job_of", "observe_snapshot", "read_state", "state_of_snapshot"]
+__all__ = ["GangState", "job_of", "observe_snapshot", "read_explained", "read_state", "state_of_snapshot"]

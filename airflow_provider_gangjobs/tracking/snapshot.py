@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView
@@ -79,6 +80,12 @@ class GangSnapshot:
     """The position in the ClusterQueue, from 1, as it was at most a minute ago; `None` if it is unknown."""
     shows_queue: bool = False
     """Kueue's Workloads were read, so the gang has none if `queue_workload` is `None`."""
+    capacity: Capacity | None = None
+    """Whether the gang fits into the cluster. This and the next two are set by `explanation.read_explained`."""
+    earlier_refusal: str = ""
+    """Why the scheduler cannot place the gang, by the Events of its pods, if the pods do not say it."""
+    claim_problem: str = ""
+    """Which PersistentVolumeClaim of the gang cannot be used, and why; empty if that is unknown."""
     is_whole: bool = True
     """`pods` and `outcomes` are complete."""
     unread: tuple[str, ...] = field(default=())

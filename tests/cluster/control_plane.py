@@ -183,6 +183,16 @@ class ControlPlane:
         """The process id of each running component."""
         return {name: process.pid for name, process in self._processes.items()}
 
+    @contextlib.contextmanager
+    def stopped(self, component: str) -> Iterator[None]:
+        """Stop a component while the block runs. It keeps its connections and does nothing."""
+        pid = self.pids()[component]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def audited(self, *, by: str = "", from_byte: int = 0) -> Iterator[dict[str, Any]]:
         """The audit events so far.
 

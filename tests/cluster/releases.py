@@ -75,4 +75,5 @@ COMMON_CONTROLLERS = (
     "pod-garbage-collector-controller",
     "node-lifecycle-controller",
     "taint-eviction-controller",
+    "persistentvolume-binder-controller",
 )

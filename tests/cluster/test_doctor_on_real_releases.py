@@ -1,34 +1,28 @@
-"""The check-up of real control planes: rights, gates, a stopped controller manager, webhooks, and a real gang."""
+"""The check-up of real control planes: what people configure wrongly is named, and a real gang is the proof."""
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.gang.checkup import Finding, Health
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.service.doctor import Examination, examine, try_gang
-from tests.airflow.polling import wait_for
+from tests.cluster.admission import WEBHOOKS, created, policy, wait_until_pods_are_refused, webhook
 from tests.cluster.releases import NONE
 from tests.cluster.tenant import ROLE
 from tests.replies import accepted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
 SLEEP = ("python", "-c", "import time; time.sleep(600)")
 NEWEST = pytest.mark.parametrize("plane", ["1.37"], indirect=True)
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
 
 def examination(tenant: Tenant, **more: Any) -> Examination:
@@ -74,34 +68,10 @@ async def test_gates_that_are_off_are_named(bare_tenant: Tenant) -> None:
     assert "GenericWorkload" in found["Workload API"].remedy
 
 
-@contextmanager
-def created(plane: ControlPlane, path: str, body: dict[str, Any]) -> Iterator[None]:
-    with plane.client() as admin:
-        accepted(admin.post(path, json=body))
-        try:
-            yield
-        finally:
-            admin.delete(f"{path}/{body['metadata']['name']}")
-
-
-def webhook(namespace: str) -> dict[str, Any]:
-    """Return a webhook for the Jobs of a namespace, whose server does not run."""
-    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["CREATE"]}
-    hook = {
-        "name": "jobs.example.com",
-        "clientConfig": {"url": "https://127.0.0.1:1/check"},
-        "rules": [rule],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "timeoutSeconds": 2,
-    }
-    return {"metadata": {"name": f"away-{namespace}"}, "webhooks": [hook]}
-
-
 @NEWEST
 async def test_webhook_that_is_away_is_named(tenant: Tenant) -> None:
-    with created(tenant.plane, WEBHOOKS, webhook(tenant.namespace)):
+    away = webhook(tenant.namespace, "https://127.0.0.1:1/check", "batch", "jobs")
+    with created(tenant.plane, WEBHOOKS, away):
         found = await eventually_refused(tenant)
     assert "failed calling webhook" in found.what
     assert found.remedy.startswith("Start the controller of this webhook")
@@ -116,24 +86,6 @@ async def eventually_refused(tenant: Tenant) -> Finding:
     raise AssertionError(found)
 
 
-@contextmanager
-def policy(tenant: Tenant, group: str, resource: str) -> Iterator[None]:
-    """A policy of the tenant's namespace that refuses objects of this resource."""
-    name = f"no-{resource}-{tenant.namespace}"
-    rule = {"apiGroups": [group], "apiVersions": ["v1"], "resources": [resource], "operations": ["CREATE"]}
-    constraints = {
-        "resourceRules": [rule],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": tenant.namespace}},
-    }
-    body = {
-        "metadata": {"name": name},
-        "spec": {"matchConstraints": constraints, "validations": [{"expression": "false"}]},
-    }
-    binding = {"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}
-    with created(tenant.plane, POLICIES, body), created(tenant.plane, BINDINGS, binding):
-        yield
-
-
 @NEWEST
 async def test_policy_that_refuses_jobs_is_named(tenant: Tenant) -> None:
     with policy(tenant, "batch", "jobs"):
@@ -145,16 +97,8 @@ async def test_policy_that_refuses_jobs_is_named(tenant: Tenant) -> None:
 @NEWEST
 async def test_policy_that_refuses_pods_is_named(tenant: Tenant) -> None:
     """A dry run of a Job does not show it."""
-    container = {"name": "main", "image": "python:3.12"}
-    pod = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
     with policy(tenant, "", "pods"):
-        with tenant.plane.client() as admin:
-            wait_for(
-                "the policy",
-                lambda: (
-                    admin.post(f"/api/v1/namespaces/{tenant.namespace}/pods?dryRun=All", json=pod).status_code == 422
-                ),
-            )
+        wait_until_pods_are_refused(tenant)
         async with GangService.connect(tenant.config) as gangs:
             found = await try_gang(gangs, examination(tenant, try_within_s=25))
     assert found.health is Health.PROBLEM
@@ -162,13 +106,81 @@ async def test_policy_that_refuses_pods_is_named(tenant: Tenant) -> None:
 
 
 @NEWEST
-async def test_controller_manager_that_has_stopped_is_named(tenant: Tenant) -> None:
-    pid = tenant.plane.pids()["kube-controller-manager"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
+@pytest.mark.parametrize(
+    ("program", "remedy"),
+    [("kube-controller-manager", "kube-controller-manager"), ("kube-scheduler", "Check that the scheduler runs")],
+)
+async def test_program_of_the_control_plane_that_has_stopped_is_named(
+    tenant: Tenant, program: str, remedy: str
+) -> None:
+    with tenant.plane.stopped(program):
         async with GangService.connect(tenant.config) as gangs:
             found = await try_gang(gangs, examination(tenant, tries_gang=True, try_within_s=3))
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert found.health is Health.PROBLEM
-    assert "kube-controller-manager" in found.remedy
+    assert remedy in found.remedy
+
+
+@NEWEST
+async def test_quota_that_leaves_no_pod_is_named(tenant: Tenant) -> None:
+    """The status is that of the quota controller, which these control planes do not run."""
+    hard = {"hard": {"pods": "0"}}
+    path = f"/api/v1/namespaces/{tenant.namespace}/resourcequotas"
+    with tenant.plane.client() as admin:
+        quota = accepted(admin.post(path, json={"metadata": {"name": "small"}, "spec": hard}))
+        accepted(admin.put(f"{path}/small/status", json={**quota, "status": {**hard, "used": {"pods": "0"}}}))
+    wait_until_pods_are_refused(tenant)
+    async with GangService.connect(tenant.config) as gangs:
+        found = await try_gang(gangs, examination(tenant, try_within_s=25))
+    assert found.health is Health.PROBLEM
+    assert "exceeded quota: small" in found.what
+
+
+@NEWEST
+async def test_credentials_that_are_not_valid_are_named(tenant: Tenant) -> None:
+    async with GangService.connect(with_kubeconfig(tenant, token="expired")) as gangs:
+        (found,) = await examine(gangs, examination(tenant))
+    assert (found.check, found.health) == ("connection", Health.PROBLEM)
+    assert found.remedy.startswith("Renew the credentials")
+
+
+@NEWEST
+async def test_address_of_another_program_is_named(tenant: Tenant) -> None:
+    config = with_kubeconfig(tenant, server="https://127.0.0.1:1")
+    async with Client(config, retry_for_s=1) as client:
+        (found,) = await examine(GangService(client), examination(tenant))
+    assert (found.check, found.health) == ("connection", Health.PROBLEM)
+    assert found.remedy.startswith("Check the address")
+
+
+@NEWEST
+async def test_namespace_that_does_not_exist_is_named(tenant: Tenant) -> None:
+    admin = ClusterConfig.from_extras("admin", {"kube_config_path": str(tenant.plane.folder / "admin.kubeconfig")})
+    async with GangService.connect(admin) as gangs:
+        found = {finding.check: finding for finding in await examine(gangs, Examination(namespace="nosuch"))}
+    assert problems(found) == ["admission of Jobs"]
+    assert found["admission of Jobs"].what == "namespace nosuch does not exist"
+
+
+@NEWEST
+async def test_scheduler_that_is_not_installed_is_named(tenant: Tenant) -> None:
+    async with GangService.connect(replace(tenant.config, gang_scheduler="volcano")) as gangs:
+        found = {finding.check: finding for finding in await examine(gangs, examination(tenant))}
+    assert problems(found) == ["schedulers"]
+    assert "the connection names volcano" in found["schedulers"].what
+
+
+@NEWEST
+async def test_queue_without_kueue_is_named(tenant: Tenant) -> None:
+    found = await findings_of(tenant, queue="team")
+    assert problems(found) == ["queues"]
+    assert found["queues"].what == "queue team is named, and Kueue is not installed"
+
+
+def with_kubeconfig(tenant: Tenant, *, server: str = "", token: str = "") -> ClusterConfig:
+    """Return the connection of the tenant with another address or token."""
+    content = yaml.safe_load(tenant.kubeconfig.read_text())
+    if server:
+        content["clusters"][0]["cluster"]["server"] = server
+    if token:
+        content["users"][0]["user"]["token"] = token
+    return ClusterConfig.from_extras("wrong", {"kube_config": content, "namespace": tenant.namespace})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.gang.capacity import Capacity, ResourceUse
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
@@ -61,6 +62,17 @@ def test_unschedulable_gang_shows_its_requests_and_the_missing_resource() -> Non
     )
     assert view.state_counts == (("waiting for a node", 8),)
     assert {row.message for row in view.rows} == {"Insufficient nvidia.com/gpu on 3 of 3 nodes"}
+
+
+def test_free_capacity_takes_the_place_of_the_requests() -> None:
+    built = with_requests(job(8).started(3), **{"nvidia.com/gpu": "1"})
+    use = ResourceUse("nvidia.com/gpu", needed=8, free=3, total=12, largest_free=2)
+    known = Capacity(text="Needs 8 x 1 nvidia.com/gpu; 3 of 12 are free", room=3, ranks=8, resources=(use,))
+    pods = ranks(8, lambda it: it.unschedulable(NO_GPU))
+
+    view = build_view(LOCATOR, snapshot_of(built, pods, capacity=known), at(120))
+
+    assert view.summary == f"Insufficient nvidia.com/gpu on 3 of 3 nodes. {known.text}"
 
 
 def test_pod_with_the_cause_comes_before_pods_that_wait_for_it() -> None:

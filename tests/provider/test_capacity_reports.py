@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.labels import LABEL_TASK
+from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, GangState, read_state
 from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS as SERVED_JOBS
 from gangjobs_sandbox.resources import NODES, PODS
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
@@ -34,6 +39,13 @@ def node_reads(plane: VirtualControlPlane) -> int:
 
 def armed(plane: VirtualControlPlane, kind: str = "delay", **fault: Any) -> None:
     plane.arm(kind, method="GET", path="/api/v1/nodes$", times=None, **fault)
+
+
+async def read_as_a_person(plane: VirtualControlPlane) -> GangState:
+    """Read the state of the gang `train`, as the command line does."""
+    labels = {"metadata": {"labels": {LABEL_TASK: "digest"}}}
+    plane.registry.patch(SERVED_JOBS, "train", NAMESPACE, labels, PatchKind.MERGE)
+    return await read_state(plane.client, read_job(await plane.client.get(JOBS, "train", NAMESPACE)))
 
 
 def lines(follower: Follower) -> list[str]:
@@ -80,6 +92,31 @@ async def test_gang_that_fits_after_a_node_was_added_is_not_called_impossible_an
         await asyncio.sleep(1)
         await follower.kill()
     assert lines(follower)[-1] == "running: 2/2 ranks"
+
+
+@in_virtual_time
+async def test_reader_of_one_gang_is_told_what_its_follower_reports():
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        occupy(plane)
+        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
+        await asyncio.sleep(30)
+        seen = await read_as_a_person(plane)
+        await follower.kill()
+    assert seen.line == lines(follower)[-1] == f"{REFUSED}. {LATER}"
+    assert (seen.capacity.room, seen.capacity.ranks) == (1, 2)
+
+
+@in_virtual_time
+async def test_reader_waits_only_some_seconds_for_the_capacity():
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        plane.submit(workers=2, cpu="64")
+        await asyncio.sleep(3)  # of virtual time
+        armed(plane, delay_s=60)
+        began = asyncio.get_running_loop().time()
+        seen = await read_as_a_person(plane)
+        assert asyncio.get_running_loop().time() - began < CAPACITY_WITHIN_S + 1
+    assert seen.line.startswith(REFUSED)
+    assert "free" not in seen.line
 
 
 @pytest.mark.parametrize(

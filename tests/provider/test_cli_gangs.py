@@ -107,7 +107,7 @@ def test_list_is_asked_in_pages(tonight: CliGangs) -> None:
 
 
 WHY = {
-    "big": ["assembling", "none placed. Insufficient cpu on 2 of 2 nodes", "Ask for fewer workers"],
+    "big": ["assembling", "none placed. Can never fit on the present nodes: ", "Request less for each rank"],
     "train": ["running", "2/2 ranks"],
     "fail": ["rank 0 exited with code 3", "1 other rank ended after it", "Look at the log of this rank."],
     "load": ["2 ranks succeeded"],
@@ -129,8 +129,9 @@ def test_reason_is_the_same_in_json(tonight: CliGangs, capsys: pytest.CaptureFix
     assert tonight.call("why", "etl", "big", "-o", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["kind"], found["phase"]) == ("GangReason", "assembling")
-    assert found["diagnosis"]["summary"] == "Insufficient cpu on 2 of 2 nodes"
-    assert found["diagnosis"]["remedy"].startswith("Ask for fewer workers")
+    assert found["diagnosis"]["category"] == "NeverFits"
+    assert found["diagnosis"]["summary"].startswith("Can never fit on the present nodes: 4 ranks with 3 CPU")
+    assert found["capacity"] is None
 
 
 def test_show_has_the_ranks(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,12 +149,27 @@ async def test_pods_of_a_gang_that_exists_are_no_leftovers() -> None:
         assert (await findings_of(cluster))["held pods"].health is Health.OK
 
 
+def test_command_names_the_remedy_beside_the_problem(
+    embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = ["--kubeconfig", str(embedded.kubeconfig_path), "-n", "nosuch"]
+    assert main(["doctor", *kubeconfig]) == 1
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["HEALTH", "CHECK", "WHAT"]
+    (problem,) = [row for row in rows if row.startswith("problem")]
+    assert "namespace nosuch does not exist. Create the namespace, or correct" in problem
+    assert main(["doctor", *kubeconfig, "-o", "name"]) == 1
+    assert "admission of Jobs" in capsys.readouterr().out.splitlines()
+
+
 def test_command_prints_json_and_fails_with_a_problem(
     embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubeconfig = ["--kubeconfig", str(embedded.kubeconfig_path)]
     assert main(["doctor", *kubeconfig, "-o", "json", "-n", "nosuch"]) == 1
-    items: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["apiVersion"], printed["kind"]) == ("gangjobs.airflow/v1", "FindingList")
+    items: list[dict[str, Any]] = printed["items"]
     assert {"check", "health", "what", "remedy"} == items[0].keys()
     assert "namespace nosuch does not exist" in [item["what"] for item in items]
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.attempt.errors import error_from_event
-from airflow_provider_gangjobs.exceptions import AppFailed, GangJobError, ImagePullFailed, JobDeleted, JobReplaced
+from airflow_provider_gangjobs.exceptions import (
+    AppFailed,
+    GangJobError,
+    ImagePullFailed,
+    JobDeleted,
+    JobReplaced,
+    Unschedulable,
+)
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import PODS
+from gangjobs_sandbox.resources import EVENTS, PODS
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
@@ -76,8 +83,42 @@ async def test_claim_that_does_not_exist_is_named():
         event = await halted_at_start(plane, {"volumes": [claim]})
         assert raised(event).category == "VolumeUnavailable"
         message = str(raised(event))
+        assert "none placed. PersistentVolumeClaim data-1 does not exist in namespace default. Create" in message
+        assert message.endswith(" Create the PersistentVolumeClaim, or correct its name in volumes.")
+
+
+@in_virtual_time
+async def test_claim_that_does_not_exist_is_in_the_words_of_the_scheduler_without_the_right_to_look():
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
+    async with VirtualControlPlane.running() as plane:
+        plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
+        event = await halted_at_start(plane, {"volumes": [claim]})
+        assert raised(event).category == "VolumeUnavailable"
+        message = str(raised(event))
         assert 'assembling: 2 pods, none placed. 0/1 nodes are available: persistentvolumeclaim "data-1" not' in message
         assert message.endswith(" Create the PersistentVolumeClaim, or correct its name in volumes.")
+
+
+@in_virtual_time
+async def test_storage_class_that_does_not_exist_is_named():
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
+    about = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "data-1", "namespace": NAMESPACE}
+    body = {
+        "metadata": {"name": "data-1.1"},
+        "involvedObject": about,
+        "reason": "ProvisioningFailed",
+        "message": 'storageclass.storage.k8s.io "nosuch" not found',
+        "type": "Warning",
+    }
+    async with VirtualControlPlane.running() as plane:
+        plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
+        plane.registry.create(EVENTS, body, NAMESPACE)
+        event = await halted_at_start(plane, {"volumes": [claim]})
+        assert raised(event).category == "VolumeUnavailable"
+        assert isinstance(raised(event), Unschedulable)
+        message = str(raised(event))
+        assert 'PersistentVolumeClaim data-1 cannot be bound: storageclass.storage.k8s.io "nosuch" not found' in message
+        assert " Create the StorageClass, or create" in message
 
 
 @in_virtual_time

@@ -105,7 +105,21 @@ def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKe
         await gangs.snapshot(key, uid=ref.uid)
         return set(gangs.client.statistics().requests)
 
-    ref = submit(hook, NEVER_FITS, key)
+    ref = submit(hook, FAILS, key)
 
     assert hook.call(requests) <= {"get", "list"}
+    hook.delete(ref)
+
+
+def test_snapshot_of_a_gang_that_waits_for_nodes_also_asks_for_rights(hook: GangJobHook, key: TaskKey) -> None:
+    async def requests(gangs: GangService) -> dict[str, int]:
+        seen = await gangs.snapshot(key, uid=ref.uid)
+        assert seen.capacity is None or seen.capacity.never_fits
+        return dict(gangs.client.statistics().requests) if seen.capacity else {}
+
+    ref = submit(hook, NEVER_FITS, key)
+
+    counted = wait_for("the words of the scheduler", lambda: hook.call(requests) or None)
+    assert counted.keys() == {"get", "list", "create"}
+    assert counted["create"] == 2, "the reviews of two rights"
     hook.delete(ref)

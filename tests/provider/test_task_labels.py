@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,9 +17,10 @@ from kubernetes.client import CoreV1Api
 from kubernetes.config import new_client_from_config
 from kubernetes.watch import Watch
 from msgspec.structs import replace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM, TASK_LABELS
+from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM, TASK_ENV, TASK_LABELS
 from airflow_provider_gangjobs.kube.names import problem_with_label_value, to_label_value
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS, PODS
@@ -133,11 +135,56 @@ def test_airflow_does_not_clean_up_the_pods_of_gangs(task, embedded: SandboxThre
     api.delete_namespaced_pod("like-a-gang", "default")
 
 
-async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_of_the_first_try():
+def task_env(job: dict[str, Any]) -> dict[str, str]:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return {item["name"]: item["value"] for item in container["env"] if item["name"] in TASK_ENV}
+
+
+SPAN = SpanContext(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, is_remote=False, trace_flags=TraceFlags(1))
+
+
+def test_ranks_continue_the_trace_of_the_task_if_tracing_is_on(task, monkeypatch):
+    with use_span(NonRecordingSpan(SPAN)):
+        silent = task('test -z "$TRACEPARENT"')
+        silent.execute()
+        monkeypatch.setenv("AIRFLOW__TRACES__OTEL_ON", "True")
+        it = task('test "$TRACEPARENT" = 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', on_finish="keep")
+        it.execute()
+        own = task('test "$TRACEPARENT" = mine', env={"TRACEPARENT": "mine"})
+        own.execute()
+    (job,) = it.jobs
+    assert task_env(job).keys() == {"TRACEPARENT"}
+
+
+def test_ranks_get_the_run_of_the_task_if_openlineage_is_enabled(task, monkeypatch):
+    """The stand-ins have the two functions of the OpenLineage provider that are called."""
+    is_disabled = SimpleNamespace(is_disabled=lambda: False)
+    macros = SimpleNamespace(lineage_parent_id=lambda ti: f"team/{ti.dag_id}.{ti.task_id}/0198c0de")
+    package = "airflow.providers.openlineage"
+    modules = {"": ModuleType("openlineage"), ".conf": is_disabled, ".plugins": ModuleType("plugins")}
+    for name, module in {**modules, ".plugins.macros": macros}.items():
+        monkeypatch.setitem(sys.modules, f"{package}{name}", module)
+
+    task('test "$OPENLINEAGE_PARENT_ID" = team/d.train/0198c0de').execute()
+    is_disabled.is_disabled = lambda: True
+    task('test -z "$OPENLINEAGE_PARENT_ID"').execute()
+
+
+def test_try_that_adopts_a_gang_keeps_its_trace(task, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__TRACES__OTEL_ON", "True")
+    it = task("sleep 300", deferrable=True)
+    with use_span(NonRecordingSpan(SPAN)):
+        it.defer()
+    (before,) = it.jobs
+    it.defer()
+    (job,) = it.jobs
+    assert task_env(job) == task_env(before) != {}
+
+
+async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_and_variables_of_the_first_try():
     key = TaskKey("etl", "run", "train")
-    first, second = (
-        replace(task_request(key, ""), claim=Claim(f"ti-{number}", labels=key.labels(number))) for number in (1, 2)
-    )
+    claims = (Claim(f"ti-{n}", labels=key.labels(n), env={"TRACEPARENT": f"{n}"}) for n in (1, 2))
+    first, second = (replace(task_request(key, ""), claim=claim) for claim in claims)
     async with running_cluster() as cluster:
         with pytest.raises(ProcessDied):
             await submit(
@@ -151,3 +198,4 @@ async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_of_the_
         jobs = cluster.objects(JOBS)
         assert len(jobs) == 2
         assert {task_labels(one)["try_number"] for job in jobs for one in (job, job["spec"]["template"])} == {"1"}
+        assert {task_env(job)["TRACEPARENT"] for job in jobs} == {"1"}

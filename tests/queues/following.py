@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.record import Submission
     from tests.cluster.tenant import Tenant
@@ -31,7 +32,14 @@ class Following:
     """The lines that the task would log, and the event at the end."""
 
     lines: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
+    """The categories of these lines."""
     task: asyncio.Task[GangEvent] | None = None
+
+    def report(self, observation: Observation) -> None:
+        """Keep what a task would log."""
+        self.lines.append(observation.line)
+        self.categories.append(observation.diagnosis.category)
 
     async def line(self, part: str) -> str:
         """Wait for the first line that contains this text, and return the line."""
@@ -55,7 +63,7 @@ async def following(
             tenant.config,
             submission.ref,
             deadlines=deadlines or Deadlines(),
-            report=lambda observation: found.lines.append(observation.line),
+            report=found.report,
         )
     )
     try:

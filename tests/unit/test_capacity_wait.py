@@ -57,6 +57,28 @@ def test_sentence_of_a_gang_that_never_fits_is_no_message_of_the_scheduler():
     assert (seen.wait.cause, seen.waiting_for, seen.refusal) == (WaitCause.UNSCHEDULABLE, NEVER.text, "")
 
 
+CLAIM = 'PersistentVolumeClaim data cannot be bound: storageclass.storage.k8s.io "nosuch" not found'
+UNBOUND = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes."
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (UNBOUND, WaitCause.VOLUME),
+        ('0/2 nodes are available: persistentvolumeclaim "data" not found. not found', WaitCause.VOLUME),
+        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', WaitCause.VOLUME),
+        (NO_ROOM, WaitCause.UNSCHEDULABLE),
+    ],
+    ids=["unbound", "missing", "missing in 1.37", "something else by now"],
+)
+def test_claim_that_is_known_to_be_the_cause_is_named(said, cause):
+    pods = ranks(4, lambda one: one.unschedulable(said))
+    seen = observe(job().resumed(1).read(), pods, None, REF, Evidence(claim_problem=CLAIM))
+    assert seen.wait.cause is cause
+    assert (seen.waiting_for == CLAIM) is (cause is WaitCause.VOLUME)
+    assert ("Create the StorageClass" in seen.diagnosis.remedy) is (cause is WaitCause.VOLUME)
+
+
 def lines_of(*capacities: Capacity | None) -> list[str]:
     """Return what is logged of a gang, about which this becomes known, once in two minutes."""
     lines: list[str] = []

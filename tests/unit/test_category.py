@@ -158,6 +158,7 @@ SCHEDULERS = {
     "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.": Category.VOLUME_UNAVAILABLE,
     '0/2 nodes are available: persistentvolumeclaim "data" not found.': Category.VOLUME_UNAVAILABLE,
     'error in "DynamicResources" PodGroupPostFilter plugins: not found': Category.VOLUME_UNAVAILABLE,
+    'SchedulerError: error in "DynamicResources" PodGroupPostFilter plugins: not found': Category.VOLUME_UNAVAILABLE,
     "0/1 nodes are available: 1 optimistic rejection in PostFilter.": Category.UNSCHEDULABLE,
     "minCount (4) cannot be satisfied: 2 scheduled": Category.UNSCHEDULABLE,
 }
@@ -192,6 +193,11 @@ WAITS = {
     "Can never fit on the present nodes: no node matches the node selector of each rank (no=where)": (
         WaitCause.UNSCHEDULABLE,
         Category.NODES_NOT_MATCHING,
+    ),
+    "PersistentVolumeClaim data does not exist in namespace ml": (WaitCause.VOLUME, Category.VOLUME_UNAVAILABLE),
+    'PersistentVolumeClaim a cannot be bound: storageclass.storage.k8s.io "b" not found': (
+        WaitCause.VOLUME,
+        Category.VOLUME_UNAVAILABLE,
     ),
     "keep_suspended is set: the Job waits until its user resumes it": (WaitCause.SUBMISSION, Category.KEPT_SUSPENDED),
     "The Job is suspended: its submission is not complete": (WaitCause.SUBMISSION, Category.SUBMISSION_INCOMPLETE),

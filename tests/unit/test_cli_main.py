@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +47,15 @@ def test_every_command_has_a_module():
 def test_every_command_is_on_the_page():
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     assert [command.name for command in cli.COMMANDS if f"`{command.name}" not in page] == []
+
+
+ON_CALL = re.findall(r"`(gangjobs [^`]+)`", (Path(__file__).parents[2] / "docs" / "oncall.md").read_text())
+
+
+@pytest.mark.parametrize("typed", [text for text in ON_CALL if text != "gangjobs.diagnoses"])
+def test_command_of_the_page_on_call_has_valid_arguments(typed):
+    words = [*shlex.split(typed)[1:], "--conn-id", "team", "-n", "ml"]
+    assert callable(cli._parser(words[:1]).parse_args(words).run)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,24 @@ def test_misspelt_parameter_of_the_decorator_is_answered() -> None:
         gang_job_task(train, worker=2)()
 
 
+def test_misspelt_parameter_of_a_mapped_task_is_answered() -> None:
+    with pytest.raises(InvalidGangSpec, match=r"worker: .* Did you mean workers\?"):
+        GangJobOperator.partial(task_id="t", image="i", worker=2)
+    with DAG("d", schedule=None):
+        mapped = GangJobOperator.partial(task_id="t", image="i", workers=2).expand(args=[["a"], ["b"]])
+    assert mapped.partial_kwargs["workers"] == 2
+
+
+def test_misspelt_parameter_of_a_mapped_function_is_answered() -> None:
+    def train(part: int) -> None:
+        return None
+
+    with DAG("d", schedule=None):
+        with pytest.raises(InvalidGangSpec, match=r"worker: .* Did you mean workers\?"):
+            gang_job_task(train, worker=2).expand(part=[1, 2])
+        gang_job_task(train, workers=2, resources={"cpu": "1"}, retries=1).partial().expand(part=[1, 2])
+
+
 def test_other_type_errors_of_airflow_stay() -> None:
     with pytest.raises(TypeError, match="task_id"):
         GangJobOperator(image="i")

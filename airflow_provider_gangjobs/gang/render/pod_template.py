@@ -151,7 +151,10 @@ def gang_template(
     main = pod["containers"][0]["name"]
     for kind in ("initContainers", "containers"):
         if containers := pod.get(kind):
-            pod[kind] = [_with_gang_env(container, env, with_files=spec.mounts_files) for container in containers]
+            pod[kind] = [
+                _with_gang_env(_with_task_env(container, attempt.claim.env), env, with_files=spec.mounts_files)
+                for container in containers
+            ]
     pod.setdefault("restartPolicy", "Never")
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
     return template
@@ -242,6 +245,19 @@ def _container(spec: GangSpec, in_manifest: Object) -> Object:
 def _merge_by_key(key: str, items: Sequence[Object], given: Sequence[Object]) -> list[Object]:
     named = {item.get(key) for item in given}
     return [item for item in items if item.get(key) not in named] + list(given)
+
+
+def _with_task_env(container: Object, env: Mapping[str, str]) -> Object:
+    """Return the container with the variables of the task that the user has not set."""
+    given = container.get("env") or []
+    added = env_list({name: value for name, value in env.items() if name not in {item["name"] for item in given}})
+    return {**container, "env": [*added, *given]} if added else container
+
+
+def task_env_of(template: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of the task that created the gang, from the pod template of its Job."""
+    env = template["spec"]["containers"][0].get("env") or ()
+    return {item["name"]: str(item.get("value", "")) for item in env if item["name"] in keys.TASK_ENV}
 
 
 def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) -> Object:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.gang.state.waiting import NODE_CAUSES, WaitCause
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
@@ -68,7 +68,7 @@ def next_limit(observation: Observation, deadlines: Deadlines) -> Limit | None:
 
 
 _PARAMETERS: Final = {Phase.QUEUED: "queue_timeout", Phase.ASSEMBLING: "assemble_timeout"}
-_WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, WaitCause.UNSCHEDULABLE})
+_WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, *NODE_CAUSES})
 
 
 def missing_limit(observation: Observation, deadlines: Deadlines) -> str | None:

@@ -47,6 +47,8 @@ _CLAIMS_OR_NODES: Final = (
     "Check that the PersistentVolumeClaims in volumes exist, and that the cluster has nodes: the scheduler of this "
     "release does not name the cause."
 )
+_CREATE_CLAIM: Final = "Create the PersistentVolumeClaim, or correct its name in volumes."
+_DESCRIBE_CLAIM: Final = "Check that the PersistentVolumeClaims can be bound: kubectl describe pvc shows why not."
 _CORRECT_NODE_LABELS: Final = "Correct node_selector and affinity, or add the labels to nodes."
 _TOLERATE: Final = "Add tolerations for the taints of the nodes, or free nodes without these taints."
 _LARGER_NODES: Final = (
@@ -89,6 +91,8 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "": (Category.CONTROLLER_SILENT, _REFUSED_PODS),
     },
     WaitCause.UNSCHEDULABLE: {
+        # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+        "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
         "no node matches the node": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
         "does not tolerate the taints": (Category.NODES_NOT_MATCHING, _TOLERATE),
         NEVER_FITS: (Category.NEVER_FITS, _LARGER_NODES),
@@ -99,17 +103,17 @@ RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
         "node affinity/selector": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
         "untolerated taint": (Category.NODES_NOT_MATCHING, _TOLERATE),
         "volume node affinity": (Category.VOLUME_UNAVAILABLE, "Use volumes that the nodes with room can mount."),
-        "unbound immediate PersistentVolumeClaims": (
-            Category.VOLUME_UNAVAILABLE,
-            "Check that the PersistentVolumeClaims can be bound: kubectl describe pvc names a missing StorageClass.",
-        ),
-        'persistentvolumeclaim "': (
-            Category.VOLUME_UNAVAILABLE,
-            "Create the PersistentVolumeClaim, or correct its name in volumes.",
-        ),
-        # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
-        "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
+        "unbound immediate PersistentVolumeClaims": (Category.VOLUME_UNAVAILABLE, _DESCRIBE_CLAIM),
+        'persistentvolumeclaim "': (Category.VOLUME_UNAVAILABLE, _CREATE_CLAIM),
         "": (Category.UNSCHEDULABLE, _FEWER),
+    },
+    WaitCause.VOLUME: {
+        "does not exist": (Category.VOLUME_UNAVAILABLE, _CREATE_CLAIM),
+        "storageclass": (
+            Category.VOLUME_UNAVAILABLE,
+            "Create the StorageClass, or create the PersistentVolumeClaim again with another storageClassName.",
+        ),
+        "": (Category.VOLUME_UNAVAILABLE, _DESCRIBE_CLAIM),
     },
     WaitCause.GATED: {"": (Category.SCHEDULING_GATED, _GATES)},
     WaitCause.SCHEDULER: {

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, 
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_EVIDENCE,
+    NODE_CAUSES,
     Evidence,
     Wait,
     WaitCause,
@@ -73,12 +74,12 @@ class Observation:
 
         The next observation takes this as evidence, because a scheduler may overwrite the message that says it.
         """
-        return self.wait.text if self.waits_for_nodes and not self.wait.never_fits else ""
+        return self.wait.text if self.wait.cause is WaitCause.UNSCHEDULABLE and not self.wait.never_fits else ""
 
     @property
     def waits_for_nodes(self) -> bool:
         """The scheduler cannot place the gang."""
-        return self.wait.cause is WaitCause.UNSCHEDULABLE
+        return self.wait.cause in NODE_CAUSES
 
     @property
     def waiting_for(self) -> str:

@@ -49,6 +49,8 @@ class WaitCause(StrEnum):
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
     UNSCHEDULABLE = "unschedulable"
+    VOLUME = "volume"
+    """A PersistentVolumeClaim of the gang does not exist or cannot be bound, and it is known why."""
     GATED = "gated"
     SCHEDULER = "scheduler"
     STARTING = "starting"
@@ -57,6 +59,10 @@ class WaitCause(StrEnum):
     ENDING = "ending"
     HARVEST = "harvest"
     NOTHING = "nothing"
+
+
+NODE_CAUSES: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.VOLUME})
+"""The scheduler cannot place the gang."""
 
 
 class Evidence(Struct, frozen=True):
@@ -74,6 +80,8 @@ class Evidence(Struct, frozen=True):
     """Whether the gang fits into the cluster; `None` if this is not known."""
     earlier_refusal: str = ""
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
+    claim_problem: str = ""
+    """Which PersistentVolumeClaim of the gang cannot be used, and why; empty if that is unknown."""
     ran_after_start: datetime | None = None
     """The start of the Job after which all ranks had started. Their pods may be deleted by now."""
 
@@ -174,12 +182,18 @@ def explain_assembly(inputs: WaitInputs) -> Wait:
     for cause, rule in _RULES:
         text = rule(inputs)
         if text is not None:
-            return _explain_capacity(text, inputs) if cause is WaitCause.UNSCHEDULABLE else Wait(cause, text)
+            return _explain_refusal(text, inputs) if cause is WaitCause.UNSCHEDULABLE else Wait(cause, text)
     return Wait(WaitCause.STARTING, _describe_start(inputs.counts))
 
 
-def _explain_capacity(refusal: str, inputs: WaitInputs) -> Wait:
-    """Return why the scheduler cannot place the gang, and how much is free, or that the gang can never fit."""
+# Kubernetes 1.37 names the plugin instead of a claim that does not exist.
+_ABOUT_CLAIM: Final = re.compile(r"persistentvolumeclaim|DynamicResources", re.IGNORECASE)
+
+
+def _explain_refusal(refusal: str, inputs: WaitInputs) -> Wait:
+    """Return why the scheduler cannot place the gang: by a claim or, with how much is free, in its own words."""
+    if inputs.evidence.claim_problem and _ABOUT_CLAIM.search(refusal):
+        return Wait(WaitCause.VOLUME, to_line(inputs.evidence.claim_problem))
     capacity = inputs.evidence.capacity
     if capacity is not None and capacity.never_fits:
         return Wait(WaitCause.UNSCHEDULABLE, capacity.text)

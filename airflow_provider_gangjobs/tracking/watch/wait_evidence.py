@@ -3,20 +3,30 @@
 The follower asks what is due after each look. Each kind of Events is read only when no object says why the gang waits.
 Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Where Kueue's
 Workloads cannot be read, their Events say why a gang waits in its queue. A scheduler may overwrite in a pod why it
-could not place the pod, and the Events of the pod still say it. Reading is best effort: a gang is followed also where
+could not place the pod, and the Events of the pod still say it. A volume that cannot be used is in the words of the
+scheduler, and its cause is not. Reading is best effort: a gang is followed also where
 the service account may not list Events.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import EVENTS
+from airflow_provider_gangjobs.cluster.access import is_allowed
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.resources import CLAIMS, EVENTS, JOBS
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, Evidence, WaitCause, find_named_refusal
+from airflow_provider_gangjobs.gang.state.waiting import (
+    NO_CAUSE_NAMED,
+    NODE_CAUSES,
+    Evidence,
+    WaitCause,
+    find_named_refusal,
+)
 from airflow_provider_gangjobs.kube.views import EventView, view
 from airflow_provider_gangjobs.tracking.watch.cluster_use import measure_capacity
 
@@ -70,6 +80,36 @@ async def _list_events(client: Client, namespace: str, field_selector: str) -> t
         return ()
 
 
+_UNBOUND: Final = ("ProvisioningFailed", "FailedBinding")
+"""Reasons of the Events of a PersistentVolumeClaim that cannot be bound."""
+CLAIMS_MAX: Final = 20
+"""How many PersistentVolumeClaims of a gang are looked for."""
+
+
+async def find_claim_problem(client: Client, ref: GangRef) -> str:
+    """Return which PersistentVolumeClaim of a gang does not exist or cannot be bound, and why; empty if unknown.
+
+    Whether a claim exists needs an optional right. Why it cannot be bound, such as a StorageClass that does not exist,
+    is in its Events.
+    """
+    with suppress(ClusterError):
+        template = (await client.get(JOBS, ref.name, ref.namespace))["spec"]["template"]["spec"]
+        volumes = template.get("volumes") or ()
+        claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim")]
+        if claims and await is_allowed(client, "get", CLAIMS, ref.namespace):
+            for claim in claims[:CLAIMS_MAX]:
+                try:
+                    await client.get(CLAIMS, claim, ref.namespace)
+                except NotFound:
+                    return f"PersistentVolumeClaim {claim} does not exist in namespace {ref.namespace}"
+        own = tuple(f"{ref.name}-" for one in volumes if one.get("ephemeral"))  # the beginning of the names of its pods
+        for event in reversed(await _list_events(client, ref.namespace, f"involvedObject.kind={CLAIMS.kind}")):
+            name = event.involved_object.name
+            if event.reason in _UNBOUND and (name in claims or name.startswith(own)):
+                return f"PersistentVolumeClaim {name} cannot be bound: {event.message}"
+    return ""
+
+
 EVENTS_AFTER_S: Final = 20.0
 """Pods that are missing for this long were refused, or the Job controller is busy."""
 QUEUE_EVENTS_AFTER_S: Final = 3.0
@@ -80,7 +120,7 @@ REFUSAL_EVENTS_AFTER_S: Final = 2.0
 CAPACITY_AFTER_S: Final = 5.0
 CAPACITY_EVERY_S: Final = 300.0
 """When the capacity of the cluster is read for a gang that waits for nodes, and read again."""
-_ASSEMBLY_PROBLEMS: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.IMAGE, WaitCause.CONFIG})
+_ASSEMBLY_PROBLEMS: Final = frozenset({*NODE_CAUSES, WaitCause.IMAGE, WaitCause.CONFIG})
 _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 
 
@@ -99,6 +139,7 @@ class WaitEvidence:
         self._refusal = ""
         self._capacity: Capacity | None = None
         self._capacity_due: float | None = None
+        self._claim_problem = ""
         self._ran_after_start: datetime | None = None
         self._has_read_refusal = False
         self._was_queued = False
@@ -121,6 +162,7 @@ class WaitEvidence:
             shows_queue=self._watch.shows_queue,
             capacity=self._capacity,
             earlier_refusal=self._refusal,
+            claim_problem=self._claim_problem,
             ran_after_start=self._ran_after_start,
         )
 
@@ -140,6 +182,7 @@ class WaitEvidence:
         self._was_queued = observation.phase is Phase.QUEUED
         if not observation.waits_for_nodes:
             self._capacity = self._capacity_due = None
+            self._claim_problem = ""
         if observation.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
             self._refusal = ""
@@ -175,7 +218,7 @@ class WaitEvidence:
             await self.read_refusal()
             return 0.0
         if observation.waits_for_nodes:
-            return await self._read_capacity_if_due()
+            return await self._read_cluster_if_due(observation)
         if cause in _QUEUE_CAUSES and not self._watch.shows_queue:
             now = self._clock.monotonic()
             if self._queue_events_due is None:
@@ -187,15 +230,20 @@ class WaitEvidence:
             return 0.0
         return None
 
-    async def _read_capacity_if_due(self) -> float:
+    async def _read_cluster_if_due(self, observation: Observation) -> float:
+        """Read what the words of the scheduler do not contain: about claims, or about the capacity of the cluster."""
         now = self._clock.monotonic()
         if self._capacity_due is None:
             self._capacity_due = now + CAPACITY_AFTER_S
         if now < self._capacity_due:
             return self._capacity_due - now
         self._capacity_due = now + CAPACITY_EVERY_S
-        before, self._capacity = self._capacity, await self._measure_capacity()
-        return CAPACITY_EVERY_S if self._capacity == before else 0.0
+        before = self._capacity, self._claim_problem
+        if observation.diagnosis.category is Category.VOLUME_UNAVAILABLE:
+            self._claim_problem = await find_claim_problem(self._client, self._ref)
+        if not self._claim_problem:
+            self._capacity = await self._measure_capacity()
+        return CAPACITY_EVERY_S if before == (self._capacity, self._claim_problem) else 0.0
 
     async def read_capacity(self) -> None:
         """Read whether the gang fits into the cluster. If that is unknown now, the answer before still counts."""
