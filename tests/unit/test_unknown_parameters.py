@@ -82,8 +82,8 @@ def test_misspelt_parameter_of_a_mapped_function_is_answered() -> None:
 
     with DAG("d", schedule=None):
         with pytest.raises(InvalidGangSpec, match=r"worker: .* Did you mean workers\?"):
-            gang_job_task(train, worker=2).expand(part=[1, 2])
-        gang_job_task(train, workers=2, resources={"cpu": "1"}, retries=1).partial().expand(part=[1, 2])
+            gang_job_task(train, worker=2).expand(part=[1, 2])  # type: ignore[attr-defined]
+        gang_job_task(train, workers=2, resources={"cpu": "1"}, retries=1).partial().expand(part=[1, 2])  # type: ignore[attr-defined]
 
 
 def test_other_type_errors_of_airflow_stay() -> None:
