@@ -24,15 +24,28 @@ async def is_allowed(client: Client, verb: str, resource: Resource, namespace: s
 
     :param namespace: The namespace of the objects. By default all namespaces.
     """
-    wanted = {"verb": verb, "group": resource.group, "resource": resource.plural}
-    spec = {"resourceAttributes": wanted if namespace is None else {**wanted, "namespace": namespace}}
     try:
-        review = await client.create(REVIEWS, {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "spec": spec})
+        return await review(client, verb, resource.group, resource.plural, namespace)
     except NotFound:
         return True
     except ClusterError:
         return None
-    return bool((review.get("status") or {}).get("allowed"))
 
 
-__all__ = ["is_allowed"]
+async def review(client: Client, verb: str, group: str, plural: str, namespace: str | None) -> bool:
+    """Return whether the API server says that it would allow a request.
+
+    :param plural: The resource, with its subresource if there is one: `pods/log`.
+    :param namespace: The namespace of the objects. `None` for all namespaces.
+
+    Raises:
+        ClusterError: the review was refused or not answered. `NotFound` if the server has no reviews.
+    """
+    resource, _, subresource = plural.partition("/")
+    asked = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+    spec = {"resourceAttributes": {**asked, "namespace": namespace or ""}}
+    stored = await client.create(REVIEWS, {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "spec": spec})
+    return bool((stored.get("status") or {}).get("allowed"))
+
+
+__all__ = ["is_allowed", "review"]

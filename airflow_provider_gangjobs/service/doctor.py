@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from msgspec import Struct
 
+from airflow_provider_gangjobs.cluster.access import review
 from airflow_provider_gangjobs.cluster.discovery import read_api_group
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
@@ -60,12 +61,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.service.gangs import GangService
 
-_AUTHORIZATION: Final = "authorization.k8s.io"
 RULES_REVIEWS: Final = Resource(
-    _AUTHORIZATION, "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", namespaced=False
-)
-ACCESS_REVIEWS: Final = Resource(
-    _AUTHORIZATION, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+    "authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", namespaced=False
 )
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
 KUEUE_NAMESPACE: Final = "kueue-system"
@@ -159,24 +156,9 @@ async def _served_groups(service: GangService) -> set[str]:
 
 
 async def _denied(service: GangService, namespace: str, right: Right, verbs: Sequence[str]) -> tuple[str, ...]:
-    denied = []
-    resource, _, subresource = right.resource.partition("/")
-    for verb in verbs:
-        asked = {
-            "namespace": "" if right.in_all_namespaces else namespace,
-            "group": right.group,
-            "resource": resource,
-            "subresource": subresource,
-            "verb": verb,
-        }
-        body = {
-            "apiVersion": ACCESS_REVIEWS.api_version,
-            "kind": ACCESS_REVIEWS.kind,
-            "spec": {"resourceAttributes": asked},
-        }
-        status = (await service.client.create(ACCESS_REVIEWS, body)).get("status") or {}
-        denied += [] if status.get("allowed") else [verb]
-    return tuple(denied)
+    where = None if right.in_all_namespaces else namespace
+    answers = [(verb, await review(service.client, verb, right.group, right.resource, where)) for verb in verbs]
+    return tuple(verb for verb, is_granted in answers if not is_granted)
 
 
 async def check_admission(service: GangService, what: Examination) -> Sequence[Finding]:
