@@ -157,11 +157,8 @@ def _reason_of(job: StoredGang) -> str:
 
 def requests_of_gang(job: StoredGang) -> ResourceList:
     """Return the requests of all ranks together. Requests that cannot be read are left out."""
-    total: ResourceList = {}
-    for one in job.jobs_with_pods or (job.view,):
-        for name, amount in _requests_of_rank(one).items():
-            total[name] = total.get(name, Decimal(0)) + amount * StoredGang(one).ranks
-    return total
+    jobs = ((one, StoredGang(one).ranks) for one in job.jobs_with_pods or (job.view,))
+    return _sum({name: n * ranks for name, n in _requests_of_rank(one).items()} for one, ranks in jobs)
 
 
 def _requests_of_rank(job: JobView) -> ResourceList:
