@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from airflow_provider_gangjobs.kube.text import to_one_line
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
@@ -97,7 +99,7 @@ def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], 
     except ClusterError as error:
         raise ClusterFailed(_with_remedy(error)) from error
     except GangJobError as error:
-        raise CommandError(" ".join(str(error).split())) from error
+        raise CommandError(to_one_line(error)) from error
 
 
 def _config(options: argparse.Namespace) -> ClusterConfig:
@@ -148,6 +150,6 @@ def _with_remedy(error: ClusterError) -> str:
     if isinstance(error, errors.InvalidConnection) and error.conn_id == COMMAND_LINE:
         remedy = error.remedy.replace("kube_config_path", "--kubeconfig").replace("cluster_context", "--context")
         return f"{error.problem}. {remedy}"
-    line = " ".join(str(error).split())
+    line = to_one_line(error)
     remedy = next((text for kind, text in remedies if isinstance(error, kind)), "")
     return f"{line.rstrip('.')}. {remedy}" if remedy else line

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cli.cluster import CommandError, add_cluster_options, run_on_cluster
 from airflow_provider_gangjobs.cli.output import add_output_option, plain, print_object, write_lines
+from airflow_provider_gangjobs.kube.text import to_one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -53,7 +54,7 @@ def submit(options: argparse.Namespace) -> int:
     if event is None:
         return 0
     lines = [f"{event.ref} {event.status}", event.message, event.remedy]
-    write_lines([" ".join(" ".join(filter(None, lines)).split())])
+    write_lines([to_one_line(" ".join(filter(None, lines)))])
     return int(event.status != "succeeded")
 
 

@@ -15,6 +15,11 @@ def to_sentence(text: str) -> str:
     return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
 
 
+def to_one_line(text: object) -> str:
+    """Return a text, or the message of an error, with each run of white space as one space."""
+    return " ".join(str(text).split())
+
+
 def pluralize(count: int, noun: str) -> str:
     """Return a count with its noun, for example `1 pod` or `2 pods`."""
     return f"{count} {noun}{'s'[: count != 1]}"

@@ -54,6 +54,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_GANG, LABEL_INSTALLATION, LABEL_JOB_UID
+from airflow_provider_gangjobs.kube.text import to_one_line
 from airflow_provider_gangjobs.service.gangs import follow
 from airflow_provider_gangjobs.submission.discovery.capabilities import probe_job
 
@@ -105,9 +106,9 @@ async def examine(service: GangService, what: Examination) -> list[Finding]:
         try:
             findings += await check(service, what)
         except Forbidden as error:
-            findings.append(unknown(name, f"it may not be read: {_line(error)}"))
+            findings.append(unknown(name, f"it may not be read: {to_one_line(error)}"))
         except (ClusterError, GangJobError) as error:
-            findings.append(unknown(name, _line(error)))
+            findings.append(unknown(name, to_one_line(error)))
     if what.tries_gang:
         findings.append(await try_gang(service, what))
     return findings
@@ -120,10 +121,10 @@ async def check_connection(service: GangService) -> Finding:
         version = await service.version()
     except ApiError as error:
         remedy = "Renew the credentials of the connection, or check that the address is that of an API server"
-        return problem(check, _line(error), remedy)
+        return problem(check, to_one_line(error), remedy)
     except ClusterError as error:
         remedy = "Check the address, the kubeconfig and its context, and that this machine reaches the cluster"
-        return problem(check, _line(error), remedy)
+        return problem(check, to_one_line(error), remedy)
     return ok(check, f"Kubernetes {version.get('gitVersion', 'of an unknown release')} answers")
 
 
@@ -171,10 +172,12 @@ async def check_admission(service: GangService, what: Examination) -> Sequence[F
         return [problem(check, f"namespace {what.namespace} does not exist", remedy)]
     except ApiError as error:
         if is_webhook_unavailable(error):
-            return [problem(check, _line(error), "Start the controller of this webhook, or remove its configuration")]
+            return [
+                problem(check, to_one_line(error), "Start the controller of this webhook, or remove its configuration")
+            ]
         if error.transient:
             raise
-        return [problem(check, _line(error), _admission_remedy(error))]
+        return [problem(check, to_one_line(error), _admission_remedy(error))]
     return [ok(check, "the API server would store a Job")]
 
 
@@ -231,7 +234,7 @@ async def _kueue_version(service: GangService, served: str) -> Finding:
     try:
         manager = await service.client.get(DEPLOYMENTS, KUEUE_MANAGER, KUEUE_NAMESPACE)
     except (Forbidden, NotFound) as error:
-        return unknown(check, f"its API is {served}; its version may not be read or is elsewhere: {_line(error)}")
+        return unknown(check, f"its API is {served}; its version may not be read or is elsewhere: {to_one_line(error)}")
     images = [container["image"] for container in manager["spec"]["template"]["spec"]["containers"]]
     if not (manager.get("status") or {}).get("readyReplicas"):
         return problem(check, f"no replica of {KUEUE_MANAGER} is ready ({images[0]})", "Start the manager of Kueue")
@@ -316,7 +319,7 @@ async def try_gang(service: GangService, what: Examination) -> Finding:
     try:
         submission = await service.submit(spec, submission_id=f"doctor-{secrets.token_hex(5)}")
     except GangJobError as error:
-        return problem(check, _line(error), error.remedy or "Correct what the message names")
+        return problem(check, to_one_line(error), error.remedy or "Correct what the message names")
     limit_s = what.try_within_s
     try:
         async with asyncio.timeout(limit_s + CONTROLLER_SILENT_S):  # the deadlines begin when the Job controller acts
@@ -337,14 +340,10 @@ def _judge_try(event: GangEvent, decision: str, seconds: float) -> Finding:
     check = "placement"
     if event.status in (Status.RUNNING, Status.SUCCEEDED):
         return ok(check, f"a gang of two pods ran after {seconds:.0f} s ({decision})")
-    message = " ".join(event.message.split()) or event.reason
+    message = to_one_line(event.message) or event.reason
     if event.status is Status.ERROR:
         return unknown(check, f"the gang of two pods could not be followed: {message}")
     return problem(check, f"a gang of two pods did not run: {message}", event.remedy or "See the message")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 CHECKS: Final[Mapping[str, Check]] = {

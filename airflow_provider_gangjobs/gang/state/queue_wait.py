@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.stored_gang import AssemblyBaseline, Requeues
-from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.text import pluralize, to_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -313,7 +313,7 @@ def _waits(queue: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split()).rstrip(".")
+    return to_one_line(message).rstrip(".")
 
 
 def _find(workload: KueueWorkloadView, kind: str, status: str) -> Condition | None:
