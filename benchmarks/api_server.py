@@ -23,7 +23,7 @@ import httpx
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
 from benchmarks.harness import ROOT, with_bytecode
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controlplane.build import binary

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 from benchmarks.api_server import (
     admin_config,

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_SUBMISSION_ID, ANNOTATION_TASK, LABEL_GANG, LABEL_TASK
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SUBMISSION_ID, ANNOTATION_TASK, LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.service import GangService
 from benchmarks.api_server import admin_config, api_server, cpu_s, now, run_all, tenant_of
 from benchmarks.harness import Report, arguments, log_progress, median, with_bytecode, with_progress

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from gangjobs_sandbox.cli.summary import Snapshot, job_phase
 
 if TYPE_CHECKING:

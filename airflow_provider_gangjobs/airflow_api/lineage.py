@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf
-from airflow_provider_gangjobs.kube.labels import ENV_LINEAGE_PARENT, TASK_ENV
+from airflow_provider_gangjobs.kube.well_known import ENV_LINEAGE_PARENT, TASK_ENV
 
 if TYPE_CHECKING:
     import configparser

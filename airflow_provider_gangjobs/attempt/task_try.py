@@ -39,7 +39,7 @@ from airflow_provider_gangjobs.attempt.messages import submission_messages
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import Claim
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, Results, WaitUntil
-from airflow_provider_gangjobs.kube.labels import TERMINATION_MESSAGE_BYTES_MAX
+from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 

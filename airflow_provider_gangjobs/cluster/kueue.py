@@ -24,8 +24,8 @@ from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
-from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_JOB_UID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ from msgspec.structs import replace as replace_struct
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
-from airflow_provider_gangjobs.kube.labels import FILES_PATH
+from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters import python_function, python_runner
 from airflow_provider_gangjobs.parameters.python_function import extract_source, without_gang

@@ -25,8 +25,8 @@ from airflow_provider_gangjobs.gang.state.halt import DELETION_MARK, end_patch, 
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.claim import is_gone, mark_delivered_by
 from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX, RetryingRequests
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.kube.views import end_condition
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELETED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.identity import (
     parse_default_submission_id,
     submission_selector,
 )
-from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
@@ -36,8 +36,8 @@ from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles
-from airflow_provider_gangjobs.kube.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client

@@ -30,8 +30,8 @@ from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked, owner_uid
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

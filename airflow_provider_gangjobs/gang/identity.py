@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from airflow_provider_gangjobs.kube import labels as keys
-from airflow_provider_gangjobs.kube.labels import ObjectPurpose
+from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.names import to_label_value
+from airflow_provider_gangjobs.kube.well_known import ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

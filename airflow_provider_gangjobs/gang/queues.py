@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube import well_known as keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

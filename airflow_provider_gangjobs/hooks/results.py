@@ -1,7 +1,7 @@
 """Reads results of ranks that `result_storage` keeps, for the tasks that use them.
 
 An address that a rank wrote is opened with the rights of this worker. So only addresses in the folder of the task that
-ran the gang are opened: `gang.outcome.stored_results` has the rule.
+ran the gang are opened: `gang.outcome.result_addresses` has the rule.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import ResultAddressRefused
-from airflow_provider_gangjobs.gang.outcome import stored_results
-from airflow_provider_gangjobs.gang.outcome.stored_results import is_address as is_stored
+from airflow_provider_gangjobs.gang.outcome import result_addresses
+from airflow_provider_gangjobs.gang.outcome.result_addresses import is_address as is_stored
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -36,16 +36,16 @@ def read_result(value: Any, *, storage: str | os.PathLike[str] | ObjectStoragePa
     """
     if not is_stored(value):
         return value
-    address: str = value[stored_results.ADDRESS]
-    folder = str(storage) if storage is not None else value.get(stored_results.MARK, "")
-    if not folder or not (path := stored_results.path_in(folder, address)):
+    address: str = value[result_addresses.ADDRESS]
+    folder = str(storage) if storage is not None else value.get(result_addresses.MARK, "")
+    if not folder or not (path := result_addresses.path_in(folder, address)):
         raise ResultAddressRefused(address=address, folder=folder)
     _refuse_links(folder, path, address)
     from airflow.sdk import ObjectStoragePath
 
     text = ObjectStoragePath(address).read_text()
     try:
-        return stored_results.without_marks(json.loads(text))
+        return result_addresses.without_marks(json.loads(text))
     except ValueError:  # a program may write text that is not JSON
         return text
 

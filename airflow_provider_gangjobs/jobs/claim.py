@@ -13,14 +13,14 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Inv
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.read import get_main_job
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.names import annotation_pointer
+from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
     ANNOTATION_MAX_TRIES,
     ANNOTATION_WAIT_UNTIL,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.kube.names import annotation_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import Claim, GangRef
-    from airflow_provider_gangjobs.gang.render.policy import TimeLimit
+    from airflow_provider_gangjobs.gang.render.gang_placement import TimeLimit
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -50,7 +50,7 @@ async def take_claim(
         ClusterError: the server refused the request.
     """
     # A process that resumes a task does not take claims, and would pay for the imports.
-    from airflow_provider_gangjobs.gang.render.policy import limit_patch_on_adoption
+    from airflow_provider_gangjobs.gang.render.gang_placement import limit_patch_on_adoption
     from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
     from airflow_provider_gangjobs.jobs.role_jobs import extend_time_limits
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import parse, requests_of
 
 if TYPE_CHECKING:

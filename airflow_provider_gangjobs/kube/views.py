@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from msgspec.structs import force_setattr as _set
 
-from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube import well_known as keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

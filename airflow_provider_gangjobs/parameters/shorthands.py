@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.kube.names import problem_with_dns_subdomain
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.parameters.checks import add_env, append_item, is_templated, parse_whole_number
 
 if TYPE_CHECKING:

@@ -53,8 +53,8 @@ from airflow_provider_gangjobs.gang.schedulers.selection import SEPARATE_SCHEDUL
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_GANG, LABEL_INSTALLATION, LABEL_JOB_UID
 from airflow_provider_gangjobs.kube.text import to_one_line
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_GANG, LABEL_INSTALLATION, LABEL_JOB_UID
 from airflow_provider_gangjobs.service.gangs import follow
 from airflow_provider_gangjobs.submission.discovery.capabilities import probe_job
 

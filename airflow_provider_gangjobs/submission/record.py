@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.identity import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG_ROLE
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -31,8 +31,8 @@ from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
+from airflow_provider_gangjobs.gang.render.gang_placement import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.pod_template import task_env_of
-from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
@@ -45,7 +45,7 @@ from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
 from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests
 from airflow_provider_gangjobs.jobs.role_jobs import end_roles_of_halted_gang, finish_halts
-from airflow_provider_gangjobs.kube.labels import TASK_LABELS
+from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
     Refuse,

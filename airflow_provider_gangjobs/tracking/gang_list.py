@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.gang_rows import ListedJob
 from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, task_selector
 from airflow_provider_gangjobs.gang.named_gangs import GangName, find_named
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

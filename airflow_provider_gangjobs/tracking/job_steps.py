@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
 )
 from airflow_provider_gangjobs.gang.state.stored_gang import MainContainersEnd, Requeues
 from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from airflow_provider_gangjobs.ending.sweep.leases import read_leases
 from airflow_provider_gangjobs.ending.sweep.sweep import held_by_gang, last_sign
 from airflow_provider_gangjobs.gang.leaks import Leak, find_leak, leak_of_pods
 from airflow_provider_gangjobs.gang.state.pods import is_held
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from airflow_provider_gangjobs.tracking.gang_list import list_gangs
 
 if TYPE_CHECKING:

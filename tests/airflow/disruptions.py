@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from gangjobs_sandbox.resources import NODES, PODS
 from tests.airflow.polling import wait_for
 

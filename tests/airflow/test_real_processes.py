@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import SandboxThread, running

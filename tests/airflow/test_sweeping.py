@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.kube.labels import LABEL_INSTALLATION
+from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.airflow_home import AirflowHome

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.resources import EVENTS, JOBS, podgroups
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Validate
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_GANG
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_GANG
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.kube.labels import LABEL_JOB_UID
+from airflow_provider_gangjobs.kube.well_known import LABEL_JOB_UID
 from airflow_provider_gangjobs.tracking.follow import follow
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from tests.cluster.fault_proxy import FaultProxy, InjectedFault

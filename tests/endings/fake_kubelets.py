@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.request import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_DEFAULT_CONTAINER
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -11,7 +11,7 @@ import msgspec
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_MAIN_CONTAINERS
 from airflow_provider_gangjobs.service import GangService
 from tests.guarantees.harvest import check_harvest, no_finalizer_left
 

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELIVERED, ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.well_known import (
+    ANNOTATION_DELIVERED,
+    ANNOTATION_HALTED,
+    ANNOTATION_MAIN_CONTAINERS,
+)
 from tests.guarantees.claims import find_order
 from tests.guarantees.history import (
     CONFIGMAPS,

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
     ANNOTATION_COMPLETION_INDEX,
     ANNOTATION_DEFAULT_CONTAINER,

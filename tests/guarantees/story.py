@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
     ANNOTATION_COMPLETION_INDEX,
     FINALIZER_HARVEST,

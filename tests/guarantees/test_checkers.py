@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELIVERED, ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.well_known import (
+    ANNOTATION_DELIVERED,
+    ANNOTATION_HALTED,
+    ANNOTATION_MAIN_CONTAINERS,
+)
 from tests.guarantees.checkers import CHECKERS, Guarantee, violations
 from tests.guarantees.history import History
 from tests.guarantees.story import Story, delivered, ended, running

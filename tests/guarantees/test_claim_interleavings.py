@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
 from tests.guarantees.history import Answer, Kind, Operation

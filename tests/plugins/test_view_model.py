@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, LABEL_ATTEMPT
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_ATTEMPT
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.view_model import (
     FROM_END_EVENT,

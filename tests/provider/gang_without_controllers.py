@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.identity import ledger_selector
 from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from gangjobs_sandbox.registry import PatchKind

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
     ANNOTATION_HALTED,

@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.labels import LABEL_TASK
+from airflow_provider_gangjobs.kube.well_known import LABEL_TASK
 from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, GangState, read_state
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS as SERVED_JOBS

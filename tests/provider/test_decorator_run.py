@@ -16,7 +16,7 @@ from airflow.sdk import DAG
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from airflow_provider_gangjobs.parameters import python_runner
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS

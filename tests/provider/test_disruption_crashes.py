@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import JOBS

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_gangjobs.ending.delete_gang import delete_job
 from airflow_provider_gangjobs.ending.kill import begin_kill
 from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from airflow_provider_gangjobs.ending.release import LOOP_IN_FLIGHT_MAX, release_all
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 
 
 class BlockingServer:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.ending.half_submitted import CleanupAction, CleanupReport, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden, ServerError
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import (
     BATCH_PODS_MAX,

@@ -9,8 +9,8 @@ import pytest
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_JOB_UID
 from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_UID
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.ledger import encode, read_ledger
 from gangjobs_sandbox.registry import PatchKind

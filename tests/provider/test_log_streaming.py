@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, ANNOTATION_STREAMED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_STREAMED
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs

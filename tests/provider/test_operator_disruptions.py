@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGangSpec, SubmissionFailed
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.guarantees.history import is_held

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELIVERED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.guarantees.history import is_held

@@ -7,8 +7,8 @@ import pytest
 from airflow_provider_gangjobs.cluster import resources as cluster_resources
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.ending.release import release_all, release_pods
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import NAMESPACES, PODS
 from tests.guarantees.history import is_held

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.cluster.resources import LEASES
 from airflow_provider_gangjobs.ending.sweep.leases import lease_body
 from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_ON_KILL
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ON_KILL
 from airflow_provider_gangjobs.service import follow
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS

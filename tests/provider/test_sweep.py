@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, Wait
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.examples import examples

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM, TASK_ENV, TASK_LABELS
 from airflow_provider_gangjobs.kube.names import problem_with_label_value, to_label_value
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, TASK_ENV, TASK_LABELS
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash, CrashingClient, ProcessDied

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
-from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import InterceptedClient

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import submit_gang
 from tests.replies import accepted

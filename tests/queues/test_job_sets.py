@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException, TaskDeferred
 from airflow_provider_gangjobs.exceptions import JobSetDeleted, JobSetFailed, JobSetUnavailable
-from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from tests.cluster.tenant import Tenant
 from tests.provider.task_runner import run_serialized_trigger

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.queue_wait import REQUEUES_MAX
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_REQUEUES
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import gang_spec, submit_gang

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM, LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import SLEEP, leader_and_workers

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from tests import submission_faults

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
 from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, view
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
 
 CREATED = datetime(2026, 8, 1, 12, 0, 0, tzinfo=UTC)
 REF = GangRef(namespace="team", name="train-0", uid="job-uid")

@@ -24,8 +24,8 @@ from airflow_provider_gangjobs.gang.state.queue_wait import find_category
 from airflow_provider_gangjobs.gang.state.stored_gang import split_halt_note
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, Evidence, Wait, WaitCause, explain_suspension
-from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, job, ranks
 
 QUEUED = job().submitted_suspended().label(LABEL_KUEUE_QUEUE, "team").read()

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.kube import labels
+from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.unknown_parameters import OWN_NAMES
@@ -212,10 +212,10 @@ def test_every_error_has_its_troubleshooting(error: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [value for key, value in vars(labels).items() if key.startswith(("LABEL_", "FINALIZER_"))]
+    "name", [value for key, value in vars(well_known).items() if key.startswith(("LABEL_", "FINALIZER_"))]
 )
 def test_every_label_and_finalizer_is_in_the_reference(name: str) -> None:
-    if name.startswith(labels.PREFIX):
+    if name.startswith(well_known.PREFIX):
         assert name in (ROOT / "docs/reference.md").read_text()
 
 

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, ListedJob,
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_HALTED,
     ANNOTATION_ROLES,
     ANNOTATION_SUBMISSION_ID,

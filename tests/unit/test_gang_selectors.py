@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.identity import (
     task_selector,
     tasks_selectors,
 )
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.well_known import (
     LABEL_ATTEMPT,
     LABEL_DROPPED,
     LABEL_GANG,

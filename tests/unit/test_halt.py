@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
-from airflow_provider_gangjobs.kube import labels
+from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, job
 
 
 def halted(made: JobBuilder) -> JobBuilder:
-    return made.annotation(labels.ANNOTATION_HALTED, "Halted: by hand")
+    return made.annotation(well_known.ANNOTATION_HALTED, "Halted: by hand")
 
 
 STEPS: dict[str, tuple[JobBuilder, FinishStep]] = {
@@ -40,8 +40,8 @@ def test_job_that_is_to_end_is_ended_while_it_is_suspended(built: JobBuilder, st
 ENDED: dict[str, Any] = {"suspend": False, "activeDeadlineSeconds": 0}
 PATCHES: dict[str, tuple[JobBuilder, bool, dict[str, Any]]] = {
     "no queue": (job(), False, ENDED),
-    "the Workload is inactive": (job().label(labels.LABEL_KUEUE_QUEUE, "team"), True, ENDED),
-    "the Workload may be admitted": (job().label(labels.LABEL_KUEUE_QUEUE, "team"), False, {"parallelism": 0}),
+    "the Workload is inactive": (job().label(well_known.LABEL_KUEUE_QUEUE, "team"), True, ENDED),
+    "the Workload may be admitted": (job().label(well_known.LABEL_KUEUE_QUEUE, "team"), False, {"parallelism": 0}),
 }
 
 

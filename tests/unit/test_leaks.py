@@ -10,14 +10,14 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.leaks import LeakKind, find_leak
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube import labels
+from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, at, job
 
-DELIVERED = (labels.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
+DELIVERED = (well_known.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
 
 
 def gang() -> JobBuilder:
-    return job().resumed(3).annotation(labels.ANNOTATION_TASK, TaskKey("etl", "run", "train").to_json())
+    return job().resumed(3).annotation(well_known.ANNOTATION_TASK, TaskKey("etl", "run", "train").to_json())
 
 
 CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
@@ -32,8 +32,8 @@ CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
     "failed and not delivered": (gang().failed(9), {}, LeakKind.UNDELIVERED),
     "of a submission id, ended": (job().complete(9), {}, LeakKind.KEPT_FOR_EVER),
     "delivered, without a time to live": (gang().complete(9).annotation(*DELIVERED), {}, LeakKind.KEPT_FOR_EVER),
-    "dropped": (gang().complete(9).label(labels.LABEL_DROPPED, "true"), {}, LeakKind.KEPT_FOR_EVER),
-    "halted, and its pods end": (gang().suspended(5).annotation(labels.ANNOTATION_HALTED, "Halted: x"), {}, None),
+    "dropped": (gang().complete(9).label(well_known.LABEL_DROPPED, "true"), {}, LeakKind.KEPT_FOR_EVER),
+    "halted, and its pods end": (gang().suspended(5).annotation(well_known.ANNOTATION_HALTED, "Halted: x"), {}, None),
 }
 
 
@@ -52,7 +52,7 @@ def test_what_happens_within_the_grace_is_no_leak() -> None:
 
 
 def test_job_that_is_deleted_later_is_kept_and_no_leak() -> None:
-    kept = job().annotation(labels.ANNOTATION_TTL, "7200").complete(9)
+    kept = job().annotation(well_known.ANNOTATION_TTL, "7200").complete(9)
 
     leak = find_leak(read_job(kept.obj), now=at(3600), grace=timedelta(minutes=15))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.ending.sweep.leases import DURATION, GANGS_MAX, lease_body, read_lease
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_FOLLOWS
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_FOLLOWS
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 OTHER = GangRef("ml", "other", "d1b7a2ad-0000-4000-8000-000000000000")

@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     find_named_refusal,
     summarize_scheduler_message,
 )
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 

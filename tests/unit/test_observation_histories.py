@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from tests.examples import examples
 from tests.unit.builders import REF, JobBuilder, PodBuilder, job, pod
 

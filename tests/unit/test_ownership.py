@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     is_settled,
     may_release_orphaned_pods,
 )
-from airflow_provider_gangjobs.kube import labels
+from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, job
 
 LEAVE, ASK, RELEASE = SweepAction.LEAVE, SweepAction.ASK, SweepAction.RELEASE
@@ -36,27 +36,32 @@ SUCCEEDED = replace(UNOWNED, task=TaskEnd.SUCCEEDED)
 
 
 def gang(*, installation: str = "prod", on_kill: str = "delete", on_finish: str = "delete_succeeded") -> JobBuilder:
-    made = job().resumed(3).annotation(labels.ANNOTATION_TASK, TASK.to_json()).annotation(labels.ANNOTATION_CLAIM, "ti")
-    made.annotation(labels.ANNOTATION_ON_KILL, on_kill).annotation(labels.ANNOTATION_ON_FINISH, on_finish)
-    return made.label(labels.LABEL_INSTALLATION, installation)
+    made = (
+        job()
+        .resumed(3)
+        .annotation(well_known.ANNOTATION_TASK, TASK.to_json())
+        .annotation(well_known.ANNOTATION_CLAIM, "ti")
+    )
+    made.annotation(well_known.ANNOTATION_ON_KILL, on_kill).annotation(well_known.ANNOTATION_ON_FINISH, on_finish)
+    return made.label(well_known.LABEL_INSTALLATION, installation)
 
 
 def delivered(made: JobBuilder) -> JobBuilder:
-    return made.annotation(labels.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
+    return made.annotation(well_known.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
 
 
 def outliving(made: JobBuilder) -> JobBuilder:
-    return made.annotation(labels.ANNOTATION_WAIT_UNTIL, "submitted")
+    return made.annotation(well_known.ANNOTATION_WAIT_UNTIL, "submitted")
 
 
 def halted(made: JobBuilder) -> JobBuilder:
-    return made.suspended(9).annotation(labels.ANNOTATION_HALTED, "Halted: by hand")
+    return made.suspended(9).annotation(well_known.ANNOTATION_HALTED, "Halted: by hand")
 
 
-NAMELESS = job().resumed(3).annotation(labels.ANNOTATION_TASK, TASK.to_json())
-NAMELESS_ENDED = job().resumed(3).complete(9).label(labels.LABEL_INSTALLATION, "prod")
-WITHOUT_POLICY = gang().annotation(labels.ANNOTATION_ON_KILL, "explode")
-WITHOUT_TASK = gang().annotation(labels.ANNOTATION_TASK, "no JSON")
+NAMELESS = job().resumed(3).annotation(well_known.ANNOTATION_TASK, TASK.to_json())
+NAMELESS_ENDED = job().resumed(3).complete(9).label(well_known.LABEL_INSTALLATION, "prod")
+WITHOUT_POLICY = gang().annotation(well_known.ANNOTATION_ON_KILL, "explode")
+WITHOUT_TASK = gang().annotation(well_known.ANNOTATION_TASK, "no JSON")
 CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, of another installation": (gang(installation="staging"), ENDED, LEAVE),
     "live, made before installations had ids": (NAMELESS, ENDED, LEAVE),
@@ -79,8 +84,8 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, kept after a kill": (gang(on_kill="keep"), ENDED, LEAVE),
     "live, without a policy": (WITHOUT_POLICY, ENDED, LEAVE),
     "live, without a task": (WITHOUT_TASK, ENDED, LEAVE),
-    "live, without a claim": (gang().annotation(labels.ANNOTATION_CLAIM, ""), ENDED, LEAVE),
-    "live, handed over by its task": (delivered(gang().annotation(labels.ANNOTATION_CLAIM, "")), ENDED, LEAVE),
+    "live, without a claim": (gang().annotation(well_known.ANNOTATION_CLAIM, ""), ENDED, LEAVE),
+    "live, handed over by its task": (delivered(gang().annotation(well_known.ANNOTATION_CLAIM, "")), ENDED, LEAVE),
     "live, outlives its task, Airflow was not asked": (outliving(gang()), UNOWNED, ASK),
     "live, outlives its task, which has failed": (outliving(gang()), ENDED, SweepAction.DELETE_LIVE),
     "live, outlives its task, and a person says so": (
@@ -107,9 +112,13 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "complete, its task has not ended": (gang().complete(9), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
     "complete, Airflow is down": (gang().complete(9), replace(UNOWNED, task=TaskEnd.UNKNOWN), LEAVE),
     "complete, and a person says so": (gang().complete(9), replace(UNOWNED, task=TaskEnd.ASSUMED), LEAVE),
-    "complete, without a claim": (gang().complete(9).annotation(labels.ANNOTATION_CLAIM, ""), UNOWNED, LEAVE),
+    "complete, without a claim": (gang().complete(9).annotation(well_known.ANNOTATION_CLAIM, ""), UNOWNED, LEAVE),
     "complete, made by a hook": (NAMELESS_ENDED, UNOWNED, LEAVE),
-    "complete, its submission was dropped": (gang().complete(9).label(labels.LABEL_DROPPED, "true"), UNOWNED, LEAVE),
+    "complete, its submission was dropped": (
+        gang().complete(9).label(well_known.LABEL_DROPPED, "true"),
+        UNOWNED,
+        LEAVE,
+    ),
     "failed, Airflow was not asked": (gang().failed(9), UNOWNED, LEAVE),
     "complete and held": (gang().complete(9), HELD, RELEASE),
     "failed and held": (gang().failed(9), HELD, RELEASE),
@@ -132,7 +141,7 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
         SweepAction.DELETE_DELIVERED,
     ),
     "delivered, its submission was dropped": (
-        delivered(gang().complete(9)).label(labels.LABEL_DROPPED, "true"),
+        delivered(gang().complete(9)).label(well_known.LABEL_DROPPED, "true"),
         UNOWNED,
         LEAVE,
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, Evidence
-from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from tests.unit.builders import REF, at, job, ranks
 

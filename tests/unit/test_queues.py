@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_QUEUE,
     ANNOTATION_QUEUED,
     LABEL_KUEUE_PRIORITY,

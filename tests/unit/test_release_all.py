@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_all
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import config_for, status
 

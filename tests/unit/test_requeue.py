@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
-from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     REQUEUES_MAX,
@@ -29,14 +29,14 @@ from airflow_provider_gangjobs.gang.state.stored_gang import (
     parse_requeues,
     read_job,
 )
-from airflow_provider_gangjobs.kube.labels import (
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
+from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_ASSEMBLY_BASELINE,
     ANNOTATION_GANG,
     ANNOTATION_HALTED,
     ANNOTATION_REQUEUES,
     LABEL_KUEUE_QUEUE,
 )
-from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.tracking.job_steps import Requeue
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.gang.identity import Claim, GangRef, TaskKey, bui
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
+from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role, render_service
-from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, main_job_name_max, parse_roles, roles_of
 from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS
 from airflow_provider_gangjobs.gang.schedulers.selection import find_separate

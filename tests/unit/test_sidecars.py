@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:

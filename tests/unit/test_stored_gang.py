@@ -11,28 +11,34 @@ import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_HALTED, StoredGang, read_job
-from airflow_provider_gangjobs.kube import labels
+from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.views import JobView
 from tests.unit.builders import JobBuilder, at, job
 
 
 def test_view_and_object_are_read_alike() -> None:
-    built = job().resumed(3).label(labels.LABEL_TASK, "digest").annotation(labels.ANNOTATION_CLAIM, "ti-1").failed(9)
+    built = (
+        job()
+        .resumed(3)
+        .label(well_known.LABEL_TASK, "digest")
+        .annotation(well_known.ANNOTATION_CLAIM, "ti-1")
+        .failed(9)
+    )
     assert read_job(built.view()) == read_job(built.obj)
 
 
 def test_everything_that_a_submission_writes_is_read() -> None:
     values = {
-        labels.ANNOTATION_SUBMISSION_ID: "digest-2",
-        labels.ANNOTATION_SPEC_HASH: "hash",
-        labels.ANNOTATION_SPEC_FIELDS: '{"image":"1a"}',
-        labels.ANNOTATION_CLAIM: "ti-1",
-        labels.ANNOTATION_DELIVERED: at(90).isoformat(),
-        labels.ANNOTATION_DISRUPTIONS: "3",
-        labels.ANNOTATION_TASK: "{}",
-        labels.ANNOTATION_GANG: "gang:v1beta1",
+        well_known.ANNOTATION_SUBMISSION_ID: "digest-2",
+        well_known.ANNOTATION_SPEC_HASH: "hash",
+        well_known.ANNOTATION_SPEC_FIELDS: '{"image":"1a"}',
+        well_known.ANNOTATION_CLAIM: "ti-1",
+        well_known.ANNOTATION_DELIVERED: at(90).isoformat(),
+        well_known.ANNOTATION_DISRUPTIONS: "3",
+        well_known.ANNOTATION_TASK: "{}",
+        well_known.ANNOTATION_GANG: "gang:v1beta1",
     }
-    built = job().label(labels.LABEL_ATTEMPT, "2")
+    built = job().label(well_known.LABEL_ATTEMPT, "2")
     for key, value in values.items():
         built.annotation(key, value)
     read = built.read()
@@ -48,12 +54,12 @@ def test_everything_that_a_submission_writes_is_read() -> None:
 
 
 BROKEN: dict[str, tuple[JobBuilder, str, Any]] = {
-    "digests that are no JSON": (job().annotation(labels.ANNOTATION_SPEC_FIELDS, "{"), "field_digests", {}),
-    "digests that are a list": (job().annotation(labels.ANNOTATION_SPEC_FIELDS, "[1]"), "field_digests", {}),
-    "no attempt": (job().label(labels.LABEL_ATTEMPT, ""), "attempt", None),
-    "an attempt that is no number": (job().label(labels.LABEL_ATTEMPT, "x"), "attempt_number", 0),
-    "a count that is no number": (job().annotation(labels.ANNOTATION_DISRUPTIONS, "-1"), "disruptions", 0),
-    "a time that is none": (job().annotation(labels.ANNOTATION_DELIVERED, "yes"), "delivered_at", None),
+    "digests that are no JSON": (job().annotation(well_known.ANNOTATION_SPEC_FIELDS, "{"), "field_digests", {}),
+    "digests that are a list": (job().annotation(well_known.ANNOTATION_SPEC_FIELDS, "[1]"), "field_digests", {}),
+    "no attempt": (job().label(well_known.LABEL_ATTEMPT, ""), "attempt", None),
+    "an attempt that is no number": (job().label(well_known.LABEL_ATTEMPT, "x"), "attempt_number", 0),
+    "a count that is no number": (job().annotation(well_known.ANNOTATION_DISRUPTIONS, "-1"), "disruptions", 0),
+    "a time that is none": (job().annotation(well_known.ANNOTATION_DELIVERED, "yes"), "delivered_at", None),
 }
 
 
@@ -63,7 +69,7 @@ def test_unreadable_annotation_is_the_same_as_a_missing_one(built: JobBuilder, n
 
 
 def test_mark_of_delivery_counts_although_its_time_cannot_be_read() -> None:
-    assert job().annotation(labels.ANNOTATION_DELIVERED, "yes").read().is_delivered
+    assert job().annotation(well_known.ANNOTATION_DELIVERED, "yes").read().is_delivered
 
 
 SIZES = {
@@ -87,8 +93,8 @@ STARTERS = {
     "the submission": (job().submitted_suspended(), False, True),
     "the submission, and it runs": (job().started(3), False, False),
     "the submission, and it ran before": (job().submitted_suspended().counts(failed=1), False, False),
-    "Kueue": (job().submitted_suspended().label(labels.LABEL_KUEUE_QUEUE, "q"), True, False),
-    "its user": (job().submitted_suspended().annotation(labels.ANNOTATION_SPEC_FIELDS, KEPT), True, True),
+    "Kueue": (job().submitted_suspended().label(well_known.LABEL_KUEUE_QUEUE, "q"), True, False),
+    "its user": (job().submitted_suspended().annotation(well_known.ANNOTATION_SPEC_FIELDS, KEPT), True, True),
 }
 
 
@@ -107,18 +113,18 @@ HALTS = {
 
 @pytest.mark.parametrize(("note", "cause"), HALTS.values(), ids=HALTS)
 def test_cause_of_a_halt_is_its_reason_and_message(note: str, cause: tuple[str, str]) -> None:
-    assert job().annotation(labels.ANNOTATION_HALTED, note).read().halt_cause == cause
+    assert job().annotation(well_known.ANNOTATION_HALTED, note).read().halt_cause == cause
 
 
 ENDS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
     "it runs": (job().started(3), (False, False)),
-    "it was halted": (job().annotation(labels.ANNOTATION_HALTED, "x"), (False, True)),
+    "it was halted": (job().annotation(well_known.ANNOTATION_HALTED, "x"), (False, True)),
     "it is about to fail by itself": (
-        job().decided("FailureTarget", 9).annotation(labels.ANNOTATION_HALTED, "x"),
+        job().decided("FailureTarget", 9).annotation(well_known.ANNOTATION_HALTED, "x"),
         (False, False),
     ),
-    "it failed": (job().failed(9).annotation(labels.ANNOTATION_HALTED, "x"), (True, False)),
-    "it completed": (job().complete(9).annotation(labels.ANNOTATION_HALTED, "x"), (True, False)),
+    "it failed": (job().failed(9).annotation(well_known.ANNOTATION_HALTED, "x"), (True, False)),
+    "it completed": (job().complete(9).annotation(well_known.ANNOTATION_HALTED, "x"), (True, False)),
 }
 
 

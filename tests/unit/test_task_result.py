@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.event import (
     build_event,
 )
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.stored_results import ADDRESS, MARK
+from airflow_provider_gangjobs.gang.outcome.result_addresses import ADDRESS, MARK
 from airflow_provider_gangjobs.gang.outcome.task_result import (
     CompletedRanks,
     MissingOutcomes,

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer.reflector import ViewDecoder
 from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.kube import labels
+from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.views import JobView, PodView, interner_of, make_interner, view
 from tests.unit.builders import condition, job, pod
 
@@ -45,26 +45,26 @@ def named(name: str) -> dict[str, Any]:
 # -- fields ----------------------------------------------------------------------------------------------------
 
 LABELS = {
-    labels.LABEL_GANG: "gang",
-    labels.LABEL_ATTEMPT: "attempt",
-    labels.LABEL_KUEUE_QUEUE: "kueue_queue",
-    labels.LABEL_TASK: "task",
-    labels.LABEL_DROPPED: "dropped",
+    well_known.LABEL_GANG: "gang",
+    well_known.LABEL_ATTEMPT: "attempt",
+    well_known.LABEL_KUEUE_QUEUE: "kueue_queue",
+    well_known.LABEL_TASK: "task",
+    well_known.LABEL_DROPPED: "dropped",
     "batch.kubernetes.io/controller-uid": "controller_uid",
     "controller-uid": "controller_uid_before_1_27",
 }
 ANNOTATIONS = {
-    labels.ANNOTATION_SUBMISSION_ID: "submission_id",
-    labels.ANNOTATION_SPEC_HASH: "spec_hash",
-    labels.ANNOTATION_SPEC_FIELDS: "spec_fields",
-    labels.ANNOTATION_CLAIM: "claim",
-    labels.ANNOTATION_DELIVERED: "delivered",
-    labels.ANNOTATION_DISRUPTIONS: "disruptions",
-    labels.ANNOTATION_HALTED: "halted",
-    labels.ANNOTATION_TASK: "task",
-    labels.ANNOTATION_GANG: "gang",
-    labels.ANNOTATION_COMPLETION_INDEX: "completion_index",
-    labels.ANNOTATION_DEFAULT_CONTAINER: "default_container",
+    well_known.ANNOTATION_SUBMISSION_ID: "submission_id",
+    well_known.ANNOTATION_SPEC_HASH: "spec_hash",
+    well_known.ANNOTATION_SPEC_FIELDS: "spec_fields",
+    well_known.ANNOTATION_CLAIM: "claim",
+    well_known.ANNOTATION_DELIVERED: "delivered",
+    well_known.ANNOTATION_DISRUPTIONS: "disruptions",
+    well_known.ANNOTATION_HALTED: "halted",
+    well_known.ANNOTATION_TASK: "task",
+    well_known.ANNOTATION_GANG: "gang",
+    well_known.ANNOTATION_COMPLETION_INDEX: "completion_index",
+    well_known.ANNOTATION_DEFAULT_CONTAINER: "default_container",
 }
 
 
@@ -125,7 +125,7 @@ def test_equal_values_of_pods_are_stored_once() -> None:
 def test_alternating_gangs_each_share_equal_values() -> None:
     intern = view_interner()
     ours, theirs = named("a"), named("b")
-    theirs["metadata"]["labels"] = {labels.LABEL_GANG: "theirs"}
+    theirs["metadata"]["labels"] = {well_known.LABEL_GANG: "theirs"}
     theirs["spec"] = {"nodeName": "node-b"}
     turns = [decoded(obj, intern) for obj in (ours, theirs, ours, theirs)]
     for one, again in zip(turns[:2], turns[2:], strict=True):
@@ -188,7 +188,7 @@ def test_later_view_keeps_unchanged_values() -> None:
 def test_removed_value_is_missing_in_the_later_view(part: str) -> None:
     intern = view_interner()
     obj = named("a") | {
-        "metadata": named("a")["metadata"] | {"annotations": {labels.ANNOTATION_DEFAULT_CONTAINER: "a"}}
+        "metadata": named("a")["metadata"] | {"annotations": {well_known.ANNOTATION_DEFAULT_CONTAINER: "a"}}
     }
     obj["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": "u", "controller": True}]
     without = obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != part}}

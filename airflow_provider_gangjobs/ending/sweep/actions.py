@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
 from airflow_provider_gangjobs.jobs.halted import finish_halted
 from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 from airflow_provider_gangjobs.kube.names import annotation_pointer
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

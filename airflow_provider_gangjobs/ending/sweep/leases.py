@@ -38,7 +38,12 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.resources import LEASES
 from airflow_provider_gangjobs.gang.identity import FOLLOWERS
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_FOLLOWS, LABEL_INSTALLATION, LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.well_known import (
+    ANNOTATION_FOLLOWS,
+    LABEL_INSTALLATION,
+    LABEL_PURPOSE,
+    ObjectPurpose,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

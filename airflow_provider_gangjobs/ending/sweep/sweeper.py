@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.sweep.leases import Leases
 from airflow_provider_gangjobs.ending.sweep.sweep import NamespaceView, Sweep, log_swept
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.gang.outcome.stored_results import without_marks
+from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
-from airflow_provider_gangjobs.kube.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.kube.text import cut_end
 from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated, find_true_condition
+from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, result_outcomes
-from airflow_provider_gangjobs.gang.outcome.stored_results import with_mark
+from airflow_provider_gangjobs.gang.outcome.result_addresses import with_mark
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
-from airflow_provider_gangjobs.kube.labels import TERMINATION_MESSAGE_BYTES_MAX
 from airflow_provider_gangjobs.kube.views import parse_indexes
+from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
-from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
-from airflow_provider_gangjobs.gang.render.policy import (
+from airflow_provider_gangjobs.gang.render.gang_placement import (
     Placement,
     PlacementDecision,
     ineligibility_reason,
     is_single_pod,
     time_limit,
 )
+from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
 from airflow_provider_gangjobs.gang.state.stored_gang import Requeues
-from airflow_provider_gangjobs.kube import labels as keys
+from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
 if TYPE_CHECKING:

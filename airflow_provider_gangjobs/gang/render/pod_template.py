@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.gang.render.strategic_merge import merge_pod_temp
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
-from airflow_provider_gangjobs.kube import labels as keys
-from airflow_provider_gangjobs.kube.labels import ObjectPurpose
+from airflow_provider_gangjobs.kube import well_known as keys
+from airflow_provider_gangjobs.kube.well_known import ObjectPurpose
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt

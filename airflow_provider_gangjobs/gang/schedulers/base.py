@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import owned_by_job
-from airflow_provider_gangjobs.kube.labels import LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.well_known import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, GangScheduler, SchedulingGroup
-from airflow_provider_gangjobs.kube.labels import LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.well_known import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

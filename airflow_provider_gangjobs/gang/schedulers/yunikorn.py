@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
     pod_metadata,
     with_pod_metadata,
 )
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

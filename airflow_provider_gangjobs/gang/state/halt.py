@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_HALTED
 from airflow_provider_gangjobs.kube.views import end_condition
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError

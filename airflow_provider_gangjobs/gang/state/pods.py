@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.kube.labels import FINALIZER_HARVEST, FINALIZER_JOB_TRACKING
 from airflow_provider_gangjobs.kube.views import PHASES_TERMINAL
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, FINALIZER_JOB_TRACKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_MAIN_CONTAINERS
 from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, end_condition, find_true_condition, view
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_MAIN_CONTAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -250,7 +250,7 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def decision(self) -> str | None:
-        """How the pods are placed, in the format of `gang.render.policy.PlacementDecision`."""
+        """How the pods are placed, in the format of `gang.render.gang_placement.PlacementDecision`."""
         return self._annotations.gang
 
     @property

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.policy import ineligibility_reason, is_single_pod
+from airflow_provider_gangjobs.gang.render.gang_placement import ineligibility_reason, is_single_pod
 from airflow_provider_gangjobs.gang.render.shape import INDEXED, NON_INDEXED, rendezvous_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.native import DIALECT_NAMES

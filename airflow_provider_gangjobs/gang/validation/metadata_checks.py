@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.identity import SLUG_MAX
 from airflow_provider_gangjobs.gang.queues import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.kube import names
-from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE, PREFIX
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

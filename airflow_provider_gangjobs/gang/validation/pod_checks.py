@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_V
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
-from airflow_provider_gangjobs.kube import labels as keys
 from airflow_provider_gangjobs.kube import names, quantity
+from airflow_provider_gangjobs.kube import well_known as keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job_set
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.kube.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.steps.job import CreateOwned
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 

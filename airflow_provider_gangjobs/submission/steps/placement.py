@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider_gangjobs.cluster.resources import Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.render.job_manifest import group_of
-from airflow_provider_gangjobs.gang.render.policy import (
+from airflow_provider_gangjobs.gang.render.gang_placement import (
     Placement,
     PlacementDecision,
     decide_placement,
     ineligibility_reason,
     is_single_pod,
 )
+from airflow_provider_gangjobs.gang.render.job_manifest import group_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect

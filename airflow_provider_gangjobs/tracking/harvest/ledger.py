@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.identity import ledger_selector, owned_by
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence

@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_started, pods_of, rank_of
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_COMPLETION_INDEX
 from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, must_be_read_now, sources_of
 from airflow_provider_gangjobs.tracking.logs.limits import (
     AHEAD_BYTES_MAX,

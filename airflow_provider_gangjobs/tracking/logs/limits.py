@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_STREAMED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STREAMED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

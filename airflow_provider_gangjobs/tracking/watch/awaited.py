@@ -25,8 +25,8 @@ from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
-from airflow_provider_gangjobs.kube.labels import LABEL_GANG, LABEL_JOB_SET
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_SET
 from airflow_provider_gangjobs.tracking.retry_until_answered import ClusterRefused, retry_until_answered
 from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.labels import LABEL_TASK
+from airflow_provider_gangjobs.kube.well_known import LABEL_TASK
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.guarantees.checkers import claim_is_linear, nothing_held, one_gang
 from tests.guarantees.history import CONFIGMAPS, ChangeType, History

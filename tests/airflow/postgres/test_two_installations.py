@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.kube.labels import LABEL_INSTALLATION
+from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
 from tests.airflow.airflow_home import AirflowHome
 from tests.airflow.polling import wait_for
 from tests.airflow.postgres.conftest import SHORT_TIMEOUTS

@@ -28,7 +28,7 @@ from urllib.error import HTTPError
 
 import psutil
 
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_TASK
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_TASK
 from tests.airflow.polling import wait_for
 from tests.airflow.soak.deployment import deployed
 from tests.guarantees.checkers import GRACE_S, Violation, violations

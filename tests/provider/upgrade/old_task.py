@@ -18,7 +18,7 @@ from airflow.sdk.module_loading import import_string
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.gang.outcome.stored_results import without_marks
+from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, LEASES, NODES, PODGROUPS, PODS, SERVICES, WORKLOADS, by_key

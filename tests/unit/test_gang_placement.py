@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from airflow_provider_gangjobs.gang.render.policy import (
+from airflow_provider_gangjobs.gang.render.gang_placement import (
     Placement,
     PlacementDecision,
     decide_placement,

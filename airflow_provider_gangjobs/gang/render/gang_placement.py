@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.spec import GangPolicy
-from airflow_provider_gangjobs.kube.labels import ANNOTATION_TIME_LIMIT
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_TIME_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
