@@ -1,5 +1,7 @@
 """Discovers the capabilities of a cluster and caches them for a while.
 
+A scheduler that is installed later is noticed at once if its API group was not served before.
+
 The Workload API changed its version in every release. Neither the release number nor the API group proves that a
 cluster serves it: `scheduling.k8s.io/v1` contains PriorityClasses in every cluster, and a feature gate can disable the
 other resources. Therefore discovery reads the resources of versions. A resource is served, not served, or unknown.
@@ -12,31 +14,23 @@ with many CRDs.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Collection, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.cluster.cached_read import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Hashable
+    from collections.abc import AsyncGenerator
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
-
-EXPIRY_S = 600.0
-"""An upgrade of the cluster is noticed after this time. Until then, a request for a removed version fails. A scheduler
-that is installed later is noticed at once if its group was not served before."""
-UNKNOWN_EXPIRY_S = 30.0
-
-T = TypeVar("T")
 
 
 class ApiGroup(Struct, frozen=True):
@@ -48,48 +42,16 @@ class ApiGroup(Struct, frozen=True):
     """Why a request failed; empty if all requests succeeded."""
 
 
-class CachedRead(Generic[T]):
-    """What was read lately in the running loop. Callers hold `lock` while they read, so concurrent callers share it."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.value: T
-        """Not set before the first read."""
-        self._expires_at = float("-inf")
-
-    def has_expired(self, clock: Clock) -> bool:
-        """Return whether nothing was read, or what was read counts no longer."""
-        return clock.monotonic() >= self._expires_at
-
-    def keep(self, value: T, clock: Clock, lasts_s: float) -> None:
-        """Keep what was read for some seconds."""
-        self.value, self._expires_at = value, clock.monotonic() + lasts_s
-
-
-class _CachedReads(dict["Hashable", CachedRead[Any]]):
-    """What was read in one event loop."""
-
-
-def cached_read(key: Hashable) -> CachedRead[Any]:
-    """Return what was read in the running loop by this key, which names the kind of the read and the cluster."""
-    return loop_local(_CachedReads).setdefault(key, CachedRead())
-
-
 async def read_api_group(client: Client, group: str) -> ApiGroup:
     """Return what the cluster serves of a group. A group that is served is cached for `EXPIRY_S`.
 
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    cached: CachedRead[ApiGroup] = cached_read((ApiGroup, client.config.key, group))
-    async with cached.lock:
-        if cached.has_expired(client.clock):
-            found = await _read_api_group(client, group)
-            cached.keep(found, client.clock, EXPIRY_S if found.versions and not found.unknown else 0.0)
-        return cached.value
+    return await cached_read(client, (ApiGroup, group), partial(_read_api_group, client, group))
 
 
-async def _read_api_group(client: Client, group: str) -> ApiGroup:
+async def _read_api_group(client: Client, group: str) -> Answer[ApiGroup]:
     versions: dict[str, frozenset[str]] = {}
     try:
         document = await client.get_raw(f"/apis/{group}")
@@ -101,8 +63,8 @@ async def _read_api_group(client: Client, group: str) -> ApiGroup:
     except NotFound:
         pass  # the cluster does not serve the group
     except (ApiError, ReplyLost) as error:
-        return ApiGroup(versions, str(error))
-    return ApiGroup(versions)
+        return Answer(ApiGroup(versions, str(error)), 0.0)
+    return Answer(ApiGroup(versions), EXPIRY_S if versions else 0.0)
 
 
 VersionResources = Mapping[str, frozenset[str]]
@@ -171,12 +133,14 @@ async def discover(client: Client, *, wanted: WantedVersions | None = None) -> D
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
     wanted = wanted or {}
-    cached: CachedRead[DiscoveredResources] = cached_read((DiscoveredResources, client.config.key))
-    async with cached.lock:
-        if cached.has_expired(client.clock) or not (cached.value.is_complete or cached.value.satisfies(wanted)):
-            found = await _Discovery(client, wanted).run()
-            cached.keep(found, client.clock, UNKNOWN_EXPIRY_S if found.unknown else EXPIRY_S)
-        return cached.value
+
+    async def read() -> Answer[DiscoveredResources]:
+        found = await _Discovery(client, wanted).run()
+        return Answer(found, UNKNOWN_EXPIRY_S if found.unknown else EXPIRY_S)
+
+    return await cached_read(
+        client, (DiscoveredResources,), read, accepts=lambda found: found.is_complete or found.satisfies(wanted)
+    )
 
 
 class _Discovery:

@@ -12,15 +12,14 @@ it is unknown, and nothing is logged.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import ValidationError
 
+from airflow_provider_gangjobs.cluster.cached_read import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.client import patch_uid
-from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, CachedRead, cached_read
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
@@ -28,6 +27,7 @@ from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkl
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_JOB_UID
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -148,13 +148,12 @@ async def watched_workloads(client: Client) -> Resource | None:
     cluster does not serve Kueue's API, or if this is unknown.
     """
 
-    cached: CachedRead[Resource | None] = cached_read((kueue_workloads, client.config.key))
-    async with cached.lock:
-        if cached.has_expired(client.clock):
-            served = await served_versions(client) or ()
-            found = next((kueue_workloads(version) for version in VERSIONS if version in served), None)
-            cached.keep(found, client.clock, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S)
-        return cached.value
+    async def read() -> Answer[Resource | None]:
+        served = await served_versions(client) or ()
+        found = next((kueue_workloads(version) for version in VERSIONS if version in served), None)
+        return Answer(found, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S)
+
+    return await cached_read(client, (kueue_workloads,), read)
 
 
 FIRST_READ_AFTER_S: Final = 5.0
@@ -260,30 +259,32 @@ async def recent_position(client: Client, namespace: str, queue: str, job_uid: s
     It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has looked
     at another Job of the queue before. Concurrent callers wait for one request.
     """
-    cached: CachedRead[Mapping[str, int]] = cached_read((recent_position, client.config.key, namespace, queue))
-    async with cached.lock:
-        if cached.has_expired(client.clock):
-            cached.keep({}, client.clock, READ_EVERY_S)  # also if the request gets no response
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RECENT_READ_TIMEOUT_S):
-                    numbers, pause_s = await _read(client, namespace, queue)
-                cached.keep(numbers, client.clock, pause_s)
-        return cached.value.get(job_uid)
+    numbers = await cached_read(
+        client,
+        (recent_position, namespace, queue),
+        partial(_read, client, namespace, queue),
+        within_s=RECENT_READ_TIMEOUT_S,
+        unanswered=_NO_POSITIONS,
+    )
+    return numbers.get(job_uid)
 
 
-async def _read(client: Client, namespace: str, queue: str) -> tuple[Mapping[str, int], float]:
-    """Read the positions once. Return them by uid, and the pause before the next read in seconds."""
+async def _read(client: Client, namespace: str, queue: str) -> Answer[Mapping[str, int]]:
+    """Read the positions once, by uid. The next read is due when they have expired."""
     for version in VERSIONS:
         try:
             found = await client.get_raw(_path(version, namespace, queue), retry_for_s=0.0)
-            return _numbers(found), READ_EVERY_S
+            return Answer(_numbers(found), READ_EVERY_S)
         except NotFound:
             continue
         except Forbidden:
             break
         except (ClusterError, ValidationError):
-            return {}, READ_EVERY_S
-    return {}, NOT_SERVED_READ_EVERY_S
+            return _NO_POSITIONS
+    return Answer({}, NOT_SERVED_READ_EVERY_S)
+
+
+_NO_POSITIONS: Final[Answer[Mapping[str, int]]] = Answer({}, READ_EVERY_S)
 
 
 def _path(version: str, namespace: str, queue: str) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+from airflow_provider_gangjobs.cluster.cached_read import Answer, CachedReads
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import (
     ClusterError,
@@ -92,30 +93,21 @@ class SnapshotCache:
     clock: Callable[[], float] = time.monotonic
     read_config: Callable[[GangLocator], Awaitable[ClusterConfig]] = read_config
     timeout_s: float = SNAPSHOT_TIMEOUT_S
-    _snapshots: dict[tuple[object, ...], tuple[float, asyncio.Task[SnapshotResult]]] = field(
-        default_factory=dict, init=False
-    )
+    _snapshots: CachedReads = field(default_factory=CachedReads, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
     _clients: dict[str, _CachedClient] = field(default_factory=dict, init=False)
 
     async def get(self, locator: GangLocator) -> SnapshotResult:
-        """Return a snapshot that is at most `SNAPSHOT_TTL_S` old. An error of the cluster is a result, never raised."""
+        """Return a snapshot that was read at most `SNAPSHOT_TTL_S` ago. An error of the cluster is a result, never
+        raised."""
         key = (locator.kubernetes_conn_id, locator.must_exist, locator.ref, locator.key)
-        self._remove_expired()
-        if key not in self._snapshots:
-            task = asyncio.create_task(self._read(locator), name=f"snapshot of gang {locator.ref}")
-            self._snapshots[key] = (self.clock() + SNAPSHOT_TTL_S, task)
-        # The shield keeps the task running for other users if this user closes the page.
-        return await asyncio.shield(self._snapshots[key][1])
 
-    def _remove_expired(self) -> None:
-        """Remove expired snapshots. A running task stays, because its timeout bounds it."""
-        now = self.clock()
-        self._snapshots = {
-            key: (expires_at, task)
-            for key, (expires_at, task) in self._snapshots.items()
-            if expires_at > now or not task.done()
-        }
+        async def read() -> Answer[SnapshotResult]:
+            return Answer(await self._read(locator), SNAPSHOT_TTL_S)
+
+        shared = self._snapshots.get(key, read, self.clock)
+        # The shield lets the read go on for other users if this user closes the page. Its timeout bounds it.
+        return await asyncio.shield(asyncio.create_task(shared, name=f"snapshot of gang {locator.ref}"))
 
     async def _read(self, locator: GangLocator) -> SnapshotResult:
         if locator.kubernetes_conn_id is None:

@@ -119,6 +119,17 @@ async def test_reader_waits_only_some_seconds_for_the_capacity():
     assert "free" not in seen.line
 
 
+@in_virtual_time
+async def test_slow_cluster_is_not_asked_for_its_capacity_by_each_reader():
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        plane.submit(workers=2, cpu="64")
+        await asyncio.sleep(3)  # of virtual time
+        armed(plane, delay_s=60)
+        for _ in range(4):
+            await read_as_a_person(plane)
+        assert node_reads(plane) == 1
+
+
 @pytest.mark.parametrize(
     ("method", "path", "code"),
     [("POST", "/selfsubjectaccessreviews$", 403), ("GET", "/api/v1/nodes$", 503), ("GET", "/api/v1/pods$", 503)],

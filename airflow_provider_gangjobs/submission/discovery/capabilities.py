@@ -12,13 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.discovery import (
-    EXPIRY_S,
-    UNKNOWN_EXPIRY_S,
-    CachedRead,
-    cached_read,
-    discover,
-)
+from airflow_provider_gangjobs.cluster.cached_read import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
+from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
@@ -111,13 +106,13 @@ async def read_capabilities(client: Client, *, namespace: str) -> Capabilities:
     Raises:
         ClusterError: the cluster could not be reached.
     """
-    cached: CachedRead[Capabilities] = cached_read((Capabilities, client.config.key, namespace))
-    async with cached.lock:
-        if cached.has_expired(client.clock):
-            found = await _read_capabilities(client, namespace)
-            is_whole = not found.unknown and None not in found.fields.values()
-            cached.keep(found, client.clock, EXPIRY_S if is_whole else UNKNOWN_EXPIRY_S)
-        return cached.value
+
+    async def read() -> Answer[Capabilities]:
+        found = await _read_capabilities(client, namespace)
+        is_whole = not found.unknown and None not in found.fields.values()
+        return Answer(found, EXPIRY_S if is_whole else UNKNOWN_EXPIRY_S)
+
+    return await cached_read(client, (Capabilities, namespace), read)
 
 
 async def _read_capabilities(client: Client, namespace: str) -> Capabilities:

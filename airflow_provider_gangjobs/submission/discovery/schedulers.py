@@ -12,9 +12,9 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.cluster.cached_read import EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover, read_api_group
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
@@ -36,8 +36,6 @@ __all__ = ["discover_for", "why_unusable"]
 
 log = logging.getLogger(__name__)
 
-PROVEN_FOR_S: Final = 600.0
-"""How long the result of the dry runs of a version is used."""
 _REFERENCE: Final = "workloadRef"
 """The field by which a PodGroup refers to its Workload."""
 
@@ -47,20 +45,14 @@ async def why_unusable(client: Client, dialect: Dialect, namespace: str) -> str:
 
     :param namespace: The namespace of the dry runs, in which the provider may create Jobs.
     """
-    known = loop_local(_Results).known
-    key = client.config.key, dialect.version
-    reason, expires_at = known.get(key, ("", 0.0))
-    if client.clock.monotonic() >= expires_at:
+
+    async def read() -> Answer[str]:
         reason = await _dry_run(client, dialect, namespace)
-        known[key] = reason, client.clock.monotonic() + PROVEN_FOR_S
         result = f"It is not used: {reason}" if reason else "It is used, because dry runs keep the link and the group"
         log.info("scheduling.k8s.io/%s is newer than this release of the provider. %s", dialect.version, result)
-    return reason
+        return Answer(reason, EXPIRY_S)
 
-
-class _Results:
-    def __init__(self) -> None:
-        self.known: dict[tuple[str, str], tuple[str, float]] = {}
+    return await cached_read(client, (why_unusable, dialect.version), read)
 
 
 async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:

@@ -9,14 +9,15 @@ nothing is logged.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.access import is_allowed
+from airflow_provider_gangjobs.cluster.cached_read import Answer, cached_read
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
-from airflow_provider_gangjobs.cluster.discovery import CachedRead, cached_read
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
@@ -70,33 +71,31 @@ async def _read_demand(client: Client, job: StoredGang, at_once: int) -> GangDem
 async def recent_cluster_use(client: Client) -> ClusterUse | None:
     """Return the nodes of the cluster and who uses them, as they were at most a minute ago, or `None` if unknown.
 
-    Concurrent callers wait for one read.
+    Concurrent callers wait for one read. The use is also unknown if a request of a pod is no quantity, or if an object
+    has another format.
     """
-    cached: CachedRead[ClusterUse | None] = cached_read((recent_cluster_use, client.config.key))
-    async with cached.lock:
-        if cached.has_expired(client.clock):
-            cached.keep(None, client.clock, READ_EVERY_S)  # also if a request gets no response
-            with suppress(TimeoutError, ClusterError, ValueError):  # a request that is no quantity, or another format
-                async with asyncio.timeout(READ_WITHIN_S):
-                    use, pause_s = await _read(client)
-                cached.keep(use, client.clock, pause_s)
-        return cached.value
+    return await cached_read(
+        client,
+        (recent_cluster_use,),
+        partial(_read, client),
+        within_s=READ_WITHIN_S,
+        unanswered=Answer(None, READ_EVERY_S),
+    )
 
 
-async def _read(client: Client) -> tuple[ClusterUse | None, float]:
-    """Read a cluster once. Return it, and the pause before the next read in seconds."""
+async def _read(client: Client) -> Answer[ClusterUse | None]:
     if not await is_allowed(client, "list", NODES):
-        return None, NOT_ALLOWED_READ_EVERY_S
+        return Answer(None, NOT_ALLOWED_READ_EVERY_S)
     nodes = [node async for page in client.list_views(NodeView, NODES) for node in page]
     if not await is_allowed(client, "list", PODS):
-        return ClusterUse(nodes, knows_pods=False), NOT_ALLOWED_READ_EVERY_S
+        return Answer(ClusterUse(nodes, knows_pods=False), NOT_ALLOWED_READ_EVERY_S)
     use, count = ClusterUse(nodes), 0
     async for page in _placed_pods(client):
         count += len(page)
         if count > PODS_MAX:
-            return ClusterUse(nodes, knows_pods=False), READ_EVERY_S
+            return Answer(ClusterUse(nodes, knows_pods=False), READ_EVERY_S)
         use.add(page)
-    return use, READ_EVERY_S
+    return Answer(use, READ_EVERY_S)
 
 
 async def _placed_pods(client: Client) -> AsyncIterator[list[PodUse]]:
