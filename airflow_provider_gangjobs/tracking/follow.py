@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
-from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
+from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, judge_halted, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     describe_stops,
@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     waits_for_kueue,
 )
 from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge, verdict_of_begun_deletion
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
@@ -421,13 +421,11 @@ class _Follower:
         result = await final.run()
         job = await self.jobs.read()
         await self.jobs.finish_halted(job)
-        verdict = judge(job, self.ref, last_seen=self.watch.job or self.watch.gone_job)
-        if verdict is not None and not (is_halt_verdict(verdict) and job is not None and job.is_halted):
-            if not verdict.job_is_there:
+        verdict = judge_halted(job, self.ref, last_seen=self.watch.job or self.watch.gone_job)
+        if verdict is not None:
+            if not (verdict.job_is_there or verdict.deletion_has_only_begun):
                 self.harvester.drop_ledger()
             return await self._end(verdict, job, final)
-        if halted is None and job is not None and job.deleted_by:
-            return await self._end(verdict_of_begun_deletion(job), job, final)
         await self.jobs.set_ttl(job)
         observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
         counts = replace(observation.counts, held=result.held)

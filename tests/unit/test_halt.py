@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.state.halt import FinishStep, finish_patch, next_finish_step
+from airflow_provider_gangjobs.gang.state.halt import (
+    DELETION_MARK,
+    FinishStep,
+    finish_patch,
+    judge_halted,
+    next_finish_step,
+)
+from airflow_provider_gangjobs.gang.state.verdict import (
+    REASON_DELETED,
+    REASON_DELETED_ON_PURPOSE,
+    REASON_REPLACED,
+    VerdictKind,
+)
 from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, job
 
@@ -50,3 +62,51 @@ def test_halted_job_is_started_unless_its_queue_may_start_it(
     built: JobBuilder, is_deactivated: bool, spec: dict[str, Any]
 ) -> None:
     assert finish_patch(built.suspended(1).read(), is_deactivated=is_deactivated) == {"spec": spec}
+
+
+def to_be_deleted(made: JobBuilder) -> JobBuilder:
+    by_whom = made.annotation(well_known.ANNOTATION_DELETED_BY, "gangjobs doctor")
+    return by_whom.annotation(well_known.ANNOTATION_HALTED, DELETION_MARK[well_known.ANNOTATION_HALTED])
+
+
+def timed_out(made: JobBuilder) -> JobBuilder:
+    return to_be_deleted(made).annotation(well_known.ANNOTATION_HALTED, "DeadlineExceeded.queued.queue: too late")
+
+
+HALT: None = None
+HALTED_VERDICTS: dict[str, tuple[JobBuilder | None, tuple[VerdictKind, str] | None]] = {
+    "still ending": (halted(job().started(1)), HALT),
+    "failed by the halt": (halted(job().failed(2, reason="DeadlineExceeded")), HALT),
+    "succeeded at the last moment": (halted(job().complete(2)), (VerdictKind.SUCCEEDED, "CompletionsReached")),
+    "failed at the last moment": (halted(job().failed(2, reason="Other")), (VerdictKind.FAILED, "Other")),
+    "failed by a deadline of its own": (
+        job().failed(2, reason="DeadlineExceeded"),
+        (VerdictKind.FAILED, "DeadlineExceeded"),
+    ),
+    "deleted by somebody": (halted(job().deleted(2)), (VerdictKind.DELETED, REASON_DELETED)),
+    "gone": (None, (VerdictKind.DELETED, REASON_DELETED)),
+    "replaced": (halted(job(uid="other")), (VerdictKind.REPLACED, REASON_REPLACED)),
+    "about to be deleted": (to_be_deleted(job().started(1)), (VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE)),
+    "failed before its deletion": (
+        to_be_deleted(job().failed(2, reason="DeadlineExceeded")),
+        (VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE),
+    ),
+    "succeeded before its deletion": (to_be_deleted(job().complete(2)), (VerdictKind.SUCCEEDED, "CompletionsReached")),
+    "halted by a deadline, and then to be deleted": (timed_out(job().started(1)), HALT),
+}
+
+
+@pytest.mark.parametrize(("built", "expected"), HALTED_VERDICTS.values(), ids=HALTED_VERDICTS)
+def test_halt_decides_the_end_unless_the_gang_ended_or_is_deleted(
+    built: JobBuilder | None, expected: tuple[VerdictKind, str] | None
+) -> None:
+    verdict = judge_halted(built.read() if built else None, job().read().ref)
+    assert (verdict and (verdict.kind, verdict.reason)) == expected
+
+
+def test_objects_of_a_gang_exist_until_its_job_is_deleted() -> None:
+    begun = judge_halted(to_be_deleted(job().started(1)).read(), job().read().ref)
+    requested = judge_halted(to_be_deleted(job().started(1)).deleted(2).read(), job().read().ref)
+    assert begun is not None
+    assert requested is not None
+    assert (begun.deletion_has_only_begun, requested.deletion_has_only_begun) == (True, False)

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge, verdict_of_begun_deletion
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
+    from airflow_provider_gangjobs.gang.identity import GangRef
 
 CLEANUP_HALT_REASON: Final = "SubmissionIncomplete: the submission stopped half-way and was not continued"
 """The reason of a halt by the cleanup. Stored in Jobs and compared: an older text stays in `_CLEANUP_HALT_REASONS`."""
@@ -148,6 +149,20 @@ def parse_deadline_halt(note: str) -> DeadlineHalt | None:
     return DeadlineHalt(Phase(phase), WaitCause(cause), message)
 
 
-def is_halt_verdict(verdict: Verdict) -> bool:
+def judge_halted(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
+    """Return the verdict on a Job that was halted; `None` if the halt decides how the gang ends. See `judge`.
+
+    A gang that ended by itself at the last moment keeps that verdict. A gang that is deleted on purpose is halted
+    before, so its verdict is the deletion, unless a deadline has halted it.
+    """
+    verdict = judge(gang, ref, last_seen=last_seen)
+    if gang is None or (verdict is not None and not (_is_halt_verdict(verdict) and gang.is_halted)):
+        return verdict
+    if gang.deleted_by and read_deadline_halt(gang) is None:
+        return verdict_of_begun_deletion(gang)
+    return None
+
+
+def _is_halt_verdict(verdict: Verdict) -> bool:
     """Return whether a halted Job failed because of the deadline that `halt_patch` set in it."""
     return verdict.kind is VerdictKind.FAILED and verdict.reason == REASON_JOB_DEADLINE

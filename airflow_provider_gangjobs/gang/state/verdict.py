@@ -52,6 +52,8 @@ class Verdict(Struct, frozen=True):
     """The parameters of the task that set the Job's own time limit, if the provider has set the limit."""
     other_uid: str = ""
     """UID of the Job that has the name now, if the Job was replaced."""
+    deletion_has_only_begun: bool = False
+    """The gang was halted to be deleted. Its Job still exists, and so do the objects that it owns."""
 
     @property
     def job_is_there(self) -> bool:
@@ -105,8 +107,8 @@ def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:
 
 
 def verdict_of_begun_deletion(gang: StoredGang) -> Verdict:
-    """Return the verdict on a gang whose deletion on purpose has begun, and whose Job still exists."""
-    return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang))
+    """Return the verdict on a gang that was halted to be deleted on purpose, and whose Job still exists."""
+    return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang), deletion_has_only_begun=True)
 
 
 def _deleted_by(gang: StoredGang) -> str:
