@@ -26,10 +26,9 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
+from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd, end_by_main_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import (
-    MainContainersEnd,
     StoredGang,
-    end_by_main_patch,
     read_job,
 )
 from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted

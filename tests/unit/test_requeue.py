@@ -12,6 +12,12 @@ from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attemp
 from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job_marks import (
+    AssemblyBaseline,
+    Requeues,
+    parse_assembly_baseline,
+    parse_requeues,
+)
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     REQUEUES_MAX,
     RequeueStep,
@@ -21,14 +27,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     next_step,
     pause_ends_at,
 )
-from airflow_provider_gangjobs.gang.state.stored_gang import (
-    AssemblyBaseline,
-    Requeues,
-    StoredGang,
-    parse_assembly_baseline,
-    parse_requeues,
-    read_job,
-)
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_ASSEMBLY_BASELINE,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.stored_gang import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.job_marks import AssemblyBaseline, Requeues
 from airflow_provider_gangjobs.kube.text import pluralize, to_one_line
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.pods import keeps_running, main_end, rank_of
-from airflow_provider_gangjobs.gang.state.stored_gang import MainContainersEnd
 from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_spans
 
 if TYPE_CHECKING:
