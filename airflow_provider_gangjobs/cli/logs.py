@@ -36,8 +36,9 @@ __all__ = ["configure"]
 
 LOOK_EVERY_S: Final = 2.0
 """How often --follow looks for pods that have started meanwhile."""
-IDLE_TIMEOUT_S: Final = 300.0
-"""A program that writes nothing for this long is asked about again, because the connection may be dead."""
+OTHER_FILE: Final = (
+    "begins again, because the container was restarted or the node has rotated the log; lines may be missing"
+)
 _ATTEMPT: Final = re.compile(r"(.*)-(\d+)")
 
 
@@ -174,40 +175,20 @@ class _Follower:
 
     async def _follow(self, source: LogSource) -> None:
         from airflow_provider_gangjobs.cluster.errors import ClusterError
+        from airflow_provider_gangjobs.cluster.http.request import LogQuery
+        from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
+
+        def say_other_file() -> None:
+            print(f"gangjobs: the log of {source.label} {OTHER_FILE}", file=sys.stderr)
 
         is_alone = len(self._options.rank or ()) == 1 and not self._options.container
-        async with aclosing(_follow_chunks(self._gangs.client, source)) as chunks:
+        opened = read_log_chunks(self._gangs.client, source, LogQuery(), on_other_file=say_other_file)
+        async with aclosing(opened) as chunks:
             try:
                 await _print(chunks, source, is_alone=is_alone)
             except ClusterError as error:
                 print(f"gangjobs: the log of {source.label} ended early: {error}", file=sys.stderr)
                 self._failures += 1
-
-
-async def _follow_chunks(client: Client, source: LogSource):  # type: ignore[no-untyped-def]
-    """Yield a log as it is written. After a broken connection the log is read again, and what was read is skipped."""
-    from airflow_provider_gangjobs.cluster.errors import ClusterError
-    from airflow_provider_gangjobs.cluster.http.request import LogQuery
-
-    query = LogQuery(container=source.container, follow=True)
-    read = 0
-    while True:
-        to_skip = read
-        try:
-            opened = client.open_log(source.pod, source.namespace, query, idle_timeout_s=IDLE_TIMEOUT_S)
-            async with opened as chunks:
-                async for chunk in chunks:
-                    skipped = min(to_skip, len(chunk))
-                    to_skip -= skipped
-                    if skipped < len(chunk):
-                        read += len(chunk) - skipped
-                        yield chunk[skipped:]
-        except ClusterError as error:
-            if not error.transient:
-                raise
-            await client.clock.sleep(error.retry_after_s or LOOK_EVERY_S)
-        else:
-            return
 
 
 # -- the storage -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.cluster.client import LOG_IDLE_TIMEOUT_S
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, LogCursor, LogParser, LogPart
@@ -118,39 +119,103 @@ class LogShortened(Exception):  # noqa: N818 - a state of the log
     """The log is shorter than it was, because the kubelet has rotated its file."""
 
 
-async def read_log_chunks(client: Client, source: LogSource, query: LogQuery) -> AsyncGenerator[bytes, None]:
+FOLLOW_IDLE_TIMEOUT_S: Final = 300.0
+"""A program that writes nothing for this long is asked about again, because the connection may be dead."""
+
+
+async def read_log_chunks(
+    client: Client, source: LogSource, query: LogQuery, *, on_other_file: Callable[[], None] | None = None
+) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a log. After a broken connection the log is requested again, and what was read is skipped.
 
-    The log of a container that has ended does not change. The log of a container that runs may only grow.
+    The log of a container that has ended does not change, and that of a container that runs may only grow until the
+    kubelet rotates it. A log that is followed outlives many connections, so it is requested again until it ends.
+
+    :param on_other_file: Follow the log, in whole lines, and call this each time when it does not continue where the
+        connection broke, because the container was restarted or the kubelet has rotated the log: lines may be missing.
 
     Raises:
         ClusterError: the log cannot be read.
-        LogShortened: the log became shorter while it was read.
+        LogShortened: the log became shorter while it was read. This is not raised for a log that is followed.
     """
-    query = replace(query, container=source.container)
+    query = replace(query, container=source.container, follow=on_other_file is not None)
     backoff = Backoff(client.clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
-    read = failures = 0
+    resumed = _ByBytes(query) if on_other_file is None else _ByLines(query, on_other_file)
+    idle_timeout_s = LOG_IDLE_TIMEOUT_S if on_other_file is None else FOLLOW_IDLE_TIMEOUT_S
+    failures = 0
     while True:
-        to_skip = read
+        request = resumed.begin()
         try:
-            async with client.open_log(source.pod, source.namespace, query) as chunks:
+            opened = client.open_log(source.pod, source.namespace, request, idle_timeout_s=idle_timeout_s)
+            async with opened as chunks:
                 async for chunk in chunks:
-                    skipped = min(to_skip, len(chunk))
-                    to_skip -= skipped
-                    if skipped < len(chunk):
-                        read += len(chunk) - skipped
+                    if new := resumed.feed(chunk):
                         failures = 0
-                        yield chunk[skipped:]
+                        yield new
         except ClusterError as error:
             failures += 1
             may_succeed = error.transient or (isinstance(error, NotFound) and await pod_exists(client, source))
-            if failures >= FAILURES_MAX or not may_succeed:
+            if not may_succeed or (failures >= FAILURES_MAX and on_other_file is None):
                 raise
             await client.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
         else:
-            if to_skip:
-                raise LogShortened
+            if rest := resumed.end():
+                yield rest
             return
+
+
+class _ByBytes:
+    """Skips as many bytes as were read before."""
+
+    def __init__(self, query: LogQuery) -> None:
+        self._query = query
+        self._read = self._to_skip = 0
+
+    def begin(self) -> LogQuery:
+        self._to_skip = self._read
+        return self._query
+
+    def feed(self, chunk: bytes) -> bytes:
+        new = chunk[self._to_skip :] if self._to_skip else chunk
+        self._to_skip = max(self._to_skip - len(chunk), 0)
+        self._read += len(new)
+        return new
+
+    def end(self) -> bytes:
+        if self._to_skip:
+            raise LogShortened
+        return b""
+
+
+class _ByLines:
+    """Skips the lines that were read before, which the times of the lines show."""
+
+    def __init__(self, query: LogQuery, on_other_file: Callable[[], None], position: LogPosition | None = None) -> None:
+        self._query = replace(query, timestamps=True)
+        self._on_other_file = on_other_file
+        self._cursor = LogCursor(position)
+        self._parser = LogParser(timestamps=True)
+        self._has_noted = False
+
+    def begin(self) -> LogQuery:
+        self._parser = LogParser(timestamps=True)
+        self._has_noted = False
+        return replace(self._query, since_s=self._cursor.begin())
+
+    def feed(self, chunk: bytes) -> bytes:
+        return self._new(self._parser.feed(chunk))
+
+    def end(self) -> bytes:
+        return self._new(self._parser.end())
+
+    def _new(self, parts: Sequence[LogPart]) -> bytes:
+        new = self._cursor.new_parts(parts)
+        if self._cursor.is_other_file and not self._has_noted:
+            self._has_noted = True
+            self._on_other_file()
+        for part in new:
+            self._cursor.delivered(part)
+        return b"".join(part.text + b"\n" if part.ends else part.text for part in new)
 
 
 async def pod_exists(client: Client, source: LogSource) -> bool:
@@ -177,16 +242,9 @@ async def read_rest(
     Raises:
         ClusterError, LogShortened: as for `read_log_chunks`.
     """
-    cursor = LogCursor(position)
-    parser = LogParser(timestamps=True)
-    query = LogQuery(since_s=cursor.begin(), timestamps=True)
-    was_other_file = False
-    chunks = read_log_chunks(client, source, query)
+    rest = _ByLines(LogQuery(), on_other_file, position)
+    chunks = read_log_chunks(client, source, rest.begin())
     async with aclosing(chunks):
         async for chunk in chunks:
-            parts = cursor.new_parts(parser.feed(chunk))
-            if cursor.is_other_file and not was_other_file:
-                was_other_file = True
-                on_other_file()
-            yield b"".join(part.text + b"\n" if part.ends else part.text for part in parts)
-    yield b"".join(part.text for part in cursor.new_parts(parser.end()))
+            yield rest.feed(chunk)
+    yield rest.end()
