@@ -15,7 +15,7 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 from msgspec import Struct
@@ -24,7 +24,8 @@ from airflow_provider_gangjobs.cluster.access import review
 from airflow_provider_gangjobs.cluster.discovery import read_api_group
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, LEASES, PODS, Resource
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, LEASES, Resource
+from airflow_provider_gangjobs.ending.half_submitted import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.checkup import (
     CONTROLLER_SILENT_S,
@@ -46,19 +47,23 @@ from airflow_provider_gangjobs.gang.checkup import (
     unknown,
     wanted_rights,
 )
-from airflow_provider_gangjobs.gang.identity import ALL_GANGS, FOLLOWERS
+from airflow_provider_gangjobs.gang.identity import FOLLOWERS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.selection import SEPARATE_SCHEDULERS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.text import to_one_line
-from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_GANG, LABEL_INSTALLATION, LABEL_JOB_UID
-from airflow_provider_gangjobs.service.gangs import follow
+from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
+from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow
 from airflow_provider_gangjobs.submission.discovery.capabilities import probe_job
+from airflow_provider_gangjobs.tracking.gang_list import list_gangs
+from airflow_provider_gangjobs.tracking.leak_list import held_pods
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.service.gangs import GangService
 
@@ -255,39 +260,30 @@ async def check_pods_ready(service: GangService, what: Examination) -> Sequence[
 
 async def check_leftovers(service: GangService, what: Examination) -> Sequence[Finding]:
     """Look for half-submitted gangs, for Jobs that the Job controller ignores, and for held pods without a Job."""
-    report = await service.tidy(namespace=what.namespace, dry_run=True)
-    jobs = await service.client.list(JOBS, what.namespace, label_selector=ALL_GANGS)
-    now = service.client.server_clock.now()
-    silent = [
-        job.ref.name
-        for job in map(read_job, jobs)
-        if not job.is_suspended
-        and not job.is_ended
-        and job.view.status.start_time is None
-        and job.created_at is not None
-        and (now - job.created_at).total_seconds() > CONTROLLER_SILENT_S
-    ]
-    uids = {
-        job["metadata"]["uid"] for job in await service.client.list(JOBS, what.namespace, label_selector=LABEL_GANG)
-    }
-    pods = await service.client.list(PODS, what.namespace, label_selector=LABEL_GANG)
-    held = sorted(pod["metadata"]["name"] for pod in pods if _is_held(pod["metadata"]) and not _owners(pod) & uids)
-    installations = Counter(str(job["metadata"]["labels"].get(LABEL_INSTALLATION, "")) for job in jobs)
+    client = service.client
+    held = await held_pods(client, what.namespace)
+    gangs = await list_gangs(client, what.namespace)
+    now = client.server_clock.now()
+    half = [gang.ref.name for gang in gangs if is_half_submitted(gang, now=now, older_than=HALF_SUBMITTED_FOR)]
+    silent = [gang.ref.name for gang in gangs if _is_ignored(gang, now)]
+    for gang in gangs:
+        held.pop(gang.ref, None)
+    orphans = sorted(pod.metadata.name for pods in held.values() for pod in pods)
+    installations = Counter(gang.installation for gang in gangs)
     return [
-        judge_half_submitted([ref.name for ref in report.gangs]),
+        judge_half_submitted(half),
         judge_controller(silent),
-        judge_held_pods(held),
+        judge_held_pods(orphans),
         judge_installations(installations, await _followers(service, what.namespace)),
     ]
 
 
-def _is_held(metadata: Mapping[str, Any]) -> bool:
-    return FINALIZER_HARVEST in (metadata.get("finalizers") or ())
-
-
-def _owners(pod: Mapping[str, Any]) -> set[str]:
-    metadata = pod["metadata"]
-    return {owner["uid"] for owner in metadata.get("ownerReferences") or ()} | {metadata["labels"].get(LABEL_JOB_UID)}
+def _is_ignored(gang: StoredGang, now: datetime) -> bool:
+    """Return whether the Job controller has not started the main Job, which is not suspended, for a long time."""
+    main = StoredGang(gang.jobs[0]) if gang.jobs else gang
+    if main.is_suspended or gang.is_ended or main.started_at is not None or main.created_at is None:
+        return False
+    return (now - main.created_at).total_seconds() > CONTROLLER_SILENT_S
 
 
 async def _followers(service: GangService, namespace: str) -> Mapping[str, set[str]]:

@@ -35,7 +35,7 @@ async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta)
     Raises:
         ClusterError: The Jobs or the pods could not be listed.
     """
-    held = await _held_pods(client, namespace)
+    held = await held_pods(client, namespace)
     jobs = await list_gangs(client, namespace)
     is_followed, unknown = await _followers(client, namespace)
     now = client.server_clock.now()
@@ -57,7 +57,12 @@ async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta)
     return leaks, unknown
 
 
-async def _held_pods(client: Client, namespace: str | None) -> dict[GangRef, list[PodView]]:
+async def held_pods(client: Client, namespace: str | None) -> dict[GangRef, list[PodView]]:
+    """Return the pods that the provider's finalizer holds, by their gang, which may not exist any more.
+
+    Raises:
+        ClusterError: The pods could not be listed.
+    """
     held: list[PodView] = []
     async with aclosing(client.list_views(PodView, PODS, namespace, label_selector=LABEL_GANG)) as pages:
         async for page in pages:
@@ -75,4 +80,4 @@ async def _followers(client: Client, namespace: str | None) -> tuple[Callable[[G
     return (lambda ref: any(lease.names(ref) for lease in valid)), ""
 
 
-__all__ = ["find_leaks"]
+__all__ = ["find_leaks", "held_pods"]
