@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.triggerer.metrics import (
     DIAGNOSES,
+    CounterKey,
     DeltaReporter,
     Sample,
     collect_sample,
@@ -131,7 +132,7 @@ def test_counter_is_sent_as_its_increase() -> None:
     reporter, sink = DeltaReporter(), Recorder()
 
     for value in (5, 5, 9):
-        reporter.send(Sample({}, {("a", "events"): value, ("b", "events"): 1}), sink)
+        reporter.send(Sample({}, {CounterKey("events", "a"): value, CounterKey("events", "b"): 1}), sink)
 
     assert sink.sent == [("gangjobs.events", 6), ("gangjobs.events", 4)]
 
@@ -139,8 +140,10 @@ def test_counter_is_sent_as_its_increase() -> None:
 def test_states_of_gangs_are_counted_by_their_category() -> None:
     reporter, sink = DeltaReporter(), Recorder()
 
+    killed, running = (CounterKey(DIAGNOSES, category=category) for category in ("OutOfMemory", "Running"))
+
     for value in (1, 3):
-        reporter.send(Sample({}, {("OutOfMemory", DIAGNOSES): value, ("Running", DIAGNOSES): 1}), sink)
+        reporter.send(Sample({}, {killed: value, running: 1}), sink)
 
     assert sink.sent == [
         ("gangjobs.diagnoses{'category': 'OutOfMemory'}", 1),
@@ -152,13 +155,13 @@ def test_states_of_gangs_are_counted_by_their_category() -> None:
 async def test_reported_state_is_part_of_the_sample() -> None:
     count_diagnosis("QueueHeld")
 
-    assert collect_sample(1).counters["QueueHeld", DIAGNOSES] == 1
+    assert collect_sample(1).counters[CounterKey(DIAGNOSES, category="QueueHeld")] == 1
 
 
 def test_counter_of_a_new_informer_starts_at_zero() -> None:
     reporter, sink = DeltaReporter(), Recorder()
 
     for value in (5, 2):
-        reporter.send(Sample({}, {("a", "events"): value}), sink)
+        reporter.send(Sample({}, {CounterKey("events", "a"): value}), sink)
 
     assert sink.sent == [("gangjobs.events", 5), ("gangjobs.events", 2)]

@@ -238,7 +238,7 @@ async def test_mark_of_a_delivery_that_a_worker_did_not_write_is_written_and_the
 
 def sweep_counters() -> dict[str, float]:
     """The metrics of sweeps."""
-    return {name: count for (_, name), count in collect_sample(1).counters.items() if name.startswith("sweep.")}
+    return {key.name: count for key, count in collect_sample(1).counters.items() if key.name.startswith("sweep.")}
 
 
 def objects() -> int:

@@ -12,7 +12,7 @@ import contextvars
 import logging
 from collections import Counter
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -38,7 +38,7 @@ INFORMER_COUNTERS: Final = (
     "index_errors",
 )
 DIAGNOSES: Final = "diagnoses"
-"""How many states of gangs were reported, with the tag `category`."""
+"""How many states of gangs were reported, by category."""
 HARVEST_COUNTERS: Final = ("recorded", "released", "failures")
 
 
@@ -56,28 +56,37 @@ def _diagnoses() -> Counter[str]:
     return Counter()
 
 
+class CounterKey(NamedTuple):
+    """One counter. The counters of several sources that have the same name and category are sent as their sum."""
+
+    name: str
+    source: str = ""
+    """The informer or client that counts."""
+    category: str = ""
+    """The value of the tag `category`; empty for a counter without a tag."""
+
+
 class Sample(Struct, frozen=True):
     """The statistics of one moment: gauges rise and fall, counters only rise."""
 
     gauges: Mapping[str, float]
-    counters: Mapping[tuple[str, str], float]
-    """Value by (source, name). The source is the informer or client that counts, and of `DIAGNOSES` the category."""
+    counters: Mapping[CounterKey, float]
 
 
 class DeltaReporter:
     """Sends the gauges of a sample, and how much each counter has risen since the sample before."""
 
     def __init__(self) -> None:
-        self._last_counters: Mapping[tuple[str, str], float] = {}
+        self._last_counters: Mapping[CounterKey, float] = {}
 
     def send(self, sample: Sample, sink: Any) -> None:
         """Send a sample to Airflow's `Stats`. A counter that fell has a new source, and is added whole."""
         for name, value in sample.gauges.items():
             sink.gauge(PREFIX + name, value)
         added: Counter[tuple[str, str]] = Counter()
-        for (source, name), value in sample.counters.items():
-            before = self._last_counters.get((source, name), 0)
-            added[name, source if name == DIAGNOSES else ""] += int(value) - int(before if value >= before else 0)
+        for key, value in sample.counters.items():
+            before = self._last_counters.get(key, 0)
+            added[key.name, key.category] += int(value) - int(before if value >= before else 0)
         self._last_counters = sample.counters
         for (name, category), count in added.items():
             if count:
@@ -142,17 +151,19 @@ def collect_sample(waiting: int) -> Sample:
 
     statistics = informers().statistics()
     harvest = harvest_totals().statistics()
-    counters: dict[tuple[str, str], float] = {
-        (source, name): getattr(informer, name) for source, informer in statistics.items() for name in INFORMER_COUNTERS
+    counters: dict[CounterKey, float] = {
+        CounterKey(name, source): getattr(informer, name)
+        for source, informer in statistics.items()
+        for name in INFORMER_COUNTERS
     }
-    counters |= {(source, "back_off_ms"): informer.back_off_s * 1000 for source, informer in statistics.items()}
+    counters |= {CounterKey("back_off_ms", source): one.back_off_s * 1000 for source, one in statistics.items()}
     for source, client in informers().client_statistics().items():
-        counters[source, "request_retries"] = client.retries
-        counters[source, "credential_renewals"] = client.renewals
-        counters |= {(source, f"requests.{verb}"): count for verb, count in client.requests.items()}
-    counters |= {(category, DIAGNOSES): count for category, count in loop_local(_diagnoses).items()}
-    counters |= {("", f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
-    counters |= {("", f"sweep.{name}"): count for name, count in sweep_totals().statistics().items()}
+        counters[CounterKey("request_retries", source)] = client.retries
+        counters[CounterKey("credential_renewals", source)] = client.renewals
+        counters |= {CounterKey(f"requests.{verb}", source): count for verb, count in client.requests.items()}
+    counters |= {CounterKey(DIAGNOSES, category=category): n for category, n in loop_local(_diagnoses).items()}
+    counters |= {CounterKey(f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
+    counters |= {CounterKey(f"sweep.{name}"): count for name, count in sweep_totals().statistics().items()}
     gauges = {"triggers": waiting, "harvest.backlog": harvest.backlog, **_informer_gauges(statistics.values())}
     return Sample(gauges, counters)
 
