@@ -66,7 +66,6 @@ def format_bytes(amount: Decimal) -> str:
 
 
 def format_amounts(resources: ResourceList) -> dict[str, str]:
-    """Return the amounts as quantities."""
     return {name: format_cpu(amount) if name == "cpu" else format_bytes(amount) for name, amount in resources.items()}
 
 

@@ -44,8 +44,6 @@ class _View(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
 
 
 class Taint(_View, frozen=True):
-    """An item of `spec.taints` of a node."""
-
     key: str = ""
     value: str = ""
     effect: str = ""
@@ -60,36 +58,26 @@ class Taint(_View, frozen=True):
 
 
 class NodeMeta(_View, frozen=True):
-    """`metadata` of a node."""
-
     name: str = ""
     labels: dict[str, str] = {}
 
 
 class NodeSpec(_View, frozen=True):
-    """The fields of the `spec` of a node that are read."""
-
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class NodeStatus(_View, frozen=True):
-    """The fields of the `status` of a node that are read."""
-
     allocatable: dict[str, str] = {}
 
 
 class NodeView(_View, frozen=True):
-    """A node as the server has it."""
-
     metadata: NodeMeta = NodeMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
 class Toleration(_View, frozen=True):
-    """An item of `spec.tolerations` of a pod."""
-
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -102,14 +90,11 @@ class Toleration(_View, frozen=True):
 
 
 class Requirement(_View, frozen=True):
-    """A requirement on the labels of a node."""
-
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
     def is_met(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the labels meet the requirement."""
         value = labels.get(self.key)
         answers = {
             "In": value in self.values,
@@ -193,8 +178,6 @@ class PodUseSpec(_View, frozen=True):
 
 
 class PodUseStatus(_View, frozen=True):
-    """The fields of the `status` of a pod that are read."""
-
     phase: str = "Pending"
 
 
@@ -215,7 +198,6 @@ class NodeRules(Struct, frozen=True):
 
     @classmethod
     def of(cls, spec: PodUseSpec) -> NodeRules:
-        """Return the rules of a pod."""
         return cls(tuple(sorted((spec.node_selector or {}).items())), spec.terms, spec.tolerations or ())
 
     def match_labels(self, node: NodeView) -> bool:

@@ -69,8 +69,6 @@ class _View(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults
 
 
 class OwnerReference(_View, frozen=True):
-    """An item of `metadata.ownerReferences`."""
-
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -121,8 +119,6 @@ class Meta(_View, frozen=True):
 
 
 class JobLabels(Labels, frozen=True):
-    """The labels of a Job that are read."""
-
     task: str | None = msgspec.field(name=keys.LABEL_TASK, default=None)
     dropped: str | None = msgspec.field(name=keys.LABEL_DROPPED, default=None)
 
@@ -157,8 +153,6 @@ class JobAnnotations(Annotations, frozen=True):
 
 
 class JobMeta(Meta, frozen=True):
-    """`metadata` of a Job."""
-
     labels: JobLabels = JobLabels()
     annotations: JobAnnotations = JobAnnotations()
 
@@ -205,8 +199,6 @@ class JobView(_View, frozen=True):
 
 
 class RestartRule(_View, frozen=True):
-    """An item of `restartPolicyRules` of a container."""
-
     action: str = ""
 
 
@@ -237,8 +229,6 @@ class PodSpec(_View, frozen=True):
 
 
 class Waiting(_View, frozen=True):
-    """Why a container waits."""
-
     reason: str = ""
     message: str = ""
 
@@ -366,19 +356,14 @@ class GangSchedulingPolicy(_View, frozen=True):
 
 
 class SchedulingPolicy(_View, frozen=True):
-    """`spec.schedulingPolicy` of a PodGroup."""
-
     gang: GangSchedulingPolicy | None = None
 
 
 class PodGroupSpec(_View, frozen=True):
-    """The fields of the `spec` of a PodGroup that are read."""
-
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     min_member: int | None = None
     """The same as `gang.min_count`, in PodGroups of Volcano and of coscheduling."""
     queue: str = ""
-    """The queue of Volcano."""
 
 
 class PodGroupStatus(_View, frozen=True):
@@ -397,20 +382,14 @@ class PodGroupView(_View, frozen=True):
 
 
 class KueueLabels(Labels, frozen=True):
-    """The labels of Kueue's Workload that are read."""
-
     job_uid: str | None = msgspec.field(name=keys.LABEL_KUEUE_JOB_UID, default=None)
 
 
 class KueueMeta(Meta, frozen=True):
-    """`metadata` of Kueue's Workload."""
-
     labels: KueueLabels = KueueLabels()
 
 
 class KueueWorkloadSpec(_View, frozen=True):
-    """The fields of the `spec` of Kueue's Workload that are read."""
-
     active: bool = True
     queue_name: str = ""
 
@@ -424,14 +403,10 @@ class KueueEvictions(_View, frozen=True):
 
 
 class KueueSchedulingStats(_View, frozen=True):
-    """`status.schedulingStats` of Kueue's Workload."""
-
     evictions: tuple[KueueEvictions, ...] = ()
 
 
 class KueueWorkloadStatus(_View, frozen=True):
-    """The fields of the `status` of Kueue's Workload that are read."""
-
     conditions: tuple[Condition, ...] = ()
     scheduling_stats: KueueSchedulingStats = KueueSchedulingStats()
     accumulated_past_execution_time_seconds: int = 0
@@ -478,8 +453,6 @@ class ReplicatedJob(_View, frozen=True):
 
 
 class JobSetSpec(_View, frozen=True):
-    """The fields of the `spec` of a JobSet that are read."""
-
     suspend: bool = False
     replicated_jobs: tuple[ReplicatedJob, ...] = ()
 
@@ -495,8 +468,6 @@ class ReplicatedJobStatus(_View, frozen=True):
 
 
 class JobSetStatus(_View, frozen=True):
-    """The fields of the `status` of a JobSet that are read."""
-
     conditions: tuple[Condition, ...] = ()
     restarts: int = 0
     replicated_jobs_status: tuple[ReplicatedJobStatus, ...] = ()
@@ -511,8 +482,6 @@ class JobSetView(_View, frozen=True):
 
 
 class InvolvedObject(_View, frozen=True):
-    """The object that an event is about."""
-
     kind: str = ""
     name: str = ""
     uid: str = ""
