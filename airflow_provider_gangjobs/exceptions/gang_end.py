@@ -69,7 +69,6 @@ class AppFailed(GangFailed):
 
     @property
     def evidence(self) -> str:
-        """The `message` as a sentence."""
         return self.message[:1].upper() + self.message[1:]
 
     @property
@@ -132,7 +131,6 @@ class Disrupted(GangFailed):
 
     @property
     def remedy(self) -> str:
-        """Whether to allow more disruptions or to allow any."""
         if self.max_disruptions:
             return (
                 f"The task's max_disruptions ({self.max_disruptions}) are used up: raise max_disruptions or set retries"
@@ -174,7 +172,6 @@ class DeadlineExceeded(GangEndError):
 
     @property
     def remedy(self) -> str:
-        """`advice`, or the usual advice for the phase."""
         return self.advice or _DEADLINE_REMEDY.get(self.phase, "")
 
 
@@ -298,7 +295,6 @@ class JobSetUnavailable(GangJobError):
 
     @property
     def remedy(self) -> str:
-        """What to install, or which permission to give."""
         if not self.is_served:
             return "Install the JobSet controller, or check that the connection is of the right cluster"
         return "The service account of the connection needs get, list and watch on jobsets of jobset.x-k8s.io"

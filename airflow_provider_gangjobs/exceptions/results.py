@@ -59,7 +59,6 @@ class OutcomesMissing(GangJobError):
 
     @property
     def evidence(self) -> str:
-        """Why the outcomes are missing, and how many pods the finalizer still holds."""
         if self.job_is_gone:
             why = "The Job was deleted after its end, and the recorded outcomes with it"
         elif self.held:
@@ -74,7 +73,6 @@ class OutcomesMissing(GangJobError):
 
     @property
     def remedy(self) -> str:
-        """What to change, and how to run the gang again or accept the success."""
         accept = 'If the task needs no results, set results="none"'
         release = " Free the held pods with `gangjobs release`." if self.held else ""
         if self.job_is_gone:
@@ -130,7 +128,6 @@ class ResultAddressRefused(GangJobError):
 
     @property
     def evidence(self) -> str:
-        """Why the address is not opened."""
         if self.is_link:
             return f"A symbolic link below {self.folder} leads to another file"
         if self.folder:

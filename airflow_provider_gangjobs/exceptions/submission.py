@@ -79,7 +79,6 @@ class SubmissionConflict(GangJobError):
 
     @property
     def evidence(self) -> str:
-        """The submission ids and the hashes of both, and the names of the parameters that differ."""
         differ = f"; different parameters: {', '.join(self.fields)}" if self.fields else ""
         return (
             f"The submission id of the Job (uid {self.uid}) is {self.theirs_submission_id or 'missing'} "
@@ -121,7 +120,6 @@ class SubmissionFailed(GangJobError):
 
     @property
     def remedy(self) -> str:
-        """`advice`, or the usual advice for the cause."""
         if self.advice:
             return self.advice
         if self.transient:
@@ -161,7 +159,6 @@ class PreviousAttemptRunning(GangJobError):
 
     @property
     def evidence(self) -> str:
-        """The nodes of these pods, at most `NODES_SHOWN_MAX`."""
         if not self.nodes:
             return ""
         shown = ", ".join(self.nodes[:NODES_SHOWN_MAX])
