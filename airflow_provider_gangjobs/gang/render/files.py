@@ -85,5 +85,4 @@ def volume_of(files: Mapping[str, str | bytes], uploads: Sequence[str], *, job: 
 
 
 def files_mount() -> dict[str, Any]:
-    """Render the volume mount of the files."""
     return {"name": FILES_VOLUME, "mountPath": FILES_PATH, "readOnly": True}

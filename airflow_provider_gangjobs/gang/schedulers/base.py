@@ -93,7 +93,6 @@ class GangScheduler:
         raise NotImplementedError
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Return whether a stored Job has the link."""
         raise NotImplementedError
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:

@@ -333,13 +333,10 @@ class RequeueStep(StrEnum):
     """The next step of a gang that is being returned to its queue."""
 
     NOTHING = "nothing"
-    """The gang is not being returned."""
     DEACTIVATE = "deactivate"
-    """Deactivate the Workload."""
     WAIT = "wait"
     """Kueue suspends the Job, pods end, or the quota is not returned yet."""
     ACTIVATE = "activate"
-    """Activate the Workload when the pause is over."""
     FINISH = "finish"
     """Remove the mark: the gang is in its queue, or Kueue has let it run again."""
 

@@ -93,7 +93,6 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def submission_id(self) -> str | None:
-        """Id of the submission."""
         return self._annotations.submission_id
 
     @property
@@ -285,12 +284,10 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def deletion_requested_at(self) -> datetime | None:
-        """Time at which the deletion of the Job was requested."""
         return deletion_requested_at(self.view.metadata)
 
     @property
     def delivered_at(self) -> datetime | None:
-        """Time at which the outcome was delivered to Airflow."""
         try:
             return datetime.fromisoformat(self._annotations.delivered or "")
         except ValueError:
@@ -354,7 +351,6 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def halt_note(self) -> str | None:
-        """Reason and message of the halt."""
         return self._annotations.halted
 
     @property
@@ -422,7 +418,6 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def role_names(self) -> tuple[str, ...]:
-        """Names of the roles, in the order of their ranks."""
         return tuple(role.name for role in self.roles)
 
     @property
@@ -436,7 +431,6 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def is_being_requeued(self) -> bool:
-        """The gang is being returned to its queue."""
         requeues = self.requeues
         return requeues is not None and requeues.start is not None
 
