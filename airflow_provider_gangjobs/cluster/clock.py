@@ -38,7 +38,6 @@ class Clock(Struct, frozen=True):
     random: random.Random = _RANDOM
 
     def random_between(self, low_s: float, high_s: float) -> float:
-        """Return a random number of seconds in this interval."""
         return self.random.uniform(low_s, high_s)
 
 
@@ -62,7 +61,6 @@ class Backoff:
         return max(self._last_s, at_least_s or 0.0)
 
     def reset(self) -> None:
-        """Let the next delay be the first one again."""
         self._last_s = 0.0
 
 

@@ -199,7 +199,6 @@ class TooManyRequests(ApiError):
 
     @property
     def not_processed(self) -> bool:
-        """True: the server refuses before it processes."""
         return True
 
 

@@ -140,7 +140,6 @@ class Section:
         )
 
     def sections(self, name: str) -> tuple[Section, ...]:
-        """Return a list of mappings."""
         return tuple(
             Section.of(value, source=self.source, path=f"{self.field_path(name)}[{index}]", directory=self.directory)
             for index, value in enumerate(self.list(name))

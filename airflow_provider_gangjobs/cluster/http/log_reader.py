@@ -253,7 +253,6 @@ class LastBytes:
         """How many bytes and line ends the log has."""
 
     def feed(self, chunk: bytes) -> None:
-        """Add the next chunk of the log."""
         self.bytes += len(chunk)
         self.lines += chunk.count(b"\n")
         self._kept += chunk
@@ -279,7 +278,6 @@ class TailBuffer:
         self._line_bytes = self._last_line_bytes = self._longest_line_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Add the next chunk of the log."""
         self._end.feed(chunk)
         *ends, rest = chunk.split(b"\n")
         for end in ends:

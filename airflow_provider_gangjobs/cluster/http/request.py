@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 
 class PatchType(StrEnum):
-    """The type of a patch, as its content type."""
-
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
@@ -44,7 +42,6 @@ class ResponseFormat(Enum):
 
     OBJECT = "application/json"
     METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-    """Only `metadata`."""
 
 
 class PropagationPolicy(StrEnum):
@@ -69,7 +66,6 @@ class LogQuery(Struct, frozen=True):
     """Whether to return the log of the container before its last restart."""
 
     def parameters(self) -> dict[str, str | bool | None]:
-        """Return the parameters of the request."""
         since = None
         if self.since_s is not None:
             since = datetime.fromtimestamp(self.since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
