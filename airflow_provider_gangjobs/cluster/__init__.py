@@ -14,6 +14,7 @@
 | `resources`, `errors` | the resources of the API, and every error that a request may end with |
 | `informer` | one shared watch for all waiting gangs |
 | `discovery`, `kueue` | what a cluster serves; the Workloads and the queues of Kueue |
+| `cached_read` | what many callers read at the cost of one request |
 | `clock`, `loop_local`, `structured_log` | time, state of one event loop, log lines |
 
 The package imports nothing of `gang`. The modules are imported one by one, because a process of a task needs few.

@@ -124,8 +124,6 @@ class DiscoveredResources:
 async def discover(client: Client, *, wanted: WantedVersions | None = None) -> DiscoveredResources:
     """Return the capabilities of a cluster. They take about five requests and are cached for `EXPIRY_S`.
 
-    Concurrent callers wait for the same requests.
-
     :param wanted: Stop at the first of these versions that serves all of its resources. That takes one request if the
         cluster serves the best of them. If the cluster serves none of them, everything is read.
 

@@ -144,8 +144,7 @@ async def served_versions(client: Client, *, retry_for_s: float | None = None) -
 async def watched_workloads(client: Client) -> Resource | None:
     """Return the resource of Kueue's Workloads in the best version that the cluster serves.
 
-    The answer is cached for as long as discovery is, and concurrent callers wait for one request. It is `None` if the
-    cluster does not serve Kueue's API, or if this is unknown.
+    It is cached as discovery is, and `None` if the cluster does not serve Kueue's API, or if this is unknown.
     """
 
     async def read() -> Answer[Resource | None]:
@@ -257,7 +256,7 @@ async def recent_position(client: Client, namespace: str, queue: str, job_uid: s
     """Return the position of a Job in its ClusterQueue, from 1, as it was at most a minute ago.
 
     It is `None` if it is unknown. That is also so for up to a minute after the Job was queued, if somebody has looked
-    at another Job of the queue before. Concurrent callers wait for one request.
+    at another Job of the queue before.
     """
     numbers = await cached_read(
         client,

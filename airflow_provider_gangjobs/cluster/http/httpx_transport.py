@@ -1,7 +1,6 @@
 """A transport over httpx, for a process that sends some requests and ends.
 
-In the process of a task, Airflow has loaded httpx already. Loading aiohttp would take more CPU than all requests of a
-submission. Only httpx's connection pools are used: its client would read proxies and cookies, and follow redirections.
+Only httpx's connection pools are used: its client would read proxies and cookies, and follow redirections.
 """
 
 from __future__ import annotations

@@ -60,9 +60,8 @@ class InformerConfig:
     """A watch that lived this long worked and resets the backoff."""
     healthy_after_changes: int = 10
     """A watch that the server ended after this many changes also worked, however short it was. An overloaded API server
-    ends, without an error, all watches that it cannot serve at once, and it buffers as few as ten events for each
-    watch. Backing off would only let more events accumulate, and the server would end the next watch too. Bookmarks
-    and known versions do not count as changes, so a server that repeats itself and closes does not speed up retries."""
+    ends watches without an error, and backing off would only let more events accumulate. Bookmarks and known versions
+    do not count as changes, so a server that repeats itself and closes does not speed up retries."""
     served_after_s: float = 1.0
     """A watch that the server ended without an error after this time also worked: an overloaded server also ends
     watches that have no events. This allows at most one request a second."""
