@@ -3,8 +3,7 @@
 The Job of the first role is the main Job: it has the name, labels and annotations of a gang of one Job, and owns
 everything else. A rank in the gang is the rank in the role plus the number of ranks of the roles before.
 
-In a queue of Kueue, the Jobs of all roles are those of one JobSet, and the main Job is a Job without pods, which owns
-it.
+In a queue of Kueue, the main Job has no pods, and owns a JobSet with the Jobs of all roles.
 """
 
 from __future__ import annotations

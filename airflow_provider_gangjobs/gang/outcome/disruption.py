@@ -1,8 +1,7 @@
 """Disruption: decides whether the cluster, and not the program, ended a gang, so the task submits the gang again. Pure.
 
-One lost rank ends its gang (kubernetes#142330). A disruption does not use one of the task's retries, which are for
-failures of the program. The root cause of the end is then a rank that was preempted, evicted, or lost with its node. A
-deletion by a person and a deadline are intended, so they do not count.
+One lost rank ends its gang (kubernetes#142330). The root cause of a disruption is a rank that was
+preempted, evicted, or lost with its node. A deletion by a person and a deadline are intended, so they do not count.
 
 The Job of the next attempt stores the number of consecutive disruptions from its creation on, so each is counted once.
 """

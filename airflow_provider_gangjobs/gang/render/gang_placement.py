@@ -1,8 +1,7 @@
 """What the policies of a gang mean for its Job: whether the pods are placed as a gang, and the Job's own time limit.
 
-A gang is an Indexed Job of several pods that all run at once (KEP-5547). The scheduler does not count members of a
-group that have completed, so a pod that is created after that is never placed (kubernetes#142330): Jobs that may need
-such pods are no gangs.
+A gang is an Indexed Job of several pods that all run at once (KEP-5547). A pod that is created after another
+one has completed is never placed (kubernetes#142330), so Jobs that may need such pods are no gangs.
 
 Triggerers enforce the time limits of a task. If none does, the API server enforces activeDeadlineSeconds. This limit
 counts from the start of the Job, begins again when a queue resumes it, and does not count while it is suspended.

@@ -1,7 +1,7 @@
 """Kueue's topology aware scheduling as a gang scheduler.
 
 A flavor with a Topology makes Kueue choose the node of every pod, and admit a Job only if all of its pods fit. A quota
-alone does not keep a gang together, because it counts the sum of the resources and not the nodes.
+alone counts the sum of the resources and not the nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ownership: whether somebody is responsible for a gang, and what a sweep does with a gang that nobody owns. Pure.
 
-A gang belongs to an Airflow installation, and there to one task instance, the claim. If its task ends while neither a
-worker nor a trigger follows the gang, nobody ends it. A sweep finds such gangs by two answers:
+A gang belongs to an Airflow installation, and there to one task instance, the claim. A sweep ends the gang of a
+task that has ended while nobody followed the gang, by two answers:
 
 * Nobody has followed the gang for `GRACE`. This selects the gangs about which Airflow is asked.
 * Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. While all triggerers are down the tasks
