@@ -140,7 +140,7 @@ async def read_log_chunks(
     """
     query = replace(query, container=source.container, follow=on_other_file is not None)
     backoff = Backoff(client.clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
-    resumed = _ByBytes(query) if on_other_file is None else _ByLines(query, on_other_file)
+    resumed: _ByBytes | _ByLines = _ByBytes(query) if on_other_file is None else _ByLines(query, on_other_file)
     idle_timeout_s = LOG_IDLE_TIMEOUT_S if on_other_file is None else FOLLOW_IDLE_TIMEOUT_S
     failures = 0
     while True:
