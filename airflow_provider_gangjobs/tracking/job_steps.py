@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload, patch_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.state.job_marks import Requeues
+from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd, Requeues
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     RequeueStep,
     begin_requeue,
@@ -26,7 +26,6 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
 from airflow_provider_gangjobs.gang.state.sidecars import (
     EndByMain,
     JobRules,
-    MainContainersEnd,
     decide_end,
     end_due,
     may_end_by_main,
