@@ -1,8 +1,8 @@
 """Import this module before the processes of tasks are forked, and these processes need not import the provider.
 
 Airflow forks a process for each part of a task: one process submits a gang, and another process returns its results. A
-module that was imported before the fork costs the forked process nothing. `automatic_preload` imports this module where
-LocalExecutor and CeleryExecutor fork. The forked processes also share what they discover (`fork_shared_cache`).
+module that was imported before the fork costs the forked process nothing. docs/operations.md shows where to import this
+module for LocalExecutor and for CeleryExecutor.
 
 Forking after this import is safe: the import starts no thread, opens no file and no connection, and creates no event
 loop and no TLS context. Client libraries that only a triggerer needs (aiohttp) are not imported.
@@ -36,7 +36,6 @@ import airflow_provider_gangjobs.tracking.harvest.collect
 import airflow_provider_gangjobs.tracking.logs.copy
 import airflow_provider_gangjobs.tracking.logs.last_lines
 import airflow_provider_gangjobs.triggers.gang_job
-from airflow_provider_gangjobs.cluster import fork_shared_cache
 
 MODULES_OF_AIRFLOW: Final = (
     "airflow.dag_processing.dagbag",  # reads the DAG file
@@ -52,5 +51,3 @@ MODULES_OF_HTTPX: Final = ("anyio._backends._asyncio", "anyio.streams.tls")
 for _module in MODULES_OF_AIRFLOW + MODULES_OF_HTTPX:
     with suppress(ImportError):  # These modules are internal, and their names may differ in other versions.
         import_module(_module)
-
-fork_shared_cache.create()

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster import fork_shared_cache
 from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP
@@ -50,50 +49,30 @@ class ApiGroup(Struct, frozen=True):
 
 
 class CachedRead(Generic[T]):
-    """What was read lately in the running loop. Callers hold `lock` while they read, so concurrent callers share it.
+    """What was read lately in the running loop. Callers hold `lock` while they read, so concurrent callers share it."""
 
-    :param shared: The type of the value, if the processes that one process has forked share it (`fork_shared_cache`).
-    """
-
-    def __init__(self, key: Hashable, shared: Any = None) -> None:
+    def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.value: T
         """Not set before the first read."""
-        self._key = key
-        self._shared = shared
         self._expires_at = float("-inf")
 
     def has_expired(self, clock: Clock) -> bool:
         """Return whether nothing was read, or what was read counts no longer."""
-        now = clock.monotonic()
-        found = None
-        if now >= self._expires_at and self._shared is not None:
-            found = fork_shared_cache.load(self._key, self._shared, now)
-        if found is not None:
-            self.value, self._expires_at = found
-        return now >= self._expires_at
+        return clock.monotonic() >= self._expires_at
 
-    def keep(self, value: T, clock: Clock, lasts_s: float, *, is_known: bool = True) -> None:
-        """Keep what was read for some seconds.
-
-        :param is_known: Whether all requests were answered. Other processes do not share what is not known.
-        """
-        now = clock.monotonic()
-        self.value, self._expires_at = value, now + lasts_s
-        if self._shared is not None and is_known:
-            fork_shared_cache.keep(self._key, value, now, self._expires_at)
+    def keep(self, value: T, clock: Clock, lasts_s: float) -> None:
+        """Keep what was read for some seconds."""
+        self.value, self._expires_at = value, clock.monotonic() + lasts_s
 
 
 class _CachedReads(dict["Hashable", CachedRead[Any]]):
     """What was read in one event loop."""
 
 
-def cached_read(key: Hashable, *, shared: Any = None) -> CachedRead[Any]:
-    """Return what was read in the running loop by this key, which names the kind of the read and the cluster.
-
-    :param shared: See `CachedRead`. The key then has the same text in all processes.
-    """
-    return loop_local(_CachedReads).setdefault(key, CachedRead(key, shared))
+def cached_read(key: Hashable) -> CachedRead[Any]:
+    """Return what was read in the running loop by this key, which names the kind of the read and the cluster."""
+    return loop_local(_CachedReads).setdefault(key, CachedRead())
 
 
 async def read_api_group(client: Client, group: str) -> ApiGroup:
@@ -102,7 +81,7 @@ async def read_api_group(client: Client, group: str) -> ApiGroup:
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    cached: CachedRead[ApiGroup] = cached_read((ApiGroup, client.config.key, group), shared=ApiGroup)
+    cached: CachedRead[ApiGroup] = cached_read((ApiGroup, client.config.key, group))
     async with cached.lock:
         if cached.has_expired(client.clock):
             found = await _read_api_group(client, group)
@@ -192,14 +171,11 @@ async def discover(client: Client, *, wanted: WantedVersions | None = None) -> D
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
     wanted = wanted or {}
-    cached: CachedRead[DiscoveredResources] = cached_read(
-        (DiscoveredResources, client.config.key), shared=DiscoveredResources
-    )
+    cached: CachedRead[DiscoveredResources] = cached_read((DiscoveredResources, client.config.key))
     async with cached.lock:
         if cached.has_expired(client.clock) or not (cached.value.is_complete or cached.value.satisfies(wanted)):
             found = await _Discovery(client, wanted).run()
-            lasts_s = UNKNOWN_EXPIRY_S if found.unknown else EXPIRY_S
-            cached.keep(found, client.clock, lasts_s, is_known=not found.unknown)
+            cached.keep(found, client.clock, UNKNOWN_EXPIRY_S if found.unknown else EXPIRY_S)
         return cached.value
 
 

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkl
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_JOB_UID
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -139,28 +139,6 @@ async def served_versions(client: Client, *, retry_for_s: float | None = None) -
     except ClusterError:
         return None
     return frozenset(str(item.get("version")) for item in group.get("versions") or ())
-
-
-SERVED_FOR_S: Final = 60.0
-"""For how long a submission uses the answer of `served_versions`. Kueue is installed rarely, and while it starts it
-misses Jobs anyway."""
-
-
-async def recently_served_versions(
-    client: Client, read: Callable[[], Awaitable[frozenset[str] | None]]
-) -> frozenset[str] | None:
-    """Return the versions of Kueue's API that the cluster served at most `SERVED_FOR_S` seconds ago; `None` if unknown.
-
-    :param read: Calls `served_versions`, unless the answer is known.
-    """
-    cached: CachedRead[frozenset[str]] = cached_read(("served_versions", client.config.key), shared=frozenset[str])
-    async with cached.lock:
-        if cached.has_expired(client.clock):
-            served = await read()
-            if served is None:
-                return None
-            cached.keep(served, client.clock, SERVED_FOR_S)
-        return cached.value
 
 
 async def watched_workloads(client: Client) -> Resource | None:

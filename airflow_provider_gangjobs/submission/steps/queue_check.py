@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, Forbidden, NotFound
-from airflow_provider_gangjobs.cluster.kueue import VERSIONS, recently_served_versions, served_versions
+from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.resources import JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.queues import (
@@ -195,15 +195,14 @@ async def check_job_without_queue(progress: Progress) -> None:
 
     The webhook adds the label of a LocalQueue `default`, and suspends a Job without a queue if Kueue is configured with
     `manageJobsWithoutQueueName`. No other request shows this configuration. Kueue would take the Jobs of a gang with
-    roles one by one, or stop Jobs that the submission has started. Nothing is sent to a cluster that did not serve
-    Kueue within the last minute.
+    roles one by one, or stop Jobs that the submission has started. Nothing is sent to a cluster that is known not to
+    serve Kueue.
 
     Raises:
         InvalidGangSpec: the cluster suspends a Job that names no queue, and never starts the Job.
         GangUnsupported: the gang has roles, and the cluster manages Jobs that name no queue.
     """
-    read = partial(progress.requests.send, partial(served_versions, retry_for_s=0.0))
-    if await recently_served_versions(progress.requests.client, read) == frozenset():
+    if await progress.requests.send(partial(served_versions, retry_for_s=0.0)) == frozenset():
         return
     body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
     body["spec"]["suspend"] = False
