@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.fork_shared_cache import SIZE_BYTES
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
     from tests.airflow.airflow_home import AirflowHome
     from tests.airflow.api import Api, DagRun
-    from tests.airflow.processes import Airflow
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
@@ -40,21 +37,9 @@ def shaky(home: AirflowHome) -> Iterator[SandboxThread]:
 
 
 @pytest.fixture(scope="module")
-def airflow(connected: AirflowHome, shaky: SandboxThread) -> Iterator[Airflow]:
+def api(connected: AirflowHome, shaky: SandboxThread) -> Iterator[Api]:
     with connected.running() as airflow:
-        yield airflow
-
-
-@pytest.fixture(scope="module")
-def api(airflow: Airflow) -> Api:
-    return airflow.api
-
-
-def has_shared_cache(pid: int) -> bool:
-    """Return whether a process maps the memory that the preload shares with forked processes."""
-    lines = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
-    mapped = [line[0].split("-") for line in lines if line[5:] == ["/dev/zero (deleted)"]]
-    return SIZE_BYTES in [int(end, 16) - int(begin, 16) for begin, end in mapped]
+        yield airflow.api
 
 
 def of_dag(dag_id: str, obj: Mapping[str, Any]) -> bool:
@@ -84,13 +69,11 @@ def test_gang_runs_deferred_and_returns_its_results(api: Api) -> None:
     assert run.xcom("gang", "gang")["namespace"] == "default"
 
 
-def test_scheduler_preloads_for_its_task_processes_and_no_other_process_does(airflow: Airflow) -> None:
-    run = airflow.api.trigger("preloaded")
+def test_processes_of_tasks_are_forked_with_the_modules_imported(api: Api) -> None:
+    run = api.trigger("preloaded")
 
     assert run.wait() == "success"
     assert run.xcom("is_preloaded") is True
-    preloaded = [name for name, process in airflow.processes.items() if has_shared_cache(process.pid)]
-    assert preloaded == ["scheduler"]
 
 
 def test_functions_get_arguments_and_return_results_by_rank(api: Api) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from airflow_provider_gangjobs.cluster import fork_shared_cache
 from airflow_provider_gangjobs.cluster.http.transport import Transport
 from airflow_provider_gangjobs.cluster.informer import informers
 
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.http.request import Request
     from tests.provider.task_runner import TaskMaker
 
-REQUESTS_MAX: Final = 15
+REQUESTS_MAX: Final = 17
+"""With the two by which each process that submits finds out what the cluster serves."""
 WRITE_LOG_AND_RESULT: Final = 'echo said; sleep 1; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 
 
@@ -64,13 +64,6 @@ def triggerer() -> Iterator[Triggerer]:
     triggerer.stop()
 
 
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the processes of tasks share what they discover, as after the preload."""
-    monkeypatch.setattr(fork_shared_cache, "_memory", None)
-    fork_shared_cache.create()
-
-
 def run(make: TaskMaker, triggerer: Triggerer) -> Any:
     """Run a task as workers and a triggerer do, and return its value."""
     train = make(WRITE_LOG_AND_RESULT, deferrable=True, logs="all", results="all")
@@ -88,11 +81,10 @@ def run(make: TaskMaker, triggerer: Triggerer) -> Any:
     return value
 
 
-@pytest.mark.usefixtures("forked")
 def test_gang_of_two_with_its_logs_costs_few_requests(
     task: TaskMaker, triggerer: Triggerer, requests: list[str]
 ) -> None:
-    run(task, triggerer)  # starts the watches, and discovers what the cluster serves
+    run(task, triggerer)  # starts the watches
     requests.clear()
 
     value = run(task, triggerer)
