@@ -52,6 +52,18 @@ _TASK_LABELS: dict[str, Any] = {
 }
 
 
+_PRELOAD: dict[str, Any] = {
+    "description": (
+        "Whether a scheduler with LocalExecutor, and a Celery worker, import the modules of task processes before they "
+        "fork these processes.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "boolean",
+    "example": None,
+    "default": "True",
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -94,6 +106,7 @@ def get_provider_info() -> dict[str, Any]:
                     "installation_id": _INSTALLATION_ID,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,
+                    "preload": _PRELOAD,
                 },
             }
         },

@@ -221,7 +221,7 @@ class Completion:
             self.deliver()
 
     def deliver(self) -> None:
-        """Mark the gang as delivered and clean up, if this try still holds the claim.
+        """Delete the gang, or mark it as delivered, by `on_finish`, if this try still holds the claim.
 
         A fault is logged. The task stays a success.
         """
@@ -229,9 +229,13 @@ class Completion:
         self._mark_delivered(release_held=self._log_held_pods() > 0, delete=clean_up)
 
     def _mark_delivered(self, *, release_held: bool = False, delete: bool = False) -> None:
-        ref, claim = self.event.ref, self.gangs.claim
+        event, claim = self.event, self.gangs.claim
+        version = event.job_version if event.claim == claim else ""
         self._call_or_warn(
-            "delivered", lambda service: service.deliver(ref, claim, release_held=release_held, delete=delete)
+            "delivered",
+            lambda service: service.deliver(
+                event.ref, claim, release_held=release_held, delete=delete, version=version
+            ),
         )
 
     def _release_held_pods(self) -> None:

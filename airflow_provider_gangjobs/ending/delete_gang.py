@@ -191,12 +191,25 @@ async def discard(client: Client, ref: GangRef, claim_id: str, *, release_held: 
 
 
 async def deliver(
-    client: Client, ref: GangRef, claim_id: str, *, release_held: bool = False, delete: bool = False
+    client: Client,
+    ref: GangRef,
+    claim_id: str,
+    *,
+    release_held: bool = False,
+    delete: bool = False,
+    version: str = "",
 ) -> bool:
     """Mark the gang as delivered, release its held pods, and delete its Job, if `claim_id` is responsible for the gang.
 
+    A Job that can be deleted at once is not marked before: nobody reads the mark of a Job that is gone. After any other
+    answer to the DELETE, the Job is marked, so that the next try or a sweep does not take it for undelivered.
+
     Returns false if the gang was left alone. The pods of a gang whose Job is gone are released, too.
+
+    :param version: The resourceVersion in which the Job had ended and `claim_id` was responsible; empty if unknown.
     """
+    if delete and version and not release_held and await _is_deleted_in(client, ref, version):
+        return True
     marked = await mark_delivered_by(client, ref, claim_id, at=datetime.now(UTC))
     if marked is None and not await is_gone(client, ref):
         return False
@@ -206,6 +219,15 @@ async def deliver(
         return True
     requests = RetryingRequests(client, ref.namespace)
     return (await delete_job_if(requests, ref, lambda job: job.holds_claim(claim_id), seen=marked)).kept is None
+
+
+async def _is_deleted_in(client: Client, ref: GangRef, version: str) -> bool:
+    """Send one DELETE for an ended Job in this version. Return false if it was refused, or if its answer was lost."""
+    try:
+        await client.delete(JOBS, ref.name, ref.namespace, uid=ref.uid, resource_version=version)
+    except ClusterError:
+        return False
+    return True
 
 
 async def release_deleted(client: Client, ref: GangRef, deletion: Deletion, *, release_held: bool = False) -> None:

@@ -150,6 +150,7 @@ class JobAnnotations(Annotations, frozen=True):
     roles: str | None = msgspec.field(name=keys.ANNOTATION_ROLES, default=None)
     role_jobs: str | None = msgspec.field(name=keys.ANNOTATION_ROLE_JOBS, default=None)
     ttl: str | None = msgspec.field(name=keys.ANNOTATION_TTL, default=None)
+    streamed: str | None = msgspec.field(name=keys.ANNOTATION_STREAMED, default=None)
 
 
 class JobMeta(Meta, frozen=True):

@@ -375,7 +375,9 @@ class GangService(Struct, frozen=True):
 
         return await mark_delivered(self.client, ref, at=datetime.now(UTC))
 
-    async def deliver(self, ref: GangRef, claim: str, *, release_held: bool = False, delete: bool = False) -> bool:
+    async def deliver(
+        self, ref: GangRef, claim: str, *, release_held: bool = False, delete: bool = False, version: str = ""
+    ) -> bool:
         """Mark the gang as delivered if `claim` is responsible for it.
 
         The mark and the deletion apply only while `claim` is responsible for the gang: a try that is late changes no
@@ -383,11 +385,13 @@ class GangService(Struct, frozen=True):
 
         :param release_held: Then release the gang's pods.
         :param delete: Then delete the Job.
+        :param version: The resourceVersion in which the Job had ended and `claim` was responsible. A Job that is
+            deleted in this version needs no mark.
         :return: False if the gang was left alone.
         """
         from airflow_provider_gangjobs.ending.delete_gang import deliver
 
-        return await deliver(self.client, ref, claim, release_held=release_held, delete=delete)
+        return await deliver(self.client, ref, claim, release_held=release_held, delete=delete, version=version)
 
     async def discard(self, ref: GangRef, claim: str, *, release_held: bool = False) -> bool:
         """Delete the gang, ended or not, if `claim` is responsible for it. Returns false if the gang was left alone.

@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     waits_for_kueue,
 )
 from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.verdict import Completeness, Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
@@ -82,6 +82,8 @@ PAUSE_PER_POD_S: Final = 200e-6
 """The pause before an evaluation, for each pod, so that several changes of a pod are processed once. An evaluation
 costs 7 us for each changed pod."""
 PAUSE_MAX_S: Final = 2.0
+PODS_LATER_S: Final = 0.2
+"""How long the follower waits for pods that a complete Job has counted, before it asks the API server."""
 COLLECT_S: Final = 0.1
 """The interval at which the follower processes changes of pods, and checks whether the Job has ended, during the
 pause."""
@@ -164,18 +166,19 @@ class _Follower:
         self.client = client
         self.ref = ref
         self.watch = watch
-        self.deadlines, self.until, self.reporter, logs = wanted
+        self.deadlines, self.until, self.reporter, self.logs = wanted
         self.now = pace.now
         self.clock = clock = pace.clock
         self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
         self.requeue = Requeue(self.jobs)
-        self.harvest = HarvestTask(client, ref, clock, watch.wake, logs)
+        self.harvest = HarvestTask(client, ref, clock, watch.wake, self.logs)
         self.sidecars = Sidecars(client, self.jobs, self.harvest, pace.now)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=pace.limits)
         self.evidence = WaitEvidence(client, ref, watch, clock)
         self.waits_for_nodes = False
         self.began: dict[Phase, datetime] = {}
         """When each phase began, also if the objects that showed it are gone."""
+        self._pods_due_at: float | None = None
 
     @property
     def harvester(self) -> Harvester:
@@ -224,6 +227,8 @@ class _Follower:
     async def _evaluate(self) -> GangEvent | _Sleep:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
+        if job is not None and self.logs is not None:
+            self.logs.observe_job(job)
         if job is not None and (waits_for_kueue(job) or self._adds_up_runs(job)):
             await self.watch.subscribe_to_queue(self.client, job.queued_uid)
         workload = self.watch.queue_workload
@@ -322,10 +327,20 @@ class _Follower:
     async def _confirm(self, pods: ObservedPods, observed: StoredGang | None, probable: Verdict) -> GangEvent | _Sleep:
         """Ask the server whether the verdict that the watch shows is true, and harvest meanwhile.
 
+        A Job that is complete stays complete, so nothing is asked if the watch shows all pods that it ever had.
+
         A Job that ended and does not exist any more ended with that verdict: its pods may be all that kept it, and they
         are being released.
         """
         final = FinalHarvest(self.harvest, self.observer, self.now)
+        completeness = Completeness.UNKNOWN
+        if self.watch.gone_job is None:
+            completeness = pods.completeness(observed, self.harvester.recorded, self.ref)
+        if completeness is Completeness.COMPLETE:
+            await final.prepare(observed, pods)
+            return await self._end(probable, observed, final)
+        if completeness is Completeness.PENDING and (left_s := self._pods_due_in_s()) > 0:
+            return _Sleep(left_s, 0.0)
         meanwhile = final.prepare(observed, pods) if probable.job_is_there else final.load_ledger()
         job, _ = await gather_or_cancel(self.jobs.read(), meanwhile)
         verdict = judge(job, self.ref, last_seen=observed or self.watch.gone_job)
@@ -336,6 +351,12 @@ class _Follower:
             if probable.job_is_there:
                 verdict, job = probable, observed
         return await self._end(verdict, job, final)
+
+    def _pods_due_in_s(self) -> float:
+        """Return how long to wait for the watch of pods, which shows them a moment later than that of Jobs."""
+        if self._pods_due_at is None:
+            self._pods_due_at = self.clock.monotonic() + PODS_LATER_S
+        return self._pods_due_at - self.clock.monotonic()
 
     async def _end(self, verdict: Verdict, job: StoredGang | None, final: FinalHarvest) -> GangEvent:
         phase = PHASE_OF_VERDICT[verdict.kind] if verdict.job_is_there else self.reporter.last_alive
@@ -360,6 +381,7 @@ class _Follower:
             ended,
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
+            **_version_of_success(verdict, job),
             notes=(*result.notes, *self._notes_on_end(verdict, job)),
         )
 
@@ -467,6 +489,13 @@ class _Follower:
             outcomes=self.harvester.outcomes,
             **more,
         )
+
+
+def _version_of_success(verdict: Verdict, job: StoredGang | None) -> dict[str, str]:
+    """Return the fields of the event by which a task deletes the gang. The Jobs of roles are judged again before."""
+    if verdict.kind is not VerdictKind.SUCCEEDED or job is None or job.jobs or not job.is_ended:
+        return {}
+    return {"claim": job.claim or "", "job_version": job.view.metadata.resource_version}
 
 
 _RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)

@@ -63,7 +63,7 @@ def main() -> None:
     options = arguments(
         __doc__,
         choices={"operators": VARIANTS},
-        switches={"preload": "the scheduler imports the modules of task processes (docs/operations.md)"},
+        switches={"no-preload": "the scheduler does not import the modules of task processes"},
         gangs=200,
         rounds=3,
         parallelism=8,
@@ -73,7 +73,7 @@ def main() -> None:
     report = Report("pipeline", "the row `empty tasks`: as many task processes, without work")
     measured = _Measured()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with running(gangs, options.parallelism or 8, preload=options.preload) as deployment:
+    with running(gangs, options.parallelism or 8, preload=not options.no_preload) as deployment:
         try:
             _measure(deployment, measured, options.operators, gangs, rounds)
         except (Exception, KeyboardInterrupt) as exc:

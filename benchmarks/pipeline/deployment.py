@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes, tenant_of
-from benchmarks.harness import ROOT, log_progress, with_bytecode
+from benchmarks.harness import log_progress, with_bytecode
 from benchmarks.pipeline.processes import SCHEDULER, Processes
 from benchmarks.pipeline.sizes import GANGS_VARIABLE, PODS_RUN_S
 from tests.airflow.airflow_home import AirflowHome
@@ -27,8 +26,6 @@ RELEASE: Final = "1.37"
 NODES: Final = 4
 DATABASE: Final = "airflow"
 DAGS: Final = Path(__file__).parent / "dags"
-LOCAL_SETTINGS: Final = ROOT / "docs" / "samples" / "airflow_local_settings.py"
-"""As docs/operations.md shows it: the scheduler imports the modules of task processes."""
 API_SERVER: Final = "API server"
 CLUSTER: Final = "cluster"
 NODES_KIND: Final = "hollow nodes"
@@ -68,7 +65,7 @@ class Deployment:
 
 
 @contextmanager
-def running(gangs: int, parallelism: int, *, preload: bool = False) -> Iterator[Deployment]:
+def running(gangs: int, parallelism: int, *, preload: bool = True) -> Iterator[Deployment]:
     """Run all processes during the block."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-")))
@@ -78,10 +75,7 @@ def running(gangs: int, parallelism: int, *, preload: bool = False) -> Iterator[
         nodes = stack.enter_context(hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S, logs=True))
         log_progress("the cluster runs")
         postgres = stack.enter_context(Postgres.running())
-        home = _home(folder, postgres, tenant, gangs, parallelism)
-        if preload:
-            (home.path / "config").mkdir()
-            shutil.copy(LOCAL_SETTINGS, home.path / "config")
+        home = _home(folder, postgres, tenant, gangs, parallelism, preload=preload)
         log_progress("the database has its tables")
         airflow = stack.enter_context(home.running())
         log_progress("Airflow runs")
@@ -90,9 +84,11 @@ def running(gangs: int, parallelism: int, *, preload: bool = False) -> Iterator[
         yield Deployment(home, airflow, postgres, plane, tenant, Processes.of(leaders, single))
 
 
-def _home(folder: Path, postgres: Postgres, tenant: Tenant, gangs: int, parallelism: int) -> AirflowHome:
+def _home(
+    folder: Path, postgres: Postgres, tenant: Tenant, gangs: int, parallelism: int, *, preload: bool
+) -> AirflowHome:
     url = postgres.create_database(DATABASE)
-    settings: dict[str, Any] = SETTINGS | {"CORE__PARALLELISM": str(parallelism)}
+    settings: dict[str, Any] = SETTINGS | {"CORE__PARALLELISM": str(parallelism), "GANGJOBS__PRELOAD": str(preload)}
     home = AirflowHome.make(folder / "home", database=url, dags=DAGS, **settings)
     connection = airflow_environment(tenant)["AIRFLOW_CONN_KUBERNETES_DEFAULT"]
     home.environment = with_bytecode(home.environment) | {

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.ending.delete_gang import delete_job
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.ending.delete_gang import delete_job, deliver
 from airflow_provider_gangjobs.ending.halt import halt
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -81,3 +88,37 @@ async def test_deletion_is_retried_while_others_change_the_job(cluster, fault):
     await delete_job(cluster.client, submission.ref)
     cluster.bench.run()
     assert cluster.jobs() == []
+
+
+async def succeeded(cluster) -> tuple[GangRef, str]:
+    """Submit a gang of the claim "one", let it succeed, and return it with the version of its Job."""
+    submission = await cluster.submit(claim="one")
+    cluster.finish_job(submission.ref.name)
+    (job,) = cluster.jobs()
+    return submission.ref, job["metadata"]["resourceVersion"]
+
+
+async def test_gang_that_is_deleted_after_its_success_needs_no_mark(cluster):
+    ref, version = await succeeded(cluster)
+    before = Counter(cluster.client.statistics().requests)
+    assert await deliver(cluster.client, ref, "one", delete=True, version=version)
+    assert Counter(cluster.client.statistics().requests) - before == {"delete": 1}
+    assert cluster.jobs() == []
+
+
+@pytest.mark.parametrize("code", [403, 409, 503])
+async def test_gang_that_cannot_be_deleted_is_marked_as_delivered(cluster, code):
+    ref, version = await succeeded(cluster)
+    cluster.faults.add(Fault(FaultKind.STATUS, code=code, method="DELETE", times=None))
+    with suppress(ClusterError):
+        await deliver(cluster.client, ref, "one", delete=True, version=version)
+    (job,) = cluster.jobs()
+    assert state_of(read_job(job)) is SubmissionState.DELIVERED
+
+
+async def test_gang_that_another_try_has_adopted_is_neither_deleted_nor_marked(cluster):
+    ref, version = await succeeded(cluster)
+    await cluster.submit(claim="two")
+    assert not await deliver(cluster.client, ref, "one", delete=True, version=version)
+    (job,) = cluster.jobs()
+    assert state_of(read_job(job)) is SubmissionState.SUCCEEDED

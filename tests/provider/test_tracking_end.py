@@ -50,14 +50,14 @@ def uids(plane: VirtualControlPlane) -> set[str]:
 
 
 @in_virtual_time
-async def test_observed_success_costs_one_read_of_the_job(plane):
+async def test_observed_success_is_not_asked_about(plane):
     follower = RecordingFollower(plane, plane.submit(workers=3))
     await plane.until(lambda: plane.running_ranks() == 3)
     await asyncio.sleep(5)
     follower.forget()
     plane.finish_all()
     assert (await follower.event()).status is Status.SUCCEEDED
-    assert (follower.count_of("GET jobs"), follower.count_of("LIST pods")) == (1, 0)
+    assert (follower.count_of("GET jobs"), follower.count_of("LIST pods")) == (0, 0)
     check_harvest(plane.history, uids(plane))
 
 

@@ -32,6 +32,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import conf
 from airflow_provider_gangjobs.airflow_api.masking import mask
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.state.pods import has_started, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams
 
@@ -141,8 +143,6 @@ HOLD_S: Final = 10.0
 FINISH_S: Final = 60.0
 """How long an event waits until the logs of deleted pods are in the log of the task. Airflow reads some hundred lines a
 second from a triggerer, and lines that it reads after the event are missing."""
-LOAD_S: Final = 10.0
-"""How long an event waits for the positions that an earlier process has saved."""
 
 
 class LogStreaming:
@@ -153,6 +153,10 @@ class LogStreaming:
         self._log = log
         self.config: ClusterConfig | None = None
         """The cluster of the gang, once it is known."""
+        self._stored_positions = ""
+        """What the Job says of the positions that other processes have reached."""
+        self._started: dict[int, PodView] = {}
+        """The first pod of each streamed rank that was observed after its start."""
         self._deleted: dict[str, PodView] = {}
         """The pods that are being deleted, and whose logs are wanted, by uid."""
         self._holds: dict[str, asyncio.Task[None]] = {}
@@ -179,21 +183,36 @@ class LogStreaming:
             self._has_streams = asyncio.Event()
             self._task = asyncio.create_task(self._run(self.config), name=f"logs of {self._args.name}")
 
-    # -- pods that are deleted -------------------------------------------------------------------------------
+    # -- what the watch shows ---------------------------------------------------------------------------------
+
+    def observe_job(self, job: StoredGang) -> None:
+        """Note the positions that other processes have stored."""
+        if job.ref == self._args.ref:
+            self._stored_positions = job.view.metadata.annotations.streamed or ""
 
     def observe(self, pods: Sequence[PodView]) -> None:
-        """Read the logs of the pods that are being deleted, and whose logs the task wants."""
+        """Note where the streamed ranks run. Read the logs of wanted pods that are being deleted."""
+        ranks, policy = self._args.stream_ranks, Logs(self._args.kept_logs)
+        if len(self._started) < len(ranks):
+            self._note_started(pods, ranks)
         if all(pod.metadata.deletion_timestamp is None for pod in pods):
             return
         from airflow_provider_gangjobs.tracking.logs.last_lines import must_be_read_now
 
-        ranks, policy = self._args.stream_ranks, Logs(self._args.kept_logs)
         wanted = [pod for pod in pods if must_be_read_now(pod, ranks, policy)]
         self._deleted |= {pod.metadata.uid: pod for pod in wanted}
         if wanted:
             self.start()
             if self._streams is not None:
                 self._streams.observe(wanted)
+
+    def _note_started(self, pods: Sequence[PodView], ranks: Sequence[int]) -> None:
+        for pod in pods:
+            rank = rank_of(pod)
+            if rank is not None and rank in ranks and rank not in self._started and has_started(pod):
+                self._started[rank] = pod
+                if self._streams is not None:
+                    self._streams.observe([pod])
 
     def notify_when_read(self, pod: PodView, notify: Callable[[str], None]) -> bool:
         """Return whether the log of a pod is being read. If so, call `notify` when it is, at most `HOLD_S` later."""
@@ -240,7 +259,7 @@ class LogStreaming:
         if save:
             return
         if has_run and self._args.stream_ranks:
-            await self._load_positions()
+            await self._note_positions()
         self._has_arrived = await log_channel().drain()
         if not self._has_arrived and self._streams is not None:
             self._log.warning(
@@ -249,16 +268,13 @@ class LogStreaming:
                 self._args.ref,
             )
 
-    async def _load_positions(self) -> None:
-        """Read how far an earlier process has streamed, if the gang ended before this process began to stream."""
+    async def _note_positions(self) -> None:
+        """Note how far an earlier process has streamed, if the gang ended before this process began to stream."""
         from airflow_provider_gangjobs.cluster.informer import informers
 
-        if self.config is not None and (self._streams is None or not self._streams.has_loaded):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOAD_S), informers().client(self.config) as client:
-                    streams = self._new_streams(client)
-                    await streams.load()
-                    self._streams = streams
+        if self.config is not None and self._streams is None:
+            async with informers().client(self.config) as client:
+                self._streams = self._new_streams(client)
         if self._streams is not None:
             self.write(self._streams.notes)
 
@@ -267,9 +283,7 @@ class LogStreaming:
 
         try:
             async with informers().client(config) as client:
-                streams = self._new_streams(client)
-                streams.observe(list(self._deleted.values()))
-                self._streams = streams
+                self._streams = streams = self._new_streams(client)
                 if self._has_streams is not None:
                     self._has_streams.set()
                 try:
@@ -288,10 +302,12 @@ class LogStreaming:
 
         args = self._args
         # Each deferral of a try has a trigger of its own, whose log may replace the log of the one before.
-        store = PositionStore(client, args.ref, f"{args.claim}/{args.tracking_errors}")
+        store = PositionStore(client, args.ref, self._stored_positions, f"{args.claim}/{args.tracking_errors}")
         kept_bytes_max = max(args.kept_bytes_max, args.stream_bytes_max)
         wanted = WantedLogs(args.stream_ranks, args.stream_bytes_max, Logs(args.kept_logs), kept_bytes_max)
-        return GangStreams(store, wanted, output=self, mask=mask)
+        streams = GangStreams(store, wanted, output=self, mask=mask)
+        streams.observe([*self._started.values(), *self._deleted.values()])
+        return streams
 
     def write(self, lines: Sequence[str]) -> None:
         """Write lines of a stream into the log of the task."""

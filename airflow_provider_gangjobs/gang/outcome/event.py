@@ -123,6 +123,10 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     empty if no line was streamed."""
     whole_logs: tuple[str, ...] = ()
     """The logs among them that were streamed to their end."""
+    claim: str = ""
+    """The task instance that was responsible for the gang when it had succeeded."""
+    job_version: str = ""
+    """The resourceVersion of the Job at that moment; empty if the gang has roles."""
 
     @property
     def ref(self) -> GangRef:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.structured_log import Field
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 
@@ -171,7 +172,10 @@ OUTCOMES_KEPT_MAX: Final = 64
 
 
 class LogReader(Protocol):
-    """Reads the logs of pods that are being deleted."""
+    """Reads logs of pods: while they run, or when they are being deleted."""
+
+    def observe_job(self, job: StoredGang) -> None:
+        """Take note of the gang's Job as it is now."""
 
     def observe(self, pods: Sequence[PodView]) -> None:
         """Take note of pods that have changed."""

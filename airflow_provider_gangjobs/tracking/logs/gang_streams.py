@@ -10,21 +10,16 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider_gangjobs.cluster.clock import Backoff
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.gang.state.pods import has_started, pods_of, rank_of
-from airflow_provider_gangjobs.kube.views import PodView
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX
+from airflow_provider_gangjobs.gang.state.pods import has_started, rank_of, started_at
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, must_be_read_now, sources_of
 from airflow_provider_gangjobs.tracking.logs.limits import (
     AHEAD_BYTES_MAX,
     END_BYTES,
-    SAVE_EVERY_MIN_S,
+    SAVE_EVERY_MAX_S,
+    UNNOTED_AFTER_S,
     StreamLimits,
 )
 from airflow_provider_gangjobs.tracking.logs.rank_stream import LineOutput, LogStream
@@ -33,12 +28,11 @@ from airflow_provider_gangjobs.tracking.logs.whole_logs import format_note
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
     from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
 
 
-LOOK_BASE_S: Final = 1.0
-LOOK_CAP_S: Final = 30.0
 DRAIN_S: Final = 5.0
 """How long a stream waits until its lines are read, before it saves its position."""
 END_WITHIN_S: Final = 5.0
@@ -63,6 +57,8 @@ class WantedLogs(NamedTuple):
 class GangStreams:
     """The streams of one gang. `run` ends only when it is cancelled.
 
+    The watch of the gang shows the pods (`observe`) and the stored positions, so neither costs a request.
+
     :param store: The stored positions of the gang.
     :param output: The log of the task.
     :param mask: Returns a text with its secrets replaced.
@@ -85,9 +81,10 @@ class GangStreams:
         self._mask = mask
         self._limits = loop_local(StreamLimits)
         self._requests = self._limits.requests_of(client)
-        self._positions: dict[str, str] = {}
-        self.has_loaded = False
-        """The positions of an earlier process are known."""
+        self._positions = store.positions
+        self._began = client.server_clock.now() if client.server_clock.is_known else None
+        self._started: dict[int, asyncio.Future[PodView]] = {}
+        """The first pod of each rank that was observed after its start."""
         self._streams: dict[str, LogStream] = {}
 
     @property
@@ -122,12 +119,9 @@ class GangStreams:
     async def run(self) -> None:
         """Stream the logs, and save their positions from time to time."""
         limits, clock = self._limits, self._client.clock
-        await self.load()
         limits.gangs += 1
         try:
-            # From here on, the positions of the process before are not the last ones. If there are none, a process that
-            # comes later learns of this stream, unless so many gangs may begin at once that the patches are spread.
-            if self._positions or limits.save_every_s <= SAVE_EVERY_MIN_S:
+            if self._positions:  # from here on, the positions of the process before are not the last ones
                 await self._save(limits.save_every_s)
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -161,21 +155,8 @@ class GangStreams:
             async with self._requests:
                 await self._store.save(positions, every_s=every_s)
 
-    async def load(self) -> None:
-        """Read the positions that another process has reached, unless that was done before."""
-        backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
-        while not self.has_loaded:
-            try:
-                async with self._requests:
-                    self._positions = await self._store.load()
-            except ClusterError as error:
-                if not isinstance(error, NotFound | Forbidden):
-                    await self._client.clock.sleep(backoff.next())
-                    continue
-            self.has_loaded = True
-
     async def _stream(self, rank: int) -> None:
-        source = await self._find(rank)
+        source = next(iter(sources_of(await self._pod_of(rank))))
         if source.key not in self._streams:  # else its pod is being deleted
             await self._new_stream(source, self._wanted.bytes_max).run()
 
@@ -203,17 +184,31 @@ class GangStreams:
             stream.note(f"{what}, continued by another triggerer")
         return stream
 
-    # -- pods that are deleted -------------------------------------------------------------------------------
+    # -- the pods ---------------------------------------------------------------------------------------------
+
+    def _pod_of(self, rank: int) -> asyncio.Future[PodView]:
+        return self._started.setdefault(rank, asyncio.get_running_loop().create_future())
 
     def observe(self, pods: Sequence[PodView]) -> None:
-        """Read the logs of the pods that are being deleted."""
+        """Note where the ranks run, and read the logs of the pods that are being deleted."""
         for pod in pods:
+            rank = rank_of(pod)
+            if rank is not None and rank in self._wanted.ranks and has_started(pod) and not self._pod_of(rank).done():
+                self._pod_of(rank).set_result(pod)
+                self._note_earlier_stream(pod)
             if not must_be_read_now(pod, self._wanted.ranks, self._wanted.kept):
                 continue
             if pod.metadata.uid in self._deleted or len(self._deleted) < RANKS_MAX:
                 self._deleted[pod.metadata.uid] = pod
                 if self._tasks is not None:
                     self._read_ahead(pod)
+
+    def _note_earlier_stream(self, pod: PodView) -> None:
+        started = started_at(pod)
+        if not self._store.is_new or self._began is None or started is None:
+            return
+        if (self._began - started).total_seconds() > UNNOTED_AFTER_S:
+            self._store.repeated_s = SAVE_EVERY_MAX_S
 
     def _read_ahead(self, pod: PodView) -> None:
         assert self._tasks is not None, "the caller has checked that the streams run"
@@ -248,29 +243,3 @@ class GangStreams:
                         await self.wait_until_read(self._deleted[uid])
                         await self._last_streams[uid].has_written.wait()
                     return
-
-    # -- where the logs are ----------------------------------------------------------------------------------
-
-    async def _find(self, rank: int) -> LogSource:
-        backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
-        while True:
-            pods: list[PodView] = []
-            with suppress(ClusterError):
-                pods = await self._list_pods_of(rank)
-            for pod in filter(has_started, pods):
-                return next(source for source in sources_of(pod))
-            await self._client.clock.sleep(backoff.next())
-
-    async def _list_pods_of(self, rank: int) -> list[PodView]:
-        """Return the pods of a rank. Only a rank that has no pod, or is in a role, costs a list of all pods.
-
-        The index of a pod is its rank, except in a gang with roles, where each role counts from 0.
-        """
-        all_pods = gang_selector(self._ref.name)
-        for selector in (f"{all_pods},{ANNOTATION_COMPLETION_INDEX}={rank}", all_pods):
-            async with self._requests:
-                views = self._client.list_views(PodView, PODS, self._ref.namespace, label_selector=selector)
-                found = pods_of(self._ref, [pod async for page in views for pod in page])
-            if of_rank := [pod for pod in found if rank_of(pod) == rank]:
-                return of_rank
-        return []

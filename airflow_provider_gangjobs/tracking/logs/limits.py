@@ -5,7 +5,7 @@ The limits keep logs from delaying other work and from taking all connections.
 A trigger has no state of its own that survives its process, and Airflow offers a trigger no place for one. So the
 positions of streamed logs are kept on the Job. They are written every few seconds while lines arrive
 (`StreamLimits.save_every_s`), and when the stream is stopped. After a process was killed, at most the lines of this
-time appear a second time, after a note that says so. None is lost.
+time appear a second time, after a note that says so. None is lost. A gang that ends sooner writes no position.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ SAVES_PER_S: Final = 2.0
 """How many positions an event loop writes a second. Each is a patch, which all watches of Jobs receive."""
 SAVE_EVERY_MIN_S: Final = 5.0
 SAVE_EVERY_MAX_S: Final = 60.0
+UNNOTED_AFTER_S: Final = 30.0
+"""Airflow gives the triggers of a killed triggerer to another one after this time. So if a rank has run for longer when
+this process begins, another process may have streamed its log, and may have been killed before it saved a position."""
 
 
 class StreamSlots:
@@ -160,46 +163,41 @@ PROCESS: Final = secrets.token_hex(4)
 
 
 class PositionStore:
-    """Reads and writes the positions of a gang's logs.
+    """The positions of a gang's logs as another process has stored them. Writes those of this process.
 
+    :param stored: The annotation of the Job as this process sees it before it streams; empty if there is none. An
+        unreadable annotation is no position.
     :param log_id: Names the log of the task into which the logs are streamed, such as a try of the task. The positions
         for another log are of no use, because that log has none of the lines.
     """
 
-    def __init__(self, client: Client, ref: GangRef, log_id: str, process: str = PROCESS) -> None:
+    def __init__(self, client: Client, ref: GangRef, stored: str, log_id: str, process: str = PROCESS) -> None:
         self.client = client
         self.ref = ref
         self._log_id = log_id
         self._process = process
         self._saved: tuple[dict[str, str], bool] | None = None
+        self.is_new = not stored
+        """No process has stored anything."""
+        self.positions: dict[str, str] = {}
+        """The stored positions by `LogSource.key`."""
         self.repeated_s = 0.0
-        """The time before the end of the stream whose lines the positions that were loaded may not include; 0 if the
-        positions are the last ones of the stream."""
+        """The time before the end of the stream whose lines the stored positions may not include; 0 if the positions
+        are the last ones of the stream."""
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
+            self._read(json.loads(stored))
 
-    async def load(self) -> dict[str, str]:
-        """Return the positions by `LogSource.key`. An unreadable annotation is no position.
-
-        Raises:
-            ClusterError: the Job cannot be read.
-        """
-        job = await self.client.get(JOBS, self.ref.name, self.ref.namespace)
-        metadata = job["metadata"]
-        text = (metadata.get("annotations") or {}).get(ANNOTATION_STREAMED, "")
-        try:
-            stored: dict[str, Any] = json.loads(text)
-            is_ours = metadata["uid"] == self.ref.uid and stored["log"] == self._log_id
-            if not is_ours or stored["process"] == self._process:
-                return {}
+    def _read(self, stored: Mapping[str, Any]) -> None:
+        if stored["log"] == self._log_id and stored["process"] != self._process:
             positions = {str(key): str(value) for key, value in stored["positions"].items()}
             self.repeated_s = 0.0 if stored["exact"] else float(stored.get("every_s", SAVE_EVERY_MAX_S))
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return {}
-        return positions
+            self.positions = positions
 
     async def save(self, positions: Mapping[str, str], *, every_s: float) -> None:
         """Write the positions if they have changed. A failure is ignored, because the next call writes them again.
 
         The first call writes them also if there is none yet, so that a process that comes later knows of the stream.
+        A process that was killed before is recognized by the time for which the rank runs (`UNNOTED_AFTER_S`).
 
         :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
         """

@@ -16,6 +16,7 @@ from tests.guarantees.history import CONFIGMAPS, ChangeType, History
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.guarantees.history import Change
 
 Obj = dict[str, Any]
 
@@ -64,16 +65,8 @@ class ClusterHistory:
         return {change.uid for change in self.history.of(PODS, task=key.digest)}
 
     def deliveries(self, key: TaskKey) -> int:
-        """Return how often a Job of the task was marked as delivered."""
-        return len(
-            [
-                change
-                for change in self.history.of(JOBS, task=key.digest)
-                if read_job(change.obj).is_delivered
-                and change.old is not None
-                and not read_job(change.old).is_delivered
-            ]
-        )
+        """Return how often a Job of the task was delivered: marked as delivered, or deleted after its success."""
+        return sum(map(_is_delivery, self.history.of(JOBS, task=key.digest)))
 
     def recorded(self, key: TaskKey) -> dict[str, set[str]]:
         """Return all versions of the ledger entry of each pod of the task, by the UID of the pod."""
@@ -89,3 +82,10 @@ class ClusterHistory:
         selector = f"{LABEL_TASK}={key.digest}"
         found: list[Obj] = self.cluster.call(lambda sandbox: sandbox.registry.list(resource, label_selector=selector))
         return found
+
+
+def _is_delivery(change: Change) -> bool:
+    after, before = read_job(change.obj), None if change.old is None else read_job(change.old)
+    if change.is_deletion:
+        return after.complete_condition is not None and not after.is_delivered
+    return before is not None and after.is_delivered and not before.is_delivered

@@ -82,11 +82,11 @@ def test_worker_killed_while_it_fetches_the_results(deployment: AirflowDeploymen
 
 
 def test_worker_killed_after_airflow_has_stored_the_success(deployment: AirflowDeployment, held: HeldRun) -> None:
-    # The gang is marked as delivered and deleted only after that, so here the gang stays. It does not run again.
+    # The gang is deleted only after that, so here the gang stays. It does not run again.
     held.wait_until_followed()
-    marking = deployment.faults.hold_before("PATCH", held.path_of_job)
+    deleting = deployment.faults.hold_before("DELETE", held.path_of_job)
     held.open()
-    deployment.faults.wait_for_hit(marking)
+    deployment.faults.wait_for_hit(deleting)
     assert held.task["state"] == "success"
 
     held.kill_worker()
@@ -100,6 +100,7 @@ def test_worker_killed_after_airflow_has_stored_the_success(deployment: AirflowD
 
 def test_worker_killed_after_it_marked_the_gang_as_delivered(deployment: AirflowDeployment, held: HeldRun) -> None:
     held.wait_until_followed()
+    deployment.faults.arm(kind="status", code=503, method="DELETE", path=held.path_of_job)
     marked = deployment.faults.hold_after("PATCH", held.path_of_job)
     held.open()
     deployment.faults.wait_for_hit(marked)
