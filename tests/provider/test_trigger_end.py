@@ -123,7 +123,7 @@ def test_success_of_a_gang_ends_its_task_with_its_results_and_logs(
 
     event, log = run(one)
 
-    assert isinstance(event, TaskSuccessEvent)
+    assert isinstance(event, TaskSuccessEvent), log
     assert supervisor.xcoms["return_value"] == RESULTS
     assert supervisor.columns == {"gang_end": (-1, None, False), "return_value": (-1, None, False)}
     assert log.count("[rank 0] hello from 0") == 1
@@ -133,8 +133,8 @@ def test_success_of_a_gang_ends_its_task_with_its_results_and_logs(
 
 def test_xcoms_are_those_of_a_worker(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
     one = make(task, on_finish="keep")
-    event, _ = run(one, then="deferred-again")
-    assert isinstance(event, TaskSuccessEvent)
+    event, log = run(one, then="up_for_retry")
+    assert isinstance(event, TaskSuccessEvent), log
 
     one.parameters["end_from_trigger"] = False
     event, _ = run(one)
@@ -369,9 +369,9 @@ def test_value_over_which_a_task_is_mapped_has_its_length(task: TaskMaker, super
     one = make(task)
     one.kind = Mapped
 
-    event, _ = run(one)
+    event, log = run(one)
 
-    assert isinstance(event, TaskSuccessEvent)
+    assert isinstance(event, TaskSuccessEvent), log
     assert supervisor.columns["return_value"] == (-1, 2, False)
 
 

@@ -20,7 +20,6 @@ nothing before it has read all of them. A gang with more is left to a worker.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -204,10 +203,7 @@ def deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
     To be called before the event of the success. The delivery outlives the trigger, which Airflow ends soon.
     """
     running = loop_local(_Limits).running
-    # A triggerer routes log lines by the context of the trigger, whose log is closed by then.
-    task = asyncio.get_running_loop().create_task(
-        _deliver_when_accepted(args, ti), name=f"delivery of {args.name}", context=contextvars.Context()
-    )
+    task = asyncio.create_task(_deliver_when_accepted(args, ti), name=f"delivery of {args.name}")
     running.add(task)
     task.add_done_callback(running.discard)
 
