@@ -99,7 +99,14 @@ def with_system_facts(facts: EndFacts) -> EndFacts:
     from airflow.sdk.execution_time.xcom import XCom
     from airflow.sdk.listener import get_listener_manager
 
-    return replace(facts, xcom_backend=XCom is not BaseXCom, listeners=get_listener_manager().has_listeners)
+    listeners = any(not _is_example(listener) for listener in get_listener_manager().pm.get_plugins())
+    return replace(facts, xcom_backend=XCom is not BaseXCom, listeners=listeners)
+
+
+def _is_example(listener: object) -> bool:
+    """Return whether a listener is of the examples that Airflow loads by default, and which only print."""
+    module = getattr(listener, "__name__", None) or type(listener).__module__
+    return str(module).startswith("airflow.example_dags.")
 
 
 async def push_xcom(

@@ -1,4 +1,4 @@
-"""A gang that has succeeded ends its task in a triggerer, without a worker, also if triggerers are killed or stopped."""
+"""A gang that has succeeded ends its task in a triggerer, also if triggerers are killed or stopped, with no worker."""
 
 from __future__ import annotations
 
