@@ -10,11 +10,15 @@ import asyncio
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
-from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
+from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable, starts_from_trigger
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
-from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try, is_running_try
+from airflow_provider_gangjobs.airflow_api.task_state import (
+    is_of_earlier_try,
+    is_running_try,
+    reason_to_start_in_worker,
+)
 from airflow_provider_gangjobs.gang.spec import (
     LOG_LIMIT_BYTES,
     RESULTS_LIMIT_BYTES,
@@ -31,7 +35,12 @@ from airflow_provider_gangjobs.gang.spec import (
 from airflow_provider_gangjobs.parameters import checks, shorthands
 from airflow_provider_gangjobs.parameters.checks import callback_paths
 from airflow_provider_gangjobs.parameters.storage import to_url
-from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters, answers_to_unknown
+from airflow_provider_gangjobs.parameters.task_parameters import (
+    ForScheduler,
+    GangParameters,
+    TaskParameters,
+    answers_to_unknown,
+)
 
 if TYPE_CHECKING:
     import os
@@ -44,8 +53,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
     from airflow_provider_gangjobs.attempt.task_try import TaskTry
+    from airflow_provider_gangjobs.parameters.triggerer_start import TriggererStart
     from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
+STARTS_HERE: Final = "This worker starts the gang, and not the triggerer: %s"
 RESUMED_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
 
@@ -179,9 +190,15 @@ class GangJobOperator(GangParameters):
     :param skip_on_exit_code: An exit code, or several. If every rank that failed has one of them, the task is skipped.
     :param deferrable: Whether the task waits in the triggerer, without a worker. Defaults to Airflow's
         `[operators] default_deferrable` if that option was set, else to true.
+    :param start_from_trigger: Whether the triggerer also starts the gang, so that the task needs no worker before the
+        gang has ended, and no slot. Only with Airflow 3.3, and only the first try. A task that only a worker can start
+        starts in a worker, and its log says why. Defaults to `[gangjobs] start_from_trigger`, which is false.
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
+    start_from_trigger: Any = ForScheduler(False, lambda task: task.triggerer_start.is_possible)
+    start_trigger_args: Any = ForScheduler(None, lambda task: task.triggerer_start.arguments)
+    wants_triggerer: bool = False
     __supports_durable_execution: ClassVar[bool] = True  # read by the Airflow Registry (apache/airflow#70291)
     _try: TaskTry | None = None
 
@@ -254,6 +271,7 @@ class GangJobOperator(GangParameters):
         secrets: Sequence[Any] | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
+        start_from_trigger: bool | None = None,
         **kwargs: Any,
     ) -> None:
         with answers_to_unknown(type(self), kwargs):
@@ -327,15 +345,41 @@ class GangJobOperator(GangParameters):
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self._check_parameters()
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
+        self.wants_triggerer = starts_from_trigger() if start_from_trigger is None else bool(start_from_trigger)
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Return what `.expand()` makes mapped tasks of, as Airflow does."""
         with answers_to_unknown(cls, kwargs):
-            return super().partial(**kwargs)
+            made = super().partial(**kwargs)
+        given = kwargs.get("start_from_trigger")
+        if not (starts_from_trigger() if given is None else given):
+            return made
+        from airflow_provider_gangjobs.parameters.triggerer_start import gang_partial
+
+        return gang_partial(made)
+
+    @classmethod
+    def for_trigger(cls, parameters: Mapping[str, Any], source: Mapping[str, Any] | None, **common: Any) -> Self:
+        """Return the operator of a task whose trigger starts the gang.
+
+        :param parameters: The parameters that `triggerer_start` has given to the trigger.
+        :param source: The function of a decorated task.
+        :param common: Parameters of `BaseOperator`.
+        """
+        return cls(**parameters, **common)
+
+    @property
+    def triggerer_start(self) -> TriggererStart:
+        """Whether the triggerer can start the gang, and with which arguments. Known when the whole DAG is known."""
+        from airflow_provider_gangjobs.parameters.triggerer_start import start_of
+
+        return start_of(self)
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
+        if self.wants_triggerer and (reason := self.triggerer_start.reason):
+            self.log.info(STARTS_HERE, reason)
         with self._opened_try(context) as this_try:
             return this_try.run()
 
@@ -346,6 +390,9 @@ class GangJobOperator(GangParameters):
         """
         if is_of_earlier_try(event, context["ti"]):
             self.log.warning("The task was cleared while a worker completed it, so this try begins anew")
+            return self.execute(context)
+        if (reason := reason_to_start_in_worker(event)) is not None:
+            self.log.info(STARTS_HERE, reason)
             return self.execute(context)
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
