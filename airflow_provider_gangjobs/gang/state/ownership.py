@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OVER: Final = "the gang is over, and its time to live removes the Job"
 GRACE: Final = timedelta(minutes=15)
 """How long nobody may follow a gang before a sweep acts. The restart of a triggerer takes less."""
-FOLLOWER_GRACE: Final = timedelta(minutes=2)
+FOLLOWER_GRACE: Final = timedelta(minutes=1)
 """The same for a live gang that a triggerer has started, whose Job names the Lease of this triggerer. The triggerer
 names the gang in its Lease within a minute, so nobody follows such a gang that no valid Lease names. If the triggerer
 stops directly after the start, no other process knows the gang."""
