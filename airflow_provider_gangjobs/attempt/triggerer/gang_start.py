@@ -32,7 +32,7 @@ from msgspec.structs import asdict
 from airflow_provider_gangjobs.airflow_api.error_log import is_for_users, log_failure
 from airflow_provider_gangjobs.airflow_api.lineage import describes_tasks
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
-from airflow_provider_gangjobs.airflow_api.template_context import template_context
+from airflow_provider_gangjobs.airflow_api.template_context import OnlyInWorkerError, template_context
 from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
 from airflow_provider_gangjobs.attempt.messages import log_submission
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
@@ -122,7 +122,7 @@ class RenderedTask:
 
 
 class GangStart:
-    """One start of the gang of one task. `begin` is called first, and once."""
+    """One start of the gang of one task. `result` is called first, and once."""
 
     def __init__(self, task: StartedTask) -> None:
         self._task = task
@@ -149,7 +149,8 @@ class GangStart:
         self._is_killed = True
         if self._running is None:
             return None
-        await asyncio.wait({self._running}, timeout=KILL_TIMEOUT_S)
+        if self._gangs is not None:
+            await asyncio.wait({self._running}, timeout=KILL_TIMEOUT_S)
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
         gangs, rendered, log = self._gangs, self._rendered, self._task.log
@@ -175,10 +176,12 @@ class GangStart:
 
     async def _run(self) -> StartResult:
         log = self._task.log
+        if self._task.ti.try_number > 1:
+            return InWorker("only a worker learns whether this try follows a clear of the task")
         try:
             async with _turn(str(self._task.start["parameters"].get("kubernetes_conn_id"))):
                 return await self._start()
-        except NeedsWorkerError as error:
+        except (NeedsWorkerError, OnlyInWorkerError) as error:
             return InWorker(str(error))
         except UnconfirmedTry as unconfirmed:
             return InWorker(ENDED if unconfirmed.has_ended else NOT_CONFIRMED)
@@ -191,12 +194,6 @@ class GangStart:
 
     async def _start(self) -> StartResult:
         task = self._task
-        if task.ti.try_number > 1:
-            raise NeedsWorkerError("only a worker learns whether this try follows a clear of the task")
-        if describes_tasks():
-            raise NeedsWorkerError(
-                "only a worker gives the ranks the ids of their task in OpenLineage or OpenTelemetry"
-            )
         guard = StartGuard(self._is_deferred, started=_created_at(task.claim))
         rendered = await sync_to_async(render)(task)
         self._rendered = rendered
@@ -219,8 +216,10 @@ class GangStart:
                 installation=gangs.key.installation,
             )
             submission = await self._submit(service, gangs, rendered, guard, follower.lease)
-            follower.note_started(submission.ref)
-            return await self._started(service, gangs, rendered, submission)
+            started = await self._started(service, gangs, rendered, submission)
+            if started.until is not None:
+                follower.note_started(submission.ref)
+            return started
 
     async def _submit(
         self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard, follower: str
@@ -256,6 +255,7 @@ class GangStart:
     async def _started(
         self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, submission: Submission
     ) -> StartedGang:
+        """Tell the gang to the log and to XCom, and return what the trigger waits for."""
         log_submission(rendered.task, submission, self._task.log, server_software=service.client.server_software)
         if rendered.task.do_xcom_push:
             await self._push_gang(submission)
@@ -346,6 +346,8 @@ def render(started: StartedTask) -> RenderedTask:
         Exception: a template fails, or a parameter is invalid.
     """
     began = time.perf_counter()
+    if describes_tasks():
+        raise NeedsWorkerError("only a worker gives the ranks the ids of their task in OpenLineage or OpenTelemetry")
     ti, task = started.ti, started.ti.task
     parameters = task_parameters(started.start, mapped_values(task), ti.map_index)
     common = dict(started.start["common"])
