@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
-from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.definitions.mappedoperator import validate_mapping_kwargs
 from msgspec.structs import replace as replace_struct
 
@@ -229,7 +228,9 @@ def _called_on_ranks(*_: Any, **__: Any) -> None:
 
 def _needs_context(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return why the arguments of the function are known only to a worker; empty if the triggerer knows them."""
-    if added := python_function.from_context(function, args, kwargs, dict.fromkeys(KNOWN_CONTEXT_KEYS)):
+    from airflow.sdk import Context
+
+    if added := python_function.from_context(function, args, kwargs, dict.fromkeys(Context.__annotations__)):
         return f"only a worker gives the function {', '.join(sorted(added))} of Airflow's context"
     return ""
 

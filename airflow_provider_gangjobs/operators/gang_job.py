@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.parameters.triggerer_start import TriggererStart
     from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
-STARTS_HERE: Final = "This worker starts the gang, and not the triggerer: %s"
+NOT_DEFERRED: Final = "the task is mapped over values that only a worker resolves, or runs in dag.test()"
 RESUMED_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
 
@@ -200,6 +200,8 @@ class GangJobOperator(GangParameters):
     start_trigger_args: Any = ForScheduler(None, lambda task: task.triggerer_start.arguments)
     wants_triggerer: bool = False
     __supports_durable_execution: ClassVar[bool] = True  # read by the Airflow Registry (apache/airflow#70291)
+    _reason_for_worker: str | None = None
+    """Why the trigger has left the start of the gang to this worker."""
     _try: TaskTry | None = None
 
     def __init__(
@@ -378,8 +380,7 @@ class GangJobOperator(GangParameters):
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
-        if self.wants_triggerer and (reason := self.triggerer_start.reason):
-            self.log.info(STARTS_HERE, reason)
+        self._log_start_in_worker()
         with self._opened_try(context) as this_try:
             return this_try.run()
 
@@ -392,7 +393,7 @@ class GangJobOperator(GangParameters):
             self.log.warning("The task was cleared while a worker completed it, so this try begins anew")
             return self.execute(context)
         if (reason := reason_to_start_in_worker(event)) is not None:
-            self.log.info(STARTS_HERE, reason)
+            self._reason_for_worker = reason
             return self.execute(context)
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
@@ -481,6 +482,12 @@ class GangJobOperator(GangParameters):
             self.defer(trigger=trigger, method_name=method_name, timeout=timeout)
         kind = gang_job.GangSubmissionTrigger if self.wait_until is WaitUntil.RUNNING else gang_job.GangJobTrigger
         self.defer(trigger=kind(**args.to_kwargs()), method_name="execute_complete", timeout=timeout)
+
+    def _log_start_in_worker(self) -> None:
+        """Log why this worker starts the gang, if the task wants that the triggerer does."""
+        if self.wants_triggerer or self._reason_for_worker:
+            reason = self._reason_for_worker or self.triggerer_start.reason or NOT_DEFERRED
+            self.log.info("This worker starts the gang, and not the triggerer: %s", reason)
 
     @contextmanager
     def _opened_try(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskTry]:

@@ -71,6 +71,8 @@ class StartPlace(Struct, frozen=True, kw_only=True):
     """`max_active_tis_per_dag` and `max_active_tis_per_dagrun` of the task."""
     has_pre_execute: bool = False
     run_as_user: str | None = None
+    source_size: int = 0
+    """The size of the source of a decorated function, which the trigger is given, too."""
 
 
 class TriggererStart(Struct, frozen=True):
@@ -97,7 +99,7 @@ def reason_for_worker(parameters: Mapping[str, Any], place: StartPlace) -> str:
     try:
         _require_place(place)
         _require_parameters(parameters)
-        size = len(json.dumps(to_plain(parameters)))
+        size = len(json.dumps(to_plain(parameters))) + place.source_size
     except NeedsWorkerError as error:
         return str(error)
     if size > START_BYTES_MAX:
@@ -178,6 +180,7 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
         limits=(operator.max_active_tis_per_dag, operator.max_active_tis_per_dagrun),
         has_pre_execute=operator._pre_execute_hook is not None,  # noqa: SLF001 - Airflow has no public name
         run_as_user=operator.run_as_user,
+        source_size=_size_of(source),
     )
     return _start(parameters, place, {name: getattr(operator, name) for name in _COMMON}, source)
 
@@ -202,6 +205,7 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
         limits=(shared.get("max_active_tis_per_dag"), shared.get("max_active_tis_per_dagrun")),
         has_pre_execute=shared.get("pre_execute") is not None,
         run_as_user=shared.get("run_as_user"),
+        source_size=_size_of(source),
     )
     try:
         require_literal(values, is_classic=source is None)
@@ -252,6 +256,10 @@ def _attribute(name: str, given: Mapping[str, Any]) -> str:
     if name in _ATTRIBUTES:
         return _ATTRIBUTES[name]
     return f"{name}_s" if f"{name}_s" in given else name
+
+
+def _size_of(source: ExtractedSource | None) -> int:
+    return 0 if source is None else len(source.text)
 
 
 def _path(kind: type) -> str:
