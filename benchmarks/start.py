@@ -1,7 +1,7 @@
 """Start many gangs at once in one triggerer, on the sandbox: the event loop, the memory, and the parts of a start.
 
-`python -m benchmarks.start [GANGS]`. A process of its own runs the triggers as a triggerer does: it deserializes the DAG
-for each task, and then the triggers render, submit, and yield their events.
+`python -m benchmarks.start [GANGS]`. A process of its own runs the triggers as a triggerer does: it deserializes the
+DAG for each task, and then the triggers render, submit, and yield their events.
 """
 
 from __future__ import annotations

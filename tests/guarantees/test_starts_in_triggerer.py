@@ -144,8 +144,7 @@ async def test_gang_of_a_triggerer_that_stopped_during_the_start_is_ended_by_ano
     monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", "900")
     for at in count():
         async with simulated(run_s=LONG_S, stops={"triggerer-0": Crash(at, applied)}, in_triggerer=True) as airflow:
-            watcher = airflow.process("watcher")
-            watcher.start(follow_another_gang(airflow))
+            airflow._begin(follow_another_gang(airflow), airflow.process("watcher"))
             await airflow.until(lambda: is_stopped(airflow, "triggerer-0") or is_running(airflow))
             if not is_stopped(airflow, "triggerer-0"):
                 assert at > 0
