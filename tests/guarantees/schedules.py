@@ -47,6 +47,7 @@ async def at_each_request(
     *,
     applied: bool,
     first: int = 0,
+    last: int | None = None,
     begin: Callable[[SimulatedAirflow], Awaitable[None]] | None = None,
     stops: Mapping[str, Crash] | None = None,
     **options: Any,
@@ -54,10 +55,11 @@ async def at_each_request(
     """Run a schedule for each request of the process of this name: the process stops there, and `disturb` is called.
 
     :param first: the number of the first request at which the process stops.
+    :param last: the number of the last one. By default, it stops at all requests.
     :param begin: what happens before the process stops.
     :param stops: where other processes stop.
     """
-    for at in count(first):
+    for at in count(first) if last is None else range(first, last + 1):
         point = Crash(at, applied)
         async with simulated(stops={**(stops or {}), name: point}, **options) as airflow:
             try:
