@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 SWEPT_WITHIN_S = FOLLOWER_GRACE.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
 """How long it takes until another triggerer has ended a gang whose triggerer stopped directly after the start."""
 LAST = 8
-"""The request after those of a start: GET the Workload API, LIST Jobs, GET Kueue, POST Job, Service, Workload and PodGroup,
-PATCH the Job. The schedules of `test_schedules` stop a triggerer at the requests of a follower."""
+"""The request after those of a start: GET the Workload API, LIST Jobs, GET Kueue, POST Job, Service, Workload and
+PodGroup, PATCH the Job. The schedules of `test_schedules` stop a triggerer at the requests of a follower."""
+START: Any = {"last": LAST, "in_triggerer": True}
 MARKS = pytest.mark.parametrize("mark", ["failed", pytest.param("success", marks=pytest.mark.slow)])
 
 
@@ -63,7 +64,7 @@ async def test_triggerer_that_starts_wakes_after_another_one_has_the_trigger(
         await asyncio.sleep(ASLEEP_S)
         process.wake()
 
-    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, last=LAST, run_s=run_s, in_triggerer=True)
+    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, run_s=run_s, **START)
 
 
 @APPLIED
@@ -104,7 +105,7 @@ async def test_task_is_cleared_while_its_gang_starts(simulated: Any, applied: bo
         airflow.clear()
         process.wake()
 
-    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, last=LAST, in_triggerer=True)
+    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, **START)
 
 
 @APPLIED
@@ -116,7 +117,7 @@ async def test_triggerer_wakes_after_the_task_was_cleared_and_has_ended(simulate
         process.wake()
         await asyncio.sleep(10)
 
-    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, last=LAST, in_triggerer=True)
+    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, **START)
 
 
 @APPLIED
