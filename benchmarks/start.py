@@ -68,6 +68,7 @@ async def run(gangs: int) -> dict[str, Any]:
     times = dict.fromkeys(("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date"), now)
     dag_run = {"dag_id": "start", "run_id": "r", "run_type": "manual", "state": "running", "conf": {}, **times}
     dag_run |= {"consumed_asset_events": [], "clear_number": 0, "partition_key": None, "partition_date": None}
+    dag_run |= {"end_date": None}
     start = DagSerialization.from_dict(stored).task_dict["gang"].start_trigger_args.trigger_kwargs["__var"]["start"]
     watch = LoopWatch()
     watch.install()
