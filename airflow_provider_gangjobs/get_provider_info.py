@@ -52,6 +52,18 @@ _SWEEP_GRACE: dict[str, Any] = {
 }
 
 
+_START_FROM_TRIGGER: dict[str, Any] = {
+    "description": (
+        "Whether tasks that do not give the parameter start_from_trigger start their gangs in the triggerer, without a "
+        "worker, if they can. Needs Airflow 3.3.\n"
+    ),
+    "version_added": "0.2.0",
+    "type": "boolean",
+    "example": None,
+    "default": "False",
+}
+
+
 _TASK_LABELS: dict[str, Any] = {
     "description": (
         "Whether the Jobs and pods of gangs have the labels dag_id, task_id, run_id, try_number and map_index, as the "
@@ -117,6 +129,7 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "end_from_trigger": _END_FROM_TRIGGER,
                     "installation_id": _INSTALLATION_ID,
+                    "start_from_trigger": _START_FROM_TRIGGER,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,
                     "preload": _PRELOAD,

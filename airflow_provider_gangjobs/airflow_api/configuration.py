@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from airflow_provider_gangjobs.gang.identity import digest_of, slug_of
 from airflow_provider_gangjobs.kube.names import problem_with_label_value
 
-__all__ = ["conf", "ends_from_trigger", "has_task_labels", "installation_id", "preloads"]
+__all__ = ["conf", "ends_from_trigger", "has_task_labels", "installation_id", "preloads", "starts_from_trigger"]
 
 
 try:
@@ -59,6 +59,7 @@ TASK_LABELS_OPTION: Final = "task_labels"
 PRELOAD_OPTION: Final = "preload"
 LOCAL_EXECUTOR: Final = "LocalExecutor"
 """The default of Airflow. `[core] executor` may name several executors, also by team."""
+START_FROM_TRIGGER_OPTION: Final = "start_from_trigger"
 END_FROM_TRIGGER_OPTION: Final = "end_from_trigger"
 URL_OPTIONS: Final = (("api", "base_url"), ("core", "execution_api_server_url"))
 """The options from which the id is derived, in the order in which they are tried."""
@@ -94,6 +95,11 @@ def installation_id(config: configparser.ConfigParser = conf) -> str:
 def has_task_labels(config: configparser.ConfigParser = conf) -> bool:
     """Return whether Jobs and pods get the labels of their task, which is the default."""
     return bool(config.getboolean(SECTION, TASK_LABELS_OPTION, fallback=True))
+
+
+def starts_from_trigger(config: configparser.ConfigParser = conf) -> bool:
+    """Return whether tasks that do not say it start their gangs in the triggerer if they can. The default is false."""
+    return bool(config.getboolean(SECTION, START_FROM_TRIGGER_OPTION, fallback=False))
 
 
 def ends_from_trigger(config: configparser.ConfigParser = conf) -> bool:

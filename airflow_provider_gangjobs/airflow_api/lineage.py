@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
     from airflow.sdk.types import Logger
 
-__all__ = ["task_env"]
+__all__ = ["describes_tasks", "task_env"]
 
 _OPENLINEAGE: Final = "airflow.providers.openlineage"
+
+
+def describes_tasks(config: configparser.ConfigParser = conf) -> bool:
+    """Return whether `task_env` may return a variable in this process."""
+    return _has_tracing(config) or (_has_openlineage() and not import_module(f"{_OPENLINEAGE}.conf").is_disabled())
 
 
 def task_env(ti: Any, log: Logger, config: configparser.ConfigParser = conf) -> dict[str, str]:
@@ -35,7 +40,7 @@ def task_env(ti: Any, log: Logger, config: configparser.ConfigParser = conf) -> 
 
 def _lineage_parent(ti: Any, log: Logger) -> dict[str, str]:
     """Return the run of the task in OpenLineage, as the provider's own macro gives it, if the provider is enabled."""
-    if _OPENLINEAGE not in sys.modules and find_spec(_OPENLINEAGE) is None:
+    if not _has_openlineage():
         return {}
     try:
         if import_module(f"{_OPENLINEAGE}.conf").is_disabled():
@@ -48,10 +53,18 @@ def _lineage_parent(ti: Any, log: Logger) -> dict[str, str]:
 
 def _trace_context(config: configparser.ConfigParser) -> dict[str, str]:
     """Return the W3C trace context of the span in which Airflow runs the task, if Airflow's tracing is on."""
-    if not config.getboolean("traces", "otel_on", fallback=False):
+    if not _has_tracing(config):
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return {name.upper(): value for name, value in carrier.items() if name.upper() in TASK_ENV}
+
+
+def _has_openlineage() -> bool:
+    return _OPENLINEAGE in sys.modules or find_spec(_OPENLINEAGE) is not None
+
+
+def _has_tracing(config: configparser.ConfigParser) -> bool:
+    return bool(config.getboolean("traces", "otel_on", fallback=False))

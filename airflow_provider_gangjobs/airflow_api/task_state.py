@@ -44,6 +44,8 @@ __all__ = [
     "read_state",
     "read_task_instances",
     "read_task_state",
+    "reason_to_start_in_worker",
+    "start_in_worker_event",
     "task_name",
     "with_task_instance",
 ]
@@ -284,6 +286,23 @@ def with_task_instance(payload: Mapping[str, Any], ti: Any) -> dict[str, Any]:
     :param ti: The `task_instance` of the trigger; `None` in `dag.test()`, which has no further tries.
     """
     return dict(payload) if ti is None else {**payload, KEY: str(ti.id)}
+
+
+START_IN_WORKER: Final = "start"
+
+
+def start_in_worker_event(reason: str) -> dict[str, Any]:
+    """Return the payload of the event of a trigger that leaves the start of the gang to a worker.
+
+    :param reason: Why only a worker can start the gang.
+    """
+    return {"v": 1, "status": START_IN_WORKER, "reason": reason}
+
+
+def reason_to_start_in_worker(payload: object) -> str | None:
+    """Return the reason if the event leaves the start of the gang to a worker, or else `None`."""
+    is_start = isinstance(payload, Mapping) and payload.get("status") == START_IN_WORKER
+    return str(payload.get("reason")) if isinstance(payload, Mapping) and is_start else None
 
 
 def is_of_earlier_try(payload: object, ti: Any) -> bool:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
     from airflow_provider_gangjobs.submission.record import Submission
+
+RANK_RESULT_BYTES: Final = TERMINATION_MESSAGE_BYTES_MAX - 1
+"""The largest result of one rank that the kubelet keeps whole."""
 
 _PLACEMENTS: Final = {
     "gang": "gang scheduling by {}",
@@ -33,6 +42,24 @@ SANDBOX_NOTE: Final = (
 _STATES: Final = {"succeeded": ", already succeeded", "failed": ", already failed"}
 """Text by `SubmissionState`. A gang in progress that was started has no text."""
 _SUSPENDED: Final = ", suspended until another component starts it"
+
+
+def log_submission(task: TaskParameters, submission: Submission, log: Logger, *, server_software: str) -> None:
+    """Log the messages about a submission, and whether the results may exceed their limit at the end of the gang.
+
+    :param server_software: The software that the API server names in its responses.
+    """
+    for line in submission_messages(submission, server_software=server_software):
+        log.info("%s", line)
+    bytes_max = submission.workers * RANK_RESULT_BYTES
+    if task.results is Results.ALL and bytes_max > task.results_limit:
+        log.warning(
+            "The results of %d ranks may have up to %d bytes. With more than %d bytes (results_limit) the task"
+            " fails after its gang",
+            submission.workers,
+            bytes_max,
+            task.results_limit,
+        )
 
 
 def submission_messages(submission: Submission, *, server_software: str = "") -> Iterator[str]:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.ending.kill import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
+    from airflow_provider_gangjobs.gang.spec import Policies
+    from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
+    from airflow_provider_gangjobs.submission.request import ConfirmTry, PreviousGangs, SubmissionRequest
 
 WORKER_WAIT_S: Final = 10.0
 """For how long a worker waits before it defers the task: about as long as a deferral and a resumption take."""
@@ -111,18 +114,47 @@ class TaskGangs:
         """
         hook = GangJobHook(conn_id)
         config = hook.config(retry_for_s=retry_for_s)
+        return cls.in_cluster(config, ti, namespace, log, must_exist=bool(hook.exists), max_tries=ti.max_tries)
+
+    @classmethod
+    def in_cluster(
+        cls, config: ClusterConfig, ti: Any, namespace: str | None, log: Logger, *, must_exist: bool, max_tries: int
+    ) -> TaskGangs:
+        """Return the gangs of a try in the cluster of a connection that was read."""
         map_index = -1 if ti.map_index is None else ti.map_index
         key = TaskKey(ti.dag_id, ti.run_id, ti.task_id, map_index, installation_id())
         return cls(
             config=config,
-            must_exist=bool(hook.exists),
+            must_exist=must_exist,
             key=key,
             claim=str(ti.id),
             namespace=namespace,
-            max_tries=ti.max_tries,
+            max_tries=max_tries,
             log=log,
             labels=key.labels(ti.try_number) if has_task_labels() else {},
         )
+
+    def request(
+        self,
+        policies: Policies,
+        rule: AdoptionRule,
+        confirm: ConfirmTry,
+        *,
+        previous: PreviousGangs | None = None,
+        env: Mapping[str, str] | None = None,
+        follower: str = "",
+    ) -> SubmissionRequest:
+        """Return the request to submit a gang of this try.
+
+        :param policies: What happens to the gang after its task has ended.
+        :param env: The variables of this try for the ranks of a gang that is created.
+        :param follower: The Lease of this process, if this process follows the gang after the submission.
+        """
+        from airflow_provider_gangjobs.gang.identity import Claim
+        from airflow_provider_gangjobs.submission.request import SubmissionRequest
+
+        claim = Claim(self.claim, policies, self.max_tries, self.labels, env or {}, follower)
+        return SubmissionRequest(key=self.key, claim=claim, rule=rule, confirm=confirm, previous=previous)
 
     @contextmanager
     def session(self) -> Iterator[GangSession]:

@@ -35,12 +35,10 @@ from airflow_provider_gangjobs.attempt.deferral import (
     with_deadline,
     worker_wait_limit_s,
 )
-from airflow_provider_gangjobs.attempt.messages import submission_messages
+from airflow_provider_gangjobs.attempt.messages import log_submission
 from airflow_provider_gangjobs.attempt.trigger_end import trigger_end
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
-from airflow_provider_gangjobs.gang.identity import Claim
-from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, Results, WaitUntil
-from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_MAX
+from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
@@ -66,8 +64,6 @@ XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
 XCOM_END: Final = "gang_end"
 """XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
-RANK_RESULT_BYTES: Final = TERMINATION_MESSAGE_BYTES_MAX - 1
-"""The largest result of one rank that the kubelet keeps whole."""
 
 
 class Operator(Protocol):
@@ -158,13 +154,8 @@ class TaskTry:
 
     def _submit(self, rule: AdoptionRule, previous: PreviousGangs | None = None) -> Submission:
         """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
-        from airflow_provider_gangjobs.submission.request import SubmissionRequest
-
         env = task_env(self.ti, self.log)
-        claim = Claim(self.gangs.claim, self.task.policies, self.gangs.max_tries, self.gangs.labels, env)
-        request = SubmissionRequest(
-            key=self.gangs.key, claim=claim, rule=rule, confirm=self.guard.confirm, previous=previous
-        )
+        request = self.gangs.request(self.task.policies, rule, self.guard.confirm, previous=previous, env=env)
         deletes = self.task.kill_policy is OnKill.DELETE
         with skip_retries_of_permanent_errors():
             spec = self.operator.gang_spec(self.storages.result_folder)
@@ -176,9 +167,7 @@ class TaskTry:
                 except PreviousAttemptRunning as running:
                     self.log.warning("%s", running)
                     self._wait_for_previous(running)
-        for line in submission_messages(submission, server_software=self.gangs.server_software):
-            self.log.info("%s", line)
-        self._warn_of_large_results(submission.workers)
+        log_submission(self.task, submission, self.log, server_software=self.gangs.server_software)
         return submission
 
     def _submit_after(self, event: GangEvent) -> Submission:
@@ -210,18 +199,6 @@ class TaskTry:
         if limit_s is not None and waited_s >= limit_s:
             what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
             raise task_gangs.deadline_error(what)
-
-    def _warn_of_large_results(self, workers: int) -> None:
-        """Log at the submission that the results may exceed the limit, which is enforced at the end of the gang."""
-        bytes_max, limit = workers * RANK_RESULT_BYTES, self.task.results_limit
-        if self.task.results is Results.ALL and bytes_max > limit:
-            self.log.warning(
-                "The results of %d ranks may have up to %d bytes. With more than %d bytes (results_limit) the task"
-                " fails after its gang",
-                workers,
-                bytes_max,
-                limit,
-            )
 
     # -- the wait --------------------------------------------------------------------------------------------
 

@@ -12,20 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from airflow.sdk.definitions.mappedoperator import validate_mapping_kwargs
 from msgspec.structs import replace as replace_struct
 
+from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters import python_function, python_runner
-from airflow_provider_gangjobs.parameters.python_function import extract_source, without_gang
+from airflow_provider_gangjobs.parameters.python_function import ExtractedSource, extract_source, without_gang
 from airflow_provider_gangjobs.parameters.python_runner import Gang
 from airflow_provider_gangjobs.parameters.task_parameters import answers_to_unknown
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import TaskDecorator
 
     from airflow_provider_gangjobs.attempt.task_try import TaskTry
+    from airflow_provider_gangjobs.parameters.triggerer_start import TriggererStart
 
 RESERVED_FILES: Final = (
     python_runner.RUNNER_FILE,
@@ -65,6 +67,8 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
     """
 
     custom_operator_name = "@task.gang_job"
+    _source: ExtractedSource | None = None
+    """The function, if the process has its source only."""
     _runner_path: ClassVar[Path] = Path(python_runner.__file__)
     """The program that a rank runs, which calls the function."""
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *GangJobOperator.template_fields)
@@ -102,6 +106,25 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         """False, because the rank awaits a coroutine function, not the worker."""
         return False
 
+    @classmethod
+    def for_trigger(cls, parameters: Mapping[str, Any], source: Mapping[str, Any] | None, **common: Any) -> Self:
+        """Return the operator of a task whose trigger starts the gang. It has the source, and not the function."""
+        operator = cls(python_callable=_called_on_ranks, **parameters, **common)
+        operator._source = None if source is None else ExtractedSource(**source)
+        return operator
+
+    @property
+    def triggerer_start(self) -> TriggererStart:
+        """Whether the triggerer can start the gang, and with which arguments. Known when the whole DAG is known."""
+        from airflow_provider_gangjobs.parameters.triggerer_start import TriggererStart, start_of
+
+        args, kwargs = [*self.op_args], self.op_kwargs
+        if reason := _needs_context(self.python_callable, args, kwargs):
+            return TriggererStart(reason)
+        assert self.command is not None, "the decorator sets the command"
+        more = {"op_args": args, "op_kwargs": kwargs, "python": [*self.command[:-1]], "command": None}
+        return start_of(self, extract_source(self.python_callable), **more)
+
     @contextmanager
     def _opened_try(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskTry]:
         """Open the try with the variables of the context that the function has as parameters."""
@@ -125,7 +148,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         return replace_struct(spec, files={**spec.files, **function_files})
 
     def _function_files(self) -> dict[str, str]:
-        source = extract_source(self.python_callable)
+        source = self._source or extract_source(self.python_callable)
         args, kwargs = python_function.to_json_values(source.name, [*self.op_args], self.op_kwargs)
         return {
             python_runner.RUNNER_FILE: self._runner_path.read_text(python_runner.ENCODING),
@@ -150,7 +173,20 @@ class GangJobTask(_TaskDecorator):  # type: ignore[type-arg]
         """Expand as Airflow does, which would check the names of the parameters only when a mapped task runs."""
         with answers_to_unknown(self.operator_class, self.kwargs):
             validate_mapping_kwargs(self.operator_class, "partial", self.kwargs)
-        return super()._expand(expand_input, strict=strict)
+        expanded = super()._expand(expand_input, strict=strict)
+        given = self.kwargs.get("start_from_trigger")
+        if starts_from_trigger() if given is None else given:
+            self._start_from_trigger(expanded.operator, expand_input.value)  # type: ignore[attr-defined]
+        return expanded
+
+    def _start_from_trigger(self, operator: Any, values: Any) -> None:
+        """Let the triggerer start the gangs of a mapped task, if it can."""
+        from airflow_provider_gangjobs.parameters.triggerer_start import with_start
+
+        shared = operator.partial_kwargs
+        mapped = {name: None for row in ([values] if isinstance(values, Mapping) else values) for name in row}
+        if not _needs_context(self.function, shared["op_args"], {**shared["op_kwargs"], **mapped}):
+            with_start(operator, values, extract_source(self.function))
 
 
 def gang_job_task(
@@ -184,6 +220,19 @@ def gang_job_task(
         raise InvalidGangSpec((Problem("multiple_outputs", "requires the result of one rank", remedy),))
     decorator: Any = decorate if python_callable is None else decorate(python_callable)
     return decorator  # type: ignore[no-any-return]
+
+
+def _called_on_ranks(*_: Any, **__: Any) -> None:
+    """Stand for a function of which only the source is known. The ranks run the source."""
+
+
+def _needs_context(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return why the arguments of the function are known only to a worker; empty if the triggerer knows them."""
+    from airflow.sdk import Context
+
+    if added := python_function.from_context(function, args, kwargs, dict.fromkeys(Context.__annotations__)):
+        return f"only a worker gives the function {', '.join(sorted(added))} of Airflow's context"
+    return ""
 
 
 def _rename_resources(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,20 @@ import asyncio
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
-from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable, ends_from_trigger
+from airflow_provider_gangjobs.airflow_api.configuration import (
+    default_deferrable,
+    ends_from_trigger,
+    starts_from_trigger,
+)
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, replaced_methods
-from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try, is_running_try
+from airflow_provider_gangjobs.airflow_api.task_state import (
+    is_of_earlier_try,
+    is_running_try,
+    reason_to_start_in_worker,
+)
 from airflow_provider_gangjobs.gang.spec import (
     LOG_LIMIT_BYTES,
     RESULTS_LIMIT_BYTES,
@@ -32,7 +40,12 @@ from airflow_provider_gangjobs.gang.spec import (
 from airflow_provider_gangjobs.parameters import checks, shorthands
 from airflow_provider_gangjobs.parameters.checks import callback_paths
 from airflow_provider_gangjobs.parameters.storage import to_url
-from airflow_provider_gangjobs.parameters.task_parameters import GangParameters, TaskParameters, answers_to_unknown
+from airflow_provider_gangjobs.parameters.task_parameters import (
+    ForScheduler,
+    GangParameters,
+    TaskParameters,
+    answers_to_unknown,
+)
 
 if TYPE_CHECKING:
     import os
@@ -45,10 +58,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
     from airflow_provider_gangjobs.attempt.task_try import TaskTry
+    from airflow_provider_gangjobs.parameters.triggerer_start import TriggererStart
     from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
 COMPLETING_METHODS: Final = ("execute_complete", "resume_execution", "post_execute", "deliver")
 """The methods that only a worker calls at the end of the gang."""
+NOT_DEFERRED: Final = "the task is mapped over values that only a worker resolves, or runs in dag.test()"
 RESUMED_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
 
@@ -182,6 +197,9 @@ class GangJobOperator(GangParameters):
     :param skip_on_exit_code: An exit code, or several. If every rank that failed has one of them, the task is skipped.
     :param deferrable: Whether the task waits in the triggerer, without a worker. Defaults to Airflow's
         `[operators] default_deferrable` if that option was set, else to true.
+    :param start_from_trigger: Whether the triggerer also starts the gang, so that the task needs no worker before the
+        gang has ended, and no slot. Only with Airflow 3.3, and only the first try. A task that only a worker can start
+        starts in a worker, and its log says why. Defaults to `[gangjobs] start_from_trigger`, which is false.
     :param end_from_trigger: Whether the success of the gang ends the task in the triggerer, without a worker. Needs
         Airflow 3.3. Refused for a task with `outlets`, `post_execute`, `on_success_callback`, `multiple_outputs`, extra
         links, `log_storage` or another `wait_until`. A failure, an XCom backend of your own, a listener such as that of
@@ -190,7 +208,12 @@ class GangJobOperator(GangParameters):
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
+    start_from_trigger: Any = ForScheduler(False, lambda task: task.triggerer_start.is_possible)
+    start_trigger_args: Any = ForScheduler(None, lambda task: task.triggerer_start.arguments)
+    wants_triggerer: bool = False
     __supports_durable_execution: ClassVar[bool] = True  # read by the Airflow Registry (apache/airflow#70291)
+    _reason_for_worker: str | None = None
+    """Why the trigger has left the start of the gang to this worker."""
     _try: TaskTry | None = None
 
     def __init__(
@@ -262,6 +285,7 @@ class GangJobOperator(GangParameters):
         secrets: Sequence[Any] | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
+        start_from_trigger: bool | None = None,
         end_from_trigger: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -337,15 +361,40 @@ class GangJobOperator(GangParameters):
         self.wants_trigger_end = ends_from_trigger() if end_from_trigger is None else end_from_trigger
         self._check_parameters(must_end_from_trigger=bool(end_from_trigger))
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
+        self.wants_triggerer = starts_from_trigger() if start_from_trigger is None else bool(start_from_trigger)
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Return what `.expand()` makes mapped tasks of, as Airflow does."""
         with answers_to_unknown(cls, kwargs):
-            return super().partial(**kwargs)
+            made = super().partial(**kwargs)
+        given = kwargs.get("start_from_trigger")
+        if not (starts_from_trigger() if given is None else given):
+            return made
+        from airflow_provider_gangjobs.parameters.triggerer_start import gang_partial
+
+        return gang_partial(made)
+
+    @classmethod
+    def for_trigger(cls, parameters: Mapping[str, Any], source: Mapping[str, Any] | None, **common: Any) -> Self:
+        """Return the operator of a task whose trigger starts the gang.
+
+        :param parameters: The parameters that `triggerer_start` has given to the trigger.
+        :param source: The function of a decorated task.
+        :param common: Parameters of `BaseOperator`.
+        """
+        return cls(**parameters, **common)
+
+    @property
+    def triggerer_start(self) -> TriggererStart:
+        """Whether the triggerer can start the gang, and with which arguments. Known when the whole DAG is known."""
+        from airflow_provider_gangjobs.parameters.triggerer_start import start_of
+
+        return start_of(self)
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
+        self._log_start_in_worker()
         with self._opened_try(context) as this_try:
             return this_try.run()
 
@@ -356,6 +405,9 @@ class GangJobOperator(GangParameters):
         """
         if is_of_earlier_try(event, context["ti"]):
             self.log.warning("The task was cleared while a worker completed it, so this try begins anew")
+            return self.execute(context)
+        if (reason := reason_to_start_in_worker(event)) is not None:
+            self._reason_for_worker = reason
             return self.execute(context)
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
@@ -459,6 +511,12 @@ class GangJobOperator(GangParameters):
             self.defer(trigger=trigger, method_name=method_name, timeout=timeout)
         kind = gang_job.GangSubmissionTrigger if self.wait_until is WaitUntil.RUNNING else gang_job.GangJobTrigger
         self.defer(trigger=kind(**args.to_kwargs()), method_name="execute_complete", timeout=timeout)
+
+    def _log_start_in_worker(self) -> None:
+        """Log why this worker starts the gang, if the task wants that the triggerer does."""
+        if self.wants_triggerer or self._reason_for_worker:
+            reason = self._reason_for_worker or self.triggerer_start.reason or NOT_DEFERRED
+            self.log.info("This worker starts the gang, and not the triggerer: %s", reason)
 
     @contextmanager
     def _opened_try(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskTry]:

@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.parameters import checks, shorthands
 from airflow_provider_gangjobs.parameters.storage import storage_problems, with_result_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
     from enum import StrEnum
 
@@ -234,7 +234,7 @@ class GangParameters(ShortErrors):
             InvalidGangSpec: a parameter is invalid. The error lists all problems.
         """
         task: Any = self
-        in_task = self._is_in_task_process()
+        in_task = self.is_in_task_process()
         spec = None if in_task else self._spec_parameters()
         _require(tuple(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS})))
         durations = checks.duration_problems(**{name: getattr(self, f"{name}_s") for name in _DURATIONS})
@@ -306,11 +306,28 @@ class GangParameters(ShortErrors):
         if parent is self:
             self.template_fields = tuple(name for name in self.template_fields if getattr(self, name, None) is not None)
 
-    def _is_in_task_process(self) -> bool:
+    def is_in_task_process(self) -> bool:
         """Return whether the process of a task creates the operator: from its DAG file, or from a mapped task."""
         # Airflow sets this private attribute before `__init__` runs, and has no public name for it.
         is_unmapped = bool(getattr(self, "_BaseOperator__from_mapped", False))
         return is_unmapped or get_parsing_context().task_id is not None
+
+
+class ForScheduler:
+    """An attribute that Airflow reads when it serializes an operator, after the whole DAG is known.
+
+    :param default: The value for an operator that does not want to start its gang in the triggerer, and the value of
+        the class, which Airflow reads for mapped operators.
+    :param read: Returns the value of an operator that wants it.
+    """
+
+    def __init__(self, default: Any, read: Callable[[Any], Any]) -> None:
+        self._default = default
+        self._read = read
+
+    def __get__(self, operator: Any, kind: type | None = None) -> Any:
+        is_wanted = operator is not None and operator.wants_triggerer and not operator.is_in_task_process()
+        return self._read(operator) if is_wanted else self._default
 
 
 @contextmanager
@@ -334,4 +351,4 @@ def _require(problems: tuple[Problem, ...]) -> None:
         raise InvalidGangSpec(problems)
 
 
-__all__ = ["GangParameters", "TaskParameters", "answers_to_unknown"]
+__all__ = ["ForScheduler", "GangParameters", "TaskParameters", "answers_to_unknown"]

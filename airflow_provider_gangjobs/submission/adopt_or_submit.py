@@ -65,6 +65,9 @@ class TaskRule(Struct, frozen=True):
     reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED
     return_failed: bool = False
     """Adopt the last attempt if it has failed and no try has handled its failure. The caller diagnoses it."""
+    return_own_failed: bool = False
+    """Adopt the last attempt if it has failed and the same try has submitted it: the process that waited for it died,
+    and another process repeats the submission of the same try."""
 
 
 class NextAttemptRule(Struct, frozen=True):
@@ -158,8 +161,9 @@ def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
        parameters is adopted, too, unless a user has cleared the task since, or the gang cannot be continued, because
        its submission is incomplete: then it is superseded. Without `max_tries` it is refused.
     3. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
-       failure of the last attempt is adopted in the same way, so that the caller can diagnose it. A gang of other
-       parameters is adopted if no user has cleared the task since.
+       failure of the last attempt is adopted in the same way, so that the caller can diagnose it; with
+       `return_own_failed`, only a failure of the same claim. A gang of other parameters is adopted if no user has
+       cleared the task since.
     """
     newest = ask.newest_first
     own = [job for job in newest if job.holds_claim(ask.claim)]
@@ -175,7 +179,8 @@ def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
         if state_of(job) is SubmissionState.SUCCEEDED and ask.may_continue(job):
             return Adopt(job, tuple(live))
     for job in newest[:1]:
-        is_failure = rule.return_failed and state_of(job) is SubmissionState.FAILED
+        is_wanted = rule.return_failed or (rule.return_own_failed and job in own)
+        is_failure = is_wanted and state_of(job) is SubmissionState.FAILED
         if is_failure and ask.may_continue(job) and (job in own or may_reattach):
             return Adopt(job, tuple(live))
     return SubmitNew(ask.next_number, tuple(live))
@@ -194,12 +199,12 @@ def gang_of_later_try(jobs: Sequence[StoredGang], claim: str) -> StoredGang | No
 
 
 def _has_later_claim(job: StoredGang, claim: str) -> bool:
-    theirs, ours = _created_ms(job.claim or ""), _created_ms(claim)
+    theirs, ours = created_ms(job.claim or ""), created_ms(claim)
     is_later = theirs is not None and ours is not None and theirs > ours
     return is_later and state_of(job) is not SubmissionState.DROPPED
 
 
-def _created_ms(claim: str) -> int | None:
+def created_ms(claim: str) -> int | None:
     """Return the time in a UUID version 7, in milliseconds since 1970. `None` for a claim of another form."""
     try:
         uuid = UUID(claim)

@@ -6,6 +6,7 @@ A worker creates a trigger only to store it, so this module does not import what
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -13,18 +14,19 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.airflow_api.masking import mask_event
 from airflow_provider_gangjobs.airflow_api.task_end import success_event
-from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
+from airflow_provider_gangjobs.airflow_api.task_state import start_in_worker_event, with_task_instance
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart, StartResult
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
+_TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
 NEEDED_TO_RUN: Final = tuple(
-    f"airflow_provider_gangjobs.attempt.triggerer.{name}"
-    for name in ("gang_wait", "gang_completion", "metrics", "log_streaming", "sweeping")
+    f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "metrics", "log_streaming", "sweeping")
 )
 
 
@@ -76,10 +78,10 @@ class _GangTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""
-        from airflow_provider_gangjobs.attempt.triggerer.kill import kill_shielded
+        from airflow_provider_gangjobs.attempt.triggerer.kill import kill, run_shielded
 
         if not self._has_yielded:
-            await kill_shielded(self.args, self.task_instance, self.log)
+            await run_shielded(kill(self.args, self.task_instance, self.log))
 
     async def cleanup(self) -> None:
         """Call `on_kill` on Airflow before 3.3, which has no `on_kill`.
@@ -116,6 +118,78 @@ class GangCompletionTrigger(GangJobTrigger):
     """
 
 
+class GangStartTrigger(_GangTrigger):
+    """Start the gang of a task that Airflow's scheduler has deferred, and then wait for it as the task says.
+
+    If only a worker can start the gang, the event says so, and the worker executes the task.
+
+    :param start: The operator and its parameters; see `parameters.triggerer_start`.
+    """
+
+    until = "ended"
+
+    def __init__(self, *, start: str) -> None:
+        BaseTrigger.__init__(self)  # type: ignore[no-untyped-call]
+        self._start_text = start
+        self._context: Any = None
+        self._start: GangStart | None = None
+        self._is_started = False
+        self._has_yielded = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments with which Airflow creates this trigger again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"start": self._start_text}
+
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """Keep the context. `run` renders the parameters, in a thread, and an error fails the task in a worker."""
+        self._context = context
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Start the gang, wait for it, and yield one event."""
+        await import_in_thread(*CLIENT, *NEEDED_TO_RUN, f"{_TRIGGERER}.gang_start")
+        from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart, InWorker, StartedTask, reached
+
+        if self._context is None:
+            result: StartResult = InWorker("Airflow has not given the DAG to the trigger")
+        else:
+            timeout_after = getattr(self, "timeout_after", None)
+            start = json.loads(self._start_text)
+            task = StartedTask(
+                start=start, ti=self.task_instance, context=self._context, timeout_after=timeout_after, log=self.log
+            )
+            self._start = GangStart(task)
+            result = await self._start.result()
+        if isinstance(result, InWorker):
+            self.log.info("A worker starts the gang: %s", result.reason)
+            yield self._last_event(start_in_worker_event(result.reason))
+            return
+        self.args, self._is_started = result.args, True
+        if result.until is None:
+            yield self._last_event(reached(result.args).to_payload())
+            return
+        self.until = result.until  # type: ignore[misc]
+        async for event in super().run():
+            yield event
+
+    def _last_event(self, payload: dict[str, Any]) -> TriggerEvent:
+        self._has_yielded = True
+        return TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Delete the gang, or what was begun of it, if a user killed the task."""
+        from airflow_provider_gangjobs.attempt.triggerer.kill import run_shielded
+
+        if self._is_started or self._has_yielded:
+            await super().on_kill()
+        elif self._start is not None:
+            await run_shielded(self._start.kill())
+
+    async def cleanup(self) -> None:
+        """End a start that is not complete, unless a kill does that."""
+        if self._start is not None:
+            self._start.abandon()
+
+
 class PreviousGangTrigger(_GangTrigger):
     """Wait until the pods of an earlier attempt have ended. Then the task submits its next attempt.
 
@@ -134,4 +208,10 @@ class PreviousGangTrigger(_GangTrigger):
         """Do nothing: the earlier attempt is over, and the next one does not exist."""
 
 
-__all__ = ["GangCompletionTrigger", "GangJobTrigger", "GangSubmissionTrigger", "PreviousGangTrigger"]
+__all__ = [
+    "GangCompletionTrigger",
+    "GangJobTrigger",
+    "GangStartTrigger",
+    "GangSubmissionTrigger",
+    "PreviousGangTrigger",
+]

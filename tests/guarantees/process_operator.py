@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -44,6 +44,16 @@ class _ProcessGangs(TaskGangs):
         return await_only(action(GangService(self._client)))  # type: ignore[arg-type]
 
 
+COMMON: Final[Mapping[str, Any]] = {
+    "image": "i",
+    "workers": 2,
+    "resources": {"cpu": "1"},
+    "deferrable": True,
+    "kubernetes_conn_id": "virtual",
+}
+"""The parameters of each operator, unless a test gives others."""
+
+
 class ProcessOperator(GangJobOperator):
     """An operator whose requests the process of a worker sends."""
 
@@ -58,9 +68,8 @@ class ProcessOperator(GangJobOperator):
 
         :param report_key: Called with the key of the task when the operator has computed it.
         """
-        common: Mapping[str, Any] = {"image": "i", "workers": 2, "resources": {"cpu": "1"}}
         with DAG(dag_id, schedule=None):
-            operator = cls(task_id=task_id, deferrable=True, kubernetes_conn_id="virtual", **common, **parameters)
+            operator = cls(task_id=task_id, **{**COMMON, **parameters})
         operator.process, operator.report_key = process, report_key
         return operator
 

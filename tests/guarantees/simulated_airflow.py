@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from airflow.models.taskinstance import uuid7
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.comms import (
     ErrorResponse,
@@ -30,18 +31,18 @@ from airflow.triggers.base import TaskSuccessEvent
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
-from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger, GangStartTrigger
 from tests.crashes import ProcessDied
 from tests.guarantees.history import FINAL_STATES, TaskChange
-from tests.guarantees.process_operator import ProcessOperator, ProcessTriggerArgs
+from tests.guarantees.process_operator import COMMON, ProcessOperator, ProcessTriggerArgs
 from tests.guarantees.processes import Process, current_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
-    from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
     from gangjobs_sandbox.store import Event
     from tests.crashes import Crash
     from tests.provider.virtual_control_plane import VirtualControlPlane
@@ -70,6 +71,30 @@ def new_id(*, ahead_s: float = 0.0) -> str:
     return str(UUID(int=uuid7().int + (round(ahead_s * 1000) << 80)))
 
 
+@dataclass(frozen=True, eq=False)
+class StartRow:
+    """The trigger of a task that Airflow's scheduler has deferred itself."""
+
+    start: str
+
+
+class StartTrigger(GangStartTrigger):
+    """The trigger in the process of a triggerer."""
+
+    process: Process
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, ProcessTriggerArgs.of(value, self.process) if name == "args" else value)
+
+
+def start_arguments(**parameters: Any) -> str:
+    """Return what the serialized DAG has for the trigger of the task."""
+    with DAG(DAG_ID, schedule=None):
+        operator = GangJobOperator(task_id=TASK_ID, start_from_trigger=True, **{**COMMON, **parameters})
+    start: str = operator.start_trigger_args.trigger_kwargs["start"]
+    return start
+
+
 @dataclass
 class TaskInstance:
     """The task instance in the database of Airflow. Each try gives it a new id."""
@@ -77,8 +102,10 @@ class TaskInstance:
     id: str = field(default_factory=new_id)
     try_number: int = 1
     state: str | None = "scheduled"
-    trigger: TriggerArgs | None = None
+    trigger: TriggerArgs | StartRow | None = None
     event: Obj | None = None
+    was_deferred: bool = False
+    """Airflow's scheduler has deferred this try before a worker began with it."""
 
 
 class SimulatedAirflow:
@@ -88,6 +115,7 @@ class SimulatedAirflow:
     :param retries: how often Airflow starts another try after a failure.
     :param first_try_ahead_s: how far the clock was ahead that made the id of the first try, in seconds.
     :param request_s: how long each request of a worker to the API server of Kubernetes takes, in seconds.
+    :param in_triggerer: whether Airflow's scheduler defers each try itself, so that the triggerer starts the gang.
     :param parameters: parameters of the operator.
     """
 
@@ -99,6 +127,7 @@ class SimulatedAirflow:
         retries: int = 2,
         first_try_ahead_s: float = 0.0,
         request_s: float = 0.0,
+        in_triggerer: bool = False,
         **parameters: Any,
     ) -> None:
         self.plane = plane
@@ -106,8 +135,9 @@ class SimulatedAirflow:
         self.stops = dict(stops or {})
         self.retries = self.max_tries = retries
         self.parameters = {"results": "all", **parameters}
+        self.start = start_arguments(**self.parameters) if in_triggerer else None
         self.ti = TaskInstance(id=new_id(ahead_s=first_try_ahead_s))
-        self.key: TaskKey | None = None
+        self.key: TaskKey | None = None if not in_triggerer else TaskKey(DAG_ID, RUN_ID, TASK_ID, -1, "simulated")
         self.processes: list[Process] = []
         self.questions = 0
         """How often workers have asked for the state of their task."""
@@ -276,7 +306,12 @@ class SimulatedAirflow:
     async def _schedule(self) -> None:
         """Start a worker whenever the task is scheduled, and the next try when the worker has stopped."""
         while True:
-            if self.ti.state == "scheduled":
+            if self.ti.state == "scheduled" and self.start is not None and not self.ti.was_deferred:
+                self.ti.was_deferred = True
+                self.ti.trigger = StartRow(self.start)
+                self._set("deferred")
+                self._begin(self._run_trigger(self.ti.trigger, self.ti.id))
+            elif self.ti.state == "scheduled":
                 await asyncio.sleep(SYNC_S)
                 self._set("running")
                 process = self.process("worker")
@@ -347,7 +382,7 @@ class SimulatedAirflow:
 
     # -- the triggerers ----------------------------------------------------------------------------------------
 
-    async def _run_trigger(self, args: TriggerArgs, claim: str) -> None:
+    async def _run_trigger(self, args: TriggerArgs | StartRow, claim: str) -> None:
         """Run the trigger in one triggerer after the other, until it is not needed any more."""
         while self._is_waiting(args):
             process = self.process("triggerer")
@@ -357,16 +392,33 @@ class SimulatedAirflow:
             stopped.cancel()
             await asyncio.sleep(HEARTBEAT_TIMEOUT_S if process.stopped.is_set() else SYNC_S)
 
-    def _is_waiting(self, args: TriggerArgs) -> bool:
+    def _is_waiting(self, args: TriggerArgs | StartRow) -> bool:
         return self.ti.state == "deferred" and self.ti.trigger is args
 
-    async def _follow(self, process: Process, args: TriggerArgs, claim: str) -> None:
-        """Run the trigger in one triggerer, and cancel the trigger when it is no longer assigned to this triggerer."""
-        trigger = GangJobTrigger(**args.to_kwargs())
-        trigger.args = ProcessTriggerArgs.of(args, process)
-        trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
-            id=claim, dag_id=DAG_ID, run_id=RUN_ID, task_id=TASK_ID, map_index=-1
+    def _trigger(self, process: Process, args: TriggerArgs | StartRow, claim: str) -> Any:
+        """Return the trigger as a triggerer creates it."""
+        ti: Any = SimpleNamespace(id=claim, dag_id=DAG_ID, run_id=RUN_ID, task_id=TASK_ID, map_index=-1)
+        if not isinstance(args, StartRow):
+            trigger = GangJobTrigger(**args.to_kwargs())
+            trigger.args, trigger.task_instance = ProcessTriggerArgs.of(args, process), ti
+            return trigger
+        start = StartTrigger(start=args.start)
+        start.process = process
+        ti.try_number, ti.xcom_push = self.ti.try_number, lambda *_: None
+        ti.task = SimpleNamespace(
+            is_mapped=False,
+            retries=self.retries,
+            template_ext=(),
+            start_trigger_args=None,
+            dag=SimpleNamespace(render_template_as_native_obj=False),
         )
+        start.task_instance = ti
+        start.render_template_fields({"ti": ti, "run_id": RUN_ID})
+        return start
+
+    async def _follow(self, process: Process, args: TriggerArgs | StartRow, claim: str) -> None:
+        """Run the trigger in one triggerer, and cancel the trigger when it is no longer assigned to this triggerer."""
+        trigger = self._trigger(process, args, claim)
         running = self._begin(self._first_event(trigger), process)
         while not running.done():
             await asyncio.wait({running}, timeout=SYNC_S)
@@ -379,6 +431,7 @@ class SimulatedAirflow:
                         await trigger.on_kill()
                 except TimeoutError:
                     pass
+                await trigger.cleanup()
                 return
         await process.reach()
         if self.lost_events:
@@ -396,9 +449,10 @@ class SimulatedAirflow:
             self.ti.event = json.loads(json.dumps(event.payload))
             self._set("scheduled")
 
-    async def _first_event(self, trigger: GangJobTrigger) -> Any:
-        (event,) = [event async for event in trigger.run()]
-        return event
+    async def _first_event(self, trigger: Any) -> Any:
+        async for event in trigger.run():
+            return event
+        raise AssertionError("the trigger has ended without an event")
 
     def _newest(self, role: str) -> Process:
         return [process for process in self.processes if process.name.startswith(role)][-1]

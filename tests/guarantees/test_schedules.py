@@ -8,121 +8,34 @@ request.
 from __future__ import annotations
 
 import asyncio
-import json
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.execution_time import task_runner
 
-from gangjobs_sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.resources import JOBS
 from tests.crashes import Crash
-from tests.guarantees.checkers import check
-from tests.guarantees.history import ChangeType
-from tests.guarantees.simulated_airflow import Programs, SimulatedAirflow, Terminated
-from tests.provider.virtual_control_plane import VirtualControlPlane
-from tests.provider.virtual_time import START, elapsed, in_virtual_time
+from tests.guarantees.schedules import (
+    AFTER_WAKING_S,
+    APPLIED,
+    ASLEEP_S,
+    FOLLOW_REQUESTS,
+    LONG_S,
+    SHORT_S,
+    at_each_request,
+    finish,
+    is_over,
+    is_stopped,
+    jobs_created,
+    running_ranks,
+)
+from tests.guarantees.simulated_airflow import Terminated
+from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-
     from tests.guarantees.processes import Process
-
-ASLEEP_S = 600.0
-"""How long a process is stopped: longer than Airflow waits for a heartbeat, and than any request is retried."""
-SETTLE_S = 300.0
-AFTER_WAKING_S = 30.0
-"""How long a worker that continues may take to end a gang whose task has ended."""
-FOLLOW_REQUESTS = 3
-"""How many requests a trigger sends to follow a gang that runs. The requests of a kill come next."""
-SHORT_S, LONG_S = 30.0, 720.0
-"""How long the programs run: their gang has ended, or still runs, when a process wakes."""
-
-APPLIED = pytest.mark.parametrize(
-    "applied", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)]
-)
-
-
-@pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that runs a control plane, a task on it, and programs that run for `run_s` seconds."""
-    monkeypatch.setenv("AIRFLOW__GANGJOBS__INSTALLATION_ID", "simulated")
-    monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", "60")
-
-    @asynccontextmanager
-    async def run(
-        *, run_s: float = SHORT_S, starts_at: datetime = START, **options: Any
-    ) -> AsyncIterator[SimulatedAirflow]:
-        async with VirtualControlPlane.running(starts_at=starts_at) as plane:
-            extra = {"kube_config": plane.config.kube_config}
-            monkeypatch.setenv("AIRFLOW_CONN_VIRTUAL", json.dumps({"conn_type": "kubernetes", "extra": extra}))
-            plane.registry.observe(Programs(plane, run_s).observe)
-            async with SimulatedAirflow.running(plane, **options) as airflow:
-                monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
-                yield airflow
-
-    return run
-
-
-async def finish(airflow: SimulatedAirflow) -> None:
-    """Let all stopped processes continue, wait for the end, and check the guarantees."""
-    await airflow.settled(SETTLE_S)
-    airflow.record()
-    check(airflow.plane.history)
-
-
-async def at_each_request(
-    simulated: Any,
-    name: str,
-    disturb: Callable[[SimulatedAirflow, Process], Awaitable[None]],
-    *,
-    applied: bool,
-    first: int = 0,
-    begin: Callable[[SimulatedAirflow], Awaitable[None]] | None = None,
-    stops: Mapping[str, Crash] | None = None,
-    **options: Any,
-) -> None:
-    """Run a schedule for each request of the process of this name: the process stops there, and `disturb` is called.
-
-    :param first: the number of the first request at which the process stops.
-    :param begin: what happens before the process stops.
-    :param stops: where other processes stop.
-    """
-    for at in count(first):
-        point = Crash(at, applied)
-        async with simulated(stops={**(stops or {}), name: point}, **options) as airflow:
-            try:
-                if begin is not None:
-                    await begin(airflow)
-                await airflow.until(lambda: is_stopped(airflow, name) or is_over(airflow))
-                if not is_stopped(airflow, name):
-                    assert at > first, f"{name} has no request {first}"
-                    return
-                await disturb(airflow, airflow.named(name))
-                await finish(airflow)
-            except BaseException as error:
-                error.add_note(f"{name} was stopped {point}: {airflow.requests}")
-                raise
-
-
-def is_stopped(airflow: SimulatedAirflow, name: str) -> bool:
-    process = airflow.named(name)
-    return process is not None and process.stopped.is_set()
-
-
-def is_over(airflow: SimulatedAirflow) -> bool:
-    """Return whether the task has ended, and nothing of its gang is left to do."""
-    return airflow.ti.state in {"success", "failed"} and not airflow.plane.registry.list(JOBS)
-
-
-def running_ranks(airflow: SimulatedAirflow) -> int:
-    return sum(pod["status"].get("phase") == "Running" for pod in airflow.plane.registry.list(PODS))
-
-
-def jobs_created(airflow: SimulatedAirflow) -> int:
-    return len([change for change in airflow.plane.history.of(JOBS) if change.type is ChangeType.ADDED])
+    from tests.guarantees.simulated_airflow import SimulatedAirflow
 
 
 @in_virtual_time

@@ -123,6 +123,22 @@ def expected_choice(jobs, expected):
     return {"adopt": Adopt, "refuse": Refuse, "leave": TakenOver}[verb](found)
 
 
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        ([job("failed", **MINE)], "adopt 0"),
+        ([job("failed")], SubmitNew(1)),
+        ([job("failed", **MINE), job("failed", 1)], SubmitNew(2)),
+        ([job("failed and delivered", **MINE)], "adopt 0"),
+        ([job("halted", **MINE)], SubmitNew(1)),
+        ([job("failed", **MINE, **OTHER)], SubmitNew(1)),
+    ],
+)
+def test_failure_of_the_same_try_is_returned_if_that_is_wanted(jobs, expected):
+    choice = decide(TaskRule(return_own_failed=True), jobs, claim=ME, spec_hash=OURS)
+    assert choice == expected_choice(jobs, expected)
+
+
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), RULES.values(), ids=RULES)
 def test_job_is_chosen_by_state_claim_and_parameters(jobs, reattach, expected):
     choice = decide(TaskRule(reattach), jobs, claim=ME, spec_hash=OURS)

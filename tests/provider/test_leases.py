@@ -61,6 +61,17 @@ async def test_lease_is_written_once_in_each_interval_however_often_it_is_renewe
     assert len(stored(plane)) == 1
 
 
+async def test_gang_that_the_process_has_started_is_named_before_the_interval_is_over(plane):
+    ours, other = leases(), leases()
+    await ours.renew(plane.client, [OURS])
+    await ours.renew(plane.client, [OURS, THEIRS])
+    assert await followed_by_others(plane, other) == [True, False]
+    for _ in range(3):
+        await ours.renew(plane.client, [OURS, THEIRS], started=[THEIRS])
+    assert await followed_by_others(plane, other) == [True, True]
+    assert plane.client.statistics().requests["patch"] == 1
+
+
 async def test_renewal_follows_what_is_followed_and_survives_the_deletion_of_the_lease(plane):
     ours, other = leases(), leases()
     await ours.renew(plane.client, [OURS])

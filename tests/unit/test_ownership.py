@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import (
     CONFIRM_AFTER,
+    FOLLOWER_GRACE,
     GRACE,
     SweepAction,
     SweepFacts,
     TaskEnd,
     confirm_end,
     decide_sweep,
+    grace_of,
     is_settled,
     may_release_orphaned_pods,
 )
@@ -56,6 +58,21 @@ def outliving(made: JobBuilder) -> JobBuilder:
 
 def halted(made: JobBuilder) -> JobBuilder:
     return made.suspended(9).annotation(well_known.ANNOTATION_HALTED, "Halted: by hand")
+
+
+@pytest.mark.parametrize(
+    ("made", "grace"),
+    [
+        (gang(), GRACE),
+        (gang().annotation(well_known.ANNOTATION_FOLLOWER, "lease"), FOLLOWER_GRACE),
+        (gang().annotation(well_known.ANNOTATION_FOLLOWER, "lease").complete(9), GRACE),
+        (halted(gang().annotation(well_known.ANNOTATION_FOLLOWER, "lease")), GRACE),
+    ],
+    ids=["started by a worker", "started by a triggerer", "which has ended", "which was halted"],
+)
+def test_grace_of_a_live_gang_that_a_triggerer_has_started_is_short(made: JobBuilder, grace: timedelta) -> None:
+    assert grace_of(made.read(), GRACE) == grace
+    assert grace_of(made.read(), timedelta(seconds=1)) == timedelta(seconds=1)
 
 
 NAMELESS = job().resumed(3).annotation(well_known.ANNOTATION_TASK, TASK.to_json())

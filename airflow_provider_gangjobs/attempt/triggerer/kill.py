@@ -17,6 +17,8 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, finish_kill
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
@@ -36,13 +38,13 @@ _running_kills: Final[set[asyncio.Task[KillResult | None]]] = set()
 """References to the running kills: the garbage collector may destroy a task that nothing refers to."""
 
 
-async def kill_shielded(args: TriggerArgs, task_instance: Any, log: Logger) -> None:
-    """Run `kill` in a task that goes on when the caller is cancelled.
+async def run_shielded(kill: Coroutine[Any, Any, KillResult | None]) -> None:
+    """Run a kill in a task that goes on when the caller is cancelled.
 
     Airflow 3.3 repeats the cancellation at every sync, about once a second, until the trigger has ended
     (`to_cancel` of the triggerer's supervisor). Each cancellation would end `on_kill`.
     """
-    task = asyncio.create_task(kill(args, task_instance, log), name=f"kill {args.ref}")
+    task = asyncio.create_task(kill, name="kill")
     _running_kills.add(task)
     task.add_done_callback(_running_kills.discard)
     await asyncio.shield(task)
@@ -78,7 +80,7 @@ async def _kill(
     Raises:
         Exception: it is not certain whether the gang is deleted.
     """
-    limits = loop_local(_Limits)
+    limits = loop_local(KillLimits)
     async with limits.kills, asyncio.timeout(KILL_TIMEOUT_S):
         state = await read_task_state(task_instance, log)
         if not is_kill(state, outlives_task=args.outlives_task):
@@ -98,7 +100,7 @@ async def _kill(
     return begun.result
 
 
-class _Limits:
+class KillLimits:
     """Limits of one event loop, for when thousands of tasks are killed at once."""
 
     def __init__(self) -> None:

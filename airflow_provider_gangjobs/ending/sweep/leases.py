@@ -5,6 +5,9 @@ as many writes as one gang. A gang is named by four bytes of a hash of its uid, 
 54 kB of the 256 KiB that the annotations of an object may have. Two gangs may have the same four bytes. Then a gang
 that nobody follows counts as followed, and stays until the other gang has ended.
 
+A Job that a triggerer has started names the Lease of this triggerer from its creation. So the gang is found soon if the
+triggerer stops before the triggerer could name the gang (`gang.state.ownership.FOLLOWER_GRACE`).
+
 Where the Role does not allow Leases, a sweep asks Airflow about every gang that this process does not follow, and ends
 the same gangs.
 
@@ -46,7 +49,7 @@ from airflow_provider_gangjobs.kube.well_known import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
@@ -144,35 +147,47 @@ def _hash(ref: GangRef) -> bytes:
     return zlib.crc32(ref.uid.encode()).to_bytes(_BYTES)
 
 
-class Leases:
-    """The Lease of this process in one namespace, and those of others."""
+def new_lease_name() -> str:
+    """Return a name for the Lease of a process, which no other process has."""
+    return f"gangjobs-follower-{uuid.uuid4().hex[:12]}"
 
-    def __init__(self, namespace: str, installation: str, *, clock: Clock) -> None:
+
+class Leases:
+    """The Lease of this process in one namespace, and those of others.
+
+    :param name: The name of the Lease, which no other process uses.
+    """
+
+    def __init__(self, namespace: str, installation: str, *, clock: Clock, name: str | None = None) -> None:
         self._namespace = namespace
         self._installation = installation
         self._clock = clock
-        self._name = f"gangjobs-follower-{uuid.uuid4().hex[:12]}"
+        self._name = name or new_lease_name()
+        self._named: frozenset[GangRef] = frozenset()
         self._renewed_at_s: float | None = None
         self._forbidden_at_s: float | None = None
 
-    async def renew(self, client: Client, refs: Iterable[GangRef]) -> None:
+    async def renew(self, client: Client, refs: Collection[GangRef], started: Collection[GangRef] = ()) -> None:
         """Name the gangs that this process follows, if `RENEW_EVERY_S` have passed since the last time.
+
+        :param started: The gangs among them that this process has started. One that is not named yet is named at once.
 
         A failure is logged. The next call tries again or, if the Role does not allow Leases, a call after
         `ALLOWED_AGAIN_S`.
         """
         now_s = self._clock.monotonic()
         is_due = self._renewed_at_s is None or now_s - self._renewed_at_s >= RENEW_EVERY_S
-        if self._is_forbidden() or not is_due:
+        if self._is_forbidden() or not (is_due or not self._named.issuperset(started)):
             return
+        named = frozenset(refs)
         try:
-            await self._write(client, list(refs))
+            await self._write(client, named)
         except ClusterError as error:
             self._give_up(error)
         else:
-            self._renewed_at_s = now_s
+            self._renewed_at_s, self._named = now_s, named
 
-    async def _write(self, client: Client, refs: list[GangRef]) -> None:
+    async def _write(self, client: Client, refs: Iterable[GangRef]) -> None:
         if not client.server_clock.is_known:  # the time of this machine is not used, so a response is needed
             await read_leases(client, self._namespace)
         holder = f"{socket.gethostname()}/{os.getpid()}"
@@ -247,4 +262,4 @@ async def read_leases(client: Client, namespace: str | None) -> list[FollowerLea
     return [read_lease(stored) for stored in await client.list(LEASES, namespace, label_selector=FOLLOWERS)]
 
 
-__all__ = ["DURATION", "Leases", "lease_body", "read_lease", "read_leases"]
+__all__ = ["DURATION", "Leases", "lease_body", "new_lease_name", "read_lease", "read_leases"]

@@ -35,6 +35,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     confirm_end,
     decide_sweep,
     ends_live_gang,
+    grace_of,
     is_settled,
     may_release_orphaned_pods,
 )
@@ -158,8 +159,11 @@ class Sweep:
         decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
         if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
             follows = await self._read_others(client)
-            decided = [each for each in decided if not follows(each[0].ref)]
-            vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
+            if follows is None:  # the Lease that a Job names proves nothing
+                decided = [each for each in decided if (each[1].unowned_for or timedelta()) >= self.grace]
+            else:
+                decided = [each for each in decided if not follows(each[0].ref)]
+                vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
         decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
         self._forget_settled(view, [(job, facts) for job, facts, _ in decided])
@@ -199,7 +203,7 @@ class Sweep:
                     installation=self.installation,
                     unowned_for=unowned_for,
                     held_pods=len(held.pop(job.ref, ())),
-                    grace=self.grace,
+                    grace=grace_of(job, self.grace),
                 )
                 unowned.append((job, facts))
             if view.is_complete:
@@ -244,13 +248,18 @@ class Sweep:
             for pod in pods
         )
 
-    async def _read_others(self, client: Client) -> Callable[[GangRef], bool]:
-        """Return a function that says whether another process follows a gang. The grace of such a gang begins again."""
+    async def _read_others(self, client: Client) -> Callable[[GangRef], bool] | None:
+        """Return a function that says whether another process follows a gang; `None` if that is unknown.
+
+        The grace of a gang that is followed begins again.
+        """
         follows = await self.others(client) if self.others is not None else None
+        if follows is None:
+            return None
         now_s = self.clock.monotonic()
 
         def is_followed(ref: GangRef) -> bool:
-            if follows is None or not follows(ref):
+            if not follows(ref):
                 return False
             self._memory[ref] = replace(self._memory[ref], unowned_since_s=now_s)
             return True

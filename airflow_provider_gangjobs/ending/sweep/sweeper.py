@@ -111,10 +111,14 @@ class NamespaceSweeper:
     """Returns the gangs that this process follows in the namespace."""
     index: Callable[[JobView | PodView], str | None]
     """Returns the name of an object's gang: the index of the informers of the followers."""
+    started: Callable[[], Collection[GangRef]] = tuple
+    """Returns the gangs among `followed` that this process has started."""
+    lease_name: str | None = None
+    """The name of the Lease of this process, if it is known already."""
     _idle_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._leases = Leases(self.namespace, self.sweep.installation, clock=self.sweep.clock)
+        self._leases = Leases(self.namespace, self.sweep.installation, clock=self.sweep.clock, name=self.lease_name)
         self.sweep.others = self._leases.others
 
     async def run(self) -> None:
@@ -142,7 +146,7 @@ class NamespaceSweeper:
                 if not is_synced:
                     continue
                 if self.followed():
-                    await self._leases.renew(client, self.followed())
+                    await self._leases.renew(client, self.followed(), self.started())
                 totals = sweep_totals()
                 totals.count(SweepCounter.LOOKS)
                 try:

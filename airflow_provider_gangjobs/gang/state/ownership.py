@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 OVER: Final = "the gang is over, and its time to live removes the Job"
 GRACE: Final = timedelta(minutes=15)
 """How long nobody may follow a gang before a sweep acts. The restart of a triggerer takes less."""
+FOLLOWER_GRACE: Final = timedelta(minutes=1)
+"""The same for a live gang that a triggerer has started, whose Job names the Lease of this triggerer. The triggerer
+names the gang in its Lease within a minute, so nobody follows such a gang that no valid Lease names. If the triggerer
+stops directly after the start, no other process knows the gang."""
 CONFIRM_AFTER: Final = timedelta(minutes=1)
 """The time between the two answers of Airflow. A task that is cleared or restarted has no end state after it."""
 
@@ -90,6 +94,15 @@ class SweepFacts:
     """How many pods of the gang the finalizer holds."""
     task: TaskEnd = TaskEnd.NOT_ASKED
     grace: timedelta = GRACE
+
+
+def grace_of(gang: StoredGang, grace: timedelta) -> timedelta:
+    """Return how long nobody may follow a gang before a sweep asks about it.
+
+    :param grace: The grace of a gang whose Job does not name the Lease of its follower.
+    """
+    is_live = not (gang.is_over or gang.is_dropped)
+    return min(grace, FOLLOWER_GRACE) if gang.follower and is_live else grace
 
 
 def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:

@@ -1,0 +1,383 @@
+"""Starts the gang of a task in the triggerer, as a worker would start it, before a trigger follows the gang.
+
+The rules, the requests and the order of a start are those of a worker: the operator is made again from the arguments of
+the trigger, its templates are rendered, and the same submission adopts or creates the gang. A start either has a gang
+to follow, or says why a worker must start the gang: then nothing is lost, because the worker finds what was begun by
+the key of the task and the claim of its try. So a template that fails, a missing connection, an invalid parameter and a
+refused submission fail the task in a worker, with the error, the callbacks and the retries that the task has there.
+
+Only the first try of a task starts in the triggerer. Airflow tells only a worker whether a user has cleared the task
+(`max_tries`), which decides whether a later try may continue with a gang of other parameters.
+
+A triggerer that was stopped may continue after its task has ended, or while another triggerer has the trigger. Airflow
+tells a triggerer the state of the task and not which try has that state. So a start that begins late, or takes long,
+asks whether the task is deferred, and leaves everything to a worker if another try has claimed a gang of the task: the
+event of a trigger that Airflow does not wait for any more changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG
+from asgiref.sync import sync_to_async
+from msgspec.structs import asdict
+
+from airflow_provider_gangjobs.airflow_api.error_log import is_for_users, log_failure
+from airflow_provider_gangjobs.airflow_api.lineage import describes_tasks
+from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
+from airflow_provider_gangjobs.airflow_api.template_context import OnlyInWorkerError, template_context
+from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
+from airflow_provider_gangjobs.attempt.messages import log_submission
+from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
+from airflow_provider_gangjobs.attempt.triggerer.kill import KILL_TIMEOUT_S, KillLimits
+from airflow_provider_gangjobs.attempt.triggerer.sweeping import Follower
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
+from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.parameters.checks import require_importable
+from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
+from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError, task_parameters
+from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule, created_ms
+from airflow_provider_gangjobs.submission.request import PreviousGangs, UnconfirmedTry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from airflow.sdk import Context
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.tracking.follow import FollowUntil
+
+STARTS_AT_ONCE_MAX: Final = 32
+"""How many gangs one triggerer starts at the same time."""
+STARTS_PER_CONNECTION_MAX: Final = 8
+"""How many of them have the same connection, and so the same API server."""
+XCOM_GANG: Final = "gang"
+NOT_CONFIRMED: Final = "Airflow does not say whether this try still waits for its gang"
+PREFIX: Final = "airflow_provider_gangjobs."
+
+
+@dataclass(frozen=True)
+class StartedGang:
+    """A gang that was started or adopted."""
+
+    args: TriggerArgs
+    until: FollowUntil | None
+    """What the trigger waits for. `None` if the task ends with the submission."""
+
+
+@dataclass(frozen=True)
+class InWorker:
+    """A worker must start the gang."""
+
+    reason: str
+
+
+StartResult = StartedGang | InWorker
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedTask:
+    """The task, as Airflow has given it to the trigger."""
+
+    start: Mapping[str, Any]
+    """The operator and its parameters; see `parameters.triggerer_start`."""
+    ti: Any
+    """The task instance. Its `task` is the operator of the serialized DAG."""
+    context: Context
+    """The context of its templates."""
+    timeout_after: datetime | None
+    """When Airflow ends the deferral, by the clock of the scheduler: after the `execution_timeout` of the task."""
+    log: Logger = field(repr=False)
+
+    @property
+    def claim(self) -> str:
+        return str(self.ti.id)
+
+
+@dataclass(frozen=True)
+class RenderedTask:
+    """The parameters of a task after their templates were rendered."""
+
+    task: TaskParameters
+    spec: GangSpec
+
+
+class GangStart:
+    """One start of the gang of one task. `result` is called first, and once."""
+
+    def __init__(self, task: StartedTask) -> None:
+        self._task = task
+        self._is_killed = False
+        self._rendered: RenderedTask | None = None
+        self._gangs: TaskGangs | None = None
+        self._running: asyncio.Task[StartResult] | None = None
+
+    async def result(self) -> StartResult:
+        """Start the gang. The start goes on if the caller is cancelled, until `kill` or `abandon` is called."""
+        self._running = asyncio.create_task(self._run(), name=f"start of {self._task.claim}")
+        return await asyncio.shield(self._running)
+
+    def abandon(self) -> None:
+        """End the start as the end of the process would. The trigger begins anew in another triggerer."""
+        if self._running is not None and not self._is_killed:
+            self._running.cancel()
+
+    async def kill(self) -> KillResult | None:
+        """Stop the start, and delete what it has begun if the task was killed. Never raises.
+
+        The request that was sent gets its answer first, so nothing is created after the deletion.
+        """
+        self._is_killed = True
+        if self._running is None:
+            return None
+        if self._gangs is not None:
+            await asyncio.wait({self._running}, timeout=KILL_TIMEOUT_S)
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        gangs, rendered, log = self._gangs, self._rendered, self._task.log
+        if gangs is None or rendered is None:
+            return None  # nothing was sent to the cluster
+        if rendered.task.kill_policy is not OnKill.DELETE:
+            log.info("The task was killed. Its gang is kept, because on_kill is 'keep'")
+            return None
+        try:
+            async with loop_local(KillLimits).kills, asyncio.timeout(KILL_TIMEOUT_S):
+                state = await read_task_state(self._task.ti, log)
+                if not is_kill(state, outlives_task=not rendered.task.ends_with_gang):
+                    log.info("The task was not killed (its state is %s), so its gang stays", state)
+                    return None
+                async with shared_service(gangs.config) as service:
+                    await self._end(service, gangs, "the task was killed")
+                    return KillResult.DELETED
+        except Exception:
+            log.exception("It is not known whether the gang was deleted. If its task has ended, a sweep ends the gang")
+            return None
+
+    # -- the start -------------------------------------------------------------------------------------------
+
+    async def _run(self) -> StartResult:
+        log = self._task.log
+        if self._task.ti.try_number > 1:
+            return InWorker("only a worker learns whether this try follows a clear of the task")
+        try:
+            async with _turn(str(self._task.start["parameters"].get("kubernetes_conn_id"))):
+                return await self._start()
+        except (NeedsWorkerError, OnlyInWorkerError) as error:
+            return InWorker(str(error))
+        except UnconfirmedTry as unconfirmed:
+            return InWorker(ENDED if unconfirmed.has_ended else NOT_CONFIRMED)
+        except (PreviousAttemptRunning, SubmissionConflict) as error:
+            return InWorker(str(error))
+        except Exception as error:  # templates, secrets backends and libraries may raise anything
+            log_failure(log, error, "The gang could not be started in the triggerer")
+            # The messages of other libraries may contain credentials, so they go to the log and not into the event.
+            return InWorker(str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer")
+
+    async def _start(self) -> StartResult:
+        task = self._task
+        guard = StartGuard(self._is_deferred, started=_created_at(task.claim))
+        rendered = await sync_to_async(render)(task)
+        self._rendered = rendered
+        hook = GangJobHook(rendered.task.kubernetes_conn_id)
+        config = await hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
+        gangs = TaskGangs.in_cluster(
+            config,
+            task.ti,
+            requested_namespace(rendered.spec),
+            task.log,
+            must_exist=bool(hook.exists),
+            max_tries=task.ti.task.retries,
+        )
+        async with shared_service(config) as service:
+            self._gangs = gangs
+            follower = Follower(
+                rendered.task.kubernetes_conn_id,
+                gangs.namespace or service.namespace,
+                must_exist=gangs.must_exist,
+                installation=gangs.key.installation,
+            )
+            submission = await self._submit(service, gangs, rendered, guard, follower.lease)
+            started = await self._started(service, gangs, rendered, submission)
+            if started.until is not None:
+                follower.note_started(submission.ref)
+            return started
+
+    async def _submit(
+        self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard, follower: str
+    ) -> Submission:
+        """Submit the gang as a worker does.
+
+        Raises:
+            UnconfirmedTry: the try may not want its gang any more. A gang of a try that has ended is deleted.
+        """
+        rule = TaskRule(Reattach(rendered.task.reattach), return_own_failed=True)
+
+        async def confirm(*, always: bool = False) -> None:
+            if always or self._is_killed:  # only a worker knows which try runs
+                raise UnconfirmedTry(has_ended=False)
+            await guard.confirm()
+
+        request = gangs.request(
+            rendered.task.policies, rule, confirm, previous=PreviousGangs(wait_s=0.0), follower=follower
+        )
+        has_started = False
+        try:
+            submission = await service.submit(rendered.spec, request)
+            has_started = True
+            await guard.confirm()
+        except UnconfirmedTry as unconfirmed:
+            if unconfirmed.has_ended and rendered.task.kill_policy is OnKill.DELETE:
+                await self._end(service, gangs, ENDED)
+            if unconfirmed.has_ended or not has_started:
+                raise
+            self._task.log.warning("%s. The gang has started", NOT_CONFIRMED)
+        return submission
+
+    async def _started(
+        self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, submission: Submission
+    ) -> StartedGang:
+        """Tell the gang to the log and to XCom, and return what the trigger waits for."""
+        log_submission(rendered.task, submission, self._task.log, server_software=service.client.server_software)
+        if rendered.task.do_xcom_push:
+            await self._push_gang(submission)
+        args = trigger_args(
+            rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
+        )
+        ahead_s = service.client.server_clock.ahead_s or 0.0
+        until = None if rendered.task.wait_until is WaitUntil.SUBMITTED else rendered.task.until
+        return StartedGang(with_timeout(args, rendered.task, self._task.timeout_after, ahead_s), until)
+
+    async def _push_gang(self, submission: Submission) -> None:
+        """Push the XCom that names the gang. A fault is logged: the gang runs, and the trigger must follow it."""
+        try:
+            await sync_to_async(self._task.ti.xcom_push)(XCOM_GANG, asdict(submission.ref))
+        except Exception as error:  # an XCom backend may raise anything
+            self._task.log.warning(
+                "XCom %s could not be pushed (%s). The task goes on", XCOM_GANG, type(error).__name__
+            )
+
+    async def _end(self, service: GangService, gangs: TaskGangs, why: str) -> None:
+        await service.end_live_gangs(
+            gangs.key,
+            gangs.claim,
+            namespace=gangs.namespace,
+            delete=True,
+            reason=why,
+            on_ended=lambda ref: self._task.log.info("Gang %s is deleted: %s", ref, why),
+        )
+
+    async def _is_deferred(self) -> bool | None:
+        """Return whether the task is deferred, as it is while it waits for this trigger. `None` if that is unknown."""
+        state = await read_task_state(self._task.ti, self._task.log)
+        return None if state == AbsentState.UNKNOWN else state == "deferred"
+
+
+def reached(args: TriggerArgs) -> GangEvent:
+    """Return the event of a task that ends with the submission of its gang."""
+    return build_event(args.ref, Status.RUNNING, Phase.SUBMITTED)
+
+
+def _created_at(claim: str) -> datetime | None:
+    """Return when Airflow created the try, as its id says. A task that was created long ago is asked about."""
+    milliseconds = created_ms(claim)
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def with_timeout(
+    args: TriggerArgs, task: TaskParameters, timeout_after: datetime | None, server_ahead_s: float
+) -> TriggerArgs:
+    """Return the arguments with a deadline shortly before Airflow ends the deferral, so that the trigger says why."""
+    if task.execution_timeout is None or timeout_after is None:
+        return args
+    limit_s = task.execution_timeout.total_seconds()
+    margin_s = min(ALARM_MARGIN_S, limit_s * ALARM_MARGIN_PART)
+    at = timeout_after if timeout_after.tzinfo else timeout_after.replace(tzinfo=UTC)
+    return replace(args, deadline=at.timestamp() - margin_s + server_ahead_s, execution_timeout_s=limit_s)
+
+
+# -- turns ---------------------------------------------------------------------------------------------------
+
+
+class _Turns:
+    """The turns of one event loop. A gang that waits for the turn of its API server keeps no other gang waiting."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
+        self._of_connection: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def take(self, conn_id: str) -> AsyncIterator[None]:
+        of_connection = self._of_connection.setdefault(conn_id, asyncio.Semaphore(STARTS_PER_CONNECTION_MAX))
+        async with of_connection, self._all:
+            yield
+
+
+def _turn(conn_id: str) -> Any:
+    return loop_local(_Turns).take(conn_id)
+
+
+# -- rendering -----------------------------------------------------------------------------------------------
+
+
+def render(started: StartedTask) -> RenderedTask:
+    """Make the operator of the task again, and render its templates. Blocks, so it runs in a thread.
+
+    Raises:
+        NeedsWorkerError: only a worker can resolve a template.
+        Exception: a template fails, or a parameter is invalid.
+    """
+    began = time.perf_counter()
+    if describes_tasks():
+        raise NeedsWorkerError("only a worker gives the ranks the ids of their task in OpenLineage or OpenTelemetry")
+    ti, task = started.ti, started.ti.task
+    parameters = task_parameters(started.start, mapped_values(task), ti.map_index)
+    common = dict(started.start["common"])
+    if (limit_s := common.get("execution_timeout")) is not None:
+        common["execution_timeout"] = timedelta(seconds=limit_s)
+    operator_class = _operator_class(started.start["operator"])
+    dag = DAG(ti.dag_id, schedule=None, render_template_as_native_obj=task.dag.render_template_as_native_obj)
+    operator = operator_class.for_trigger(
+        parameters,
+        started.start.get("source"),
+        task_id=ti.task_id,
+        dag=dag,
+        **common,
+    )
+    operator.render_template_fields(template_context(started.context))
+    require_importable(operator.callbacks)
+    rendered = RenderedTask(TaskParameters.of(operator), operator.gang_spec())
+    started.log.debug("The operator was made and rendered in %.1f ms", (time.perf_counter() - began) * 1000)
+    return rendered
+
+
+def _operator_class(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    assert path.startswith(PREFIX), "the arguments of the trigger name an operator of this provider"
+    return getattr(import_module(module), name)
+
+
+def mapped_values(task: Any) -> Any:
+    """Return the values over which an operator of the serialized DAG is mapped; `None` if it is not mapped."""
+    return getattr(task, task._expand_input_attr).value if task.is_mapped else None  # noqa: SLF001 - as Airflow does
+
+
+__all__ = ["GangStart", "InWorker", "StartResult", "StartedGang", "StartedTask", "reached"]

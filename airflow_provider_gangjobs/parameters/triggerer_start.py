@@ -1,0 +1,347 @@
+"""Whether a task can start its gang in the triggerer, and what its trigger is given.
+
+Airflow's scheduler defers such a task itself, so no worker has read the DAG file when the trigger begins. The trigger
+gets the parameters of the operator as JSON in the serialized DAG, makes the operator of them again, and renders its
+templates. What JSON cannot hold, or only a worker can resolve, starts in a worker (`reason_for_worker`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.definitions.mappedoperator import DictOfListsExpandInput, ListOfDictsExpandInput, OperatorPartial
+from airflow.triggers.base import BaseTrigger, StartTriggerArgs
+from msgspec import Struct
+
+from airflow_provider_gangjobs.parameters.checks import callback_paths, is_file_path, is_manifest_file
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.parameters.python_function import ExtractedSource
+
+TRIGGER: Final = "airflow_provider_gangjobs.triggers.gang_job.GangStartTrigger"
+KNOWN_OPERATORS: Final = frozenset(
+    {
+        "airflow_provider_gangjobs.decorators.gang_job.GangJobDecoratedOperator",
+        "airflow_provider_gangjobs.operators.gang_job.GangJobOperator",
+    }
+)
+"""The operators that the trigger can make again. A subclass may do something else."""
+START_BYTES_MAX: Final = 32 * 1024
+"""How large the parameters may be. The scheduler, the database and the triggerer handle them for each task instance."""
+_ATTRIBUTES: Final = {
+    "resources": "rank_resources",
+    "on_kill": "kill_policy",
+    "skip_on_exit_code": "skip_on_exit_codes",
+}
+"""The attribute of the operator by parameter, if it is neither the name of the parameter nor that name with `_s`."""
+_NOT_PASSED: Final = frozenset(
+    {"self", "kwargs", "start_from_trigger", "python_callable", "multiple_outputs", "rank_resources"}
+)
+_OF_DAG: Final = ("user_defined_macros", "user_defined_filters", "jinja_environment_kwargs")
+"""Settings of a DAG that change what its templates mean, and that no serialized DAG has."""
+_COMMON: Final = ("do_xcom_push", "execution_timeout", "render_template_as_native_obj")
+"""The parameters of Airflow's own operator that the start of a gang needs."""
+_STORAGES: Final = ("log_storage", "result_storage")
+_DEFAULT_POOL: Final = "default_pool"
+
+
+class NeedsWorkerError(Exception):
+    """Only a worker can start the gang. The text says why."""
+
+
+class StartPlace(Struct, frozen=True, kw_only=True):
+    """What decides, besides the parameters, where a task starts its gang."""
+
+    operator: str
+    """Path of the class."""
+    airflow_can: bool = True
+    """Whether this Airflow tells a trigger that a user has ended its task."""
+    is_deferrable: bool = True
+    dag: Any = None
+    pool: str = _DEFAULT_POOL
+    limits: tuple[int | None, ...] = ()
+    """`max_active_tis_per_dag` and `max_active_tis_per_dagrun` of the task."""
+    has_pre_execute: bool = False
+    run_as_user: str | None = None
+    source_size: int = 0
+    """The size of the source of a decorated function, which the trigger is given, too."""
+
+
+class TriggererStart(Struct, frozen=True):
+    """Whether the triggerer can start the gang of a task."""
+
+    reason: str
+    """Why a worker starts the gang; empty if the triggerer can."""
+    arguments: StartTriggerArgs | None = None
+    """What Airflow's scheduler creates the trigger with."""
+
+    @property
+    def is_possible(self) -> bool:
+        return not self.reason
+
+
+# -- the rule ------------------------------------------------------------------------------------------------
+
+
+def reason_for_worker(parameters: Mapping[str, Any], place: StartPlace) -> str:
+    """Return why the gang of a task starts in a worker; empty if it may start in the triggerer. Pure.
+
+    :param parameters: The parameters of the operator, before their templates are rendered.
+    """
+    try:
+        _require_place(place)
+        _require_parameters(parameters)
+        size = len(json.dumps(to_plain(parameters))) + place.source_size
+    except NeedsWorkerError as error:
+        return str(error)
+    if size > START_BYTES_MAX:
+        return f"the parameters have {size} bytes, and the trigger is given at most {START_BYTES_MAX}"
+    return ""
+
+
+def _require_place(place: StartPlace) -> None:
+    if not place.airflow_can:
+        raise NeedsWorkerError("this Airflow is older than 3.3")
+    if place.operator not in KNOWN_OPERATORS:
+        raise NeedsWorkerError(f"{place.operator.rpartition('.')[2]} may do more than the operator of the provider")
+    if not place.is_deferrable:
+        raise NeedsWorkerError("deferrable is false")
+    if place.pool != _DEFAULT_POOL:
+        raise NeedsWorkerError(f"the triggerer takes no slot of pool {place.pool}")
+    if any(limit is not None for limit in place.limits):
+        raise NeedsWorkerError("the triggerer ignores max_active_tis_per_dag and max_active_tis_per_dagrun")
+    if place.has_pre_execute:
+        raise NeedsWorkerError("only a worker calls pre_execute")
+    if place.run_as_user:
+        raise NeedsWorkerError("only a worker changes its user as run_as_user says")
+    for name in _OF_DAG:
+        if getattr(place.dag, name, None):
+            raise NeedsWorkerError(f"only a worker knows {name} of the DAG")
+
+
+def _require_parameters(parameters: Mapping[str, Any]) -> None:
+    for name in _STORAGES:
+        if parameters.get(name) is not None:
+            raise NeedsWorkerError(f"only a worker checks {name}")
+    for name in ("manifest", "pod_template_file"):
+        if is_manifest_file(parameters.get(name)):
+            raise NeedsWorkerError(f"only a worker has the folder of the DAG, where {name} names a file")
+    files = parameters.get("files")
+    for name, value in files.items() if isinstance(files, Mapping) else ():
+        if is_file_path(value):
+            raise NeedsWorkerError(f"only a worker has the folder of the DAG, where files.{name} names a file")
+
+
+def to_plain(value: Any, path: str = "") -> Any:
+    """Return a value of the operator's parameters as a value of JSON.
+
+    Raises:
+        NeedsWorkerError: JSON cannot hold the value.
+    """
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: to_plain(item, f"{path}.{key}" if path else key) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    raise NeedsWorkerError(f"{path} is a {type(value).__name__}, which only a worker resolves")
+
+
+# -- what the trigger is given ---------------------------------------------------------------------------------
+
+
+def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) -> TriggererStart:
+    """Return whether the triggerer can start the gang of an operator, and with which arguments.
+
+    :param source: The function of a decorated task.
+    :param more: Parameters that are no attributes of the operator.
+    """
+    given, defaults = vars(operator), defaults_of(type(operator))
+    values = {name: given.get(_attribute(name, given)) for name in defaults} | more
+    parameters = {name: value for name, value in values.items() if value not in (None, (), defaults.get(name))}
+    place = StartPlace(
+        operator=_path(type(operator)),
+        airflow_can=hasattr(BaseTrigger, "on_kill"),
+        is_deferrable=operator.deferrable,
+        dag=operator.dag if operator.has_dag() else None,
+        pool=operator.pool,
+        limits=(operator.max_active_tis_per_dag, operator.max_active_tis_per_dagrun),
+        has_pre_execute=operator._pre_execute_hook is not None,  # noqa: SLF001 - Airflow has no public name
+        run_as_user=operator.run_as_user,
+        source_size=_size_of(source),
+    )
+    return _start(parameters, place, {name: getattr(operator, name) for name in _COMMON}, source)
+
+
+def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None = None) -> TriggererStart:
+    """Return whether the triggerer can start the gangs of a mapped operator, and with which arguments.
+
+    :param operator: Airflow's mapped operator.
+    :param values: The values over which it is mapped: lists by parameter, or a list of mappings.
+    """
+    shared: Mapping[str, Any] = operator.partial_kwargs
+    names = (*defaults_of(operator.operator_class), *(("op_args", "op_kwargs", "rank_resources") if source else ()))
+    parameters = {name: shared[name] for name in names if shared.get(name) is not None}
+    if "callbacks" in parameters:
+        parameters["callbacks"] = callback_paths(parameters["callbacks"])
+    place = StartPlace(
+        operator=_path(operator.operator_class),
+        airflow_can=hasattr(BaseTrigger, "on_kill"),
+        is_deferrable=shared.get("deferrable") is not False,
+        dag=operator.dag,
+        pool=shared.get("pool") or _DEFAULT_POOL,
+        limits=(shared.get("max_active_tis_per_dag"), shared.get("max_active_tis_per_dagrun")),
+        has_pre_execute=shared.get("pre_execute") is not None,
+        run_as_user=shared.get("run_as_user"),
+        source_size=_size_of(source),
+    )
+    try:
+        require_literal(values, is_classic=source is None)
+    except NeedsWorkerError as error:
+        return TriggererStart(str(error))
+    return _start(parameters, place, {name: shared[name] for name in _COMMON if name in shared}, source, values)
+
+
+def _start(
+    parameters: Mapping[str, Any],
+    place: StartPlace,
+    common: Mapping[str, Any],
+    source: ExtractedSource | None,
+    mapped: Any = None,
+) -> TriggererStart:
+    if reason := reason_for_worker(parameters, place):
+        return TriggererStart(reason)
+    given = {name: value for name, value in common.items() if value is not None}
+    start: dict[str, Any] = {
+        "operator": place.operator,
+        "parameters": to_plain(parameters),
+        "common": to_plain(given),
+    }
+    if source is not None:
+        start["source"] = asdict(source)
+    if isinstance(mapped, Mapping):
+        start["mapped"] = list(mapped)
+    # One text, because Airflow encodes nested values again at each of the places where it stores them.
+    arguments = StartTriggerArgs(
+        trigger_cls=TRIGGER, next_method="execute_complete", trigger_kwargs={"start": json.dumps(start)}
+    )
+    return TriggererStart("", arguments)
+
+
+@cache
+def defaults_of(operator: type) -> Mapping[str, Any]:
+    """Return the default of each parameter of an operator that the classes of this provider have."""
+    constructors = [vars(kind).get("__init__") for kind in reversed(operator.__mro__) if _is_ours(kind)]
+    parameters = (inspect.signature(each).parameters for each in constructors if each is not None)
+    return {name: one.default for each in parameters for name, one in each.items() if name not in _NOT_PASSED}
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _attribute(name: str, given: Mapping[str, Any]) -> str:
+    if name in _ATTRIBUTES:
+        return _ATTRIBUTES[name]
+    return f"{name}_s" if f"{name}_s" in given else name
+
+
+def _size_of(source: ExtractedSource | None) -> int:
+    return 0 if source is None else len(source.text)
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+# -- mapped tasks ----------------------------------------------------------------------------------------------
+
+
+def require_literal(values: Any, *, is_classic: bool) -> None:
+    """Check that the values of a mapping are part of the DAG file.
+
+    :param values: The value of Airflow's expand input: lists by parameter, or a list of mappings.
+    :param is_classic: The values are parameters of the operator, and not arguments of a function.
+
+    Raises:
+        NeedsWorkerError: a value is known only to a worker.
+    """
+    by_name = isinstance(values, Mapping)
+    lists = values.values() if by_name else [values]
+    if not all(isinstance(each, (list, tuple)) for each in lists):
+        raise NeedsWorkerError("the task is mapped over values that only a worker resolves")
+    to_plain(values, "expand")
+    if is_classic:
+        for row in [{name: item} for name, items in values.items() for item in items] if by_name else values:
+            _require_parameters(row)
+
+
+def task_parameters(start: Mapping[str, Any], mapped: Any, map_index: int | None) -> dict[str, Any]:
+    """Return the parameters of one task instance.
+
+    :param start: What the trigger was given.
+    :param mapped: The values over which the task is mapped; `None` if it is not mapped.
+
+    Raises:
+        NeedsWorkerError: the mapped values are not part of the DAG file.
+    """
+    parameters, is_decorated = dict(start["parameters"]), "source" in start
+    if mapped is None:
+        return parameters
+    require_literal(mapped, is_classic=not is_decorated)
+    # A database may change the order of the names, by which Airflow counts the map indexes.
+    expand_input: Any = (
+        DictOfListsExpandInput({name: mapped[name] for name in start["mapped"]})
+        if isinstance(mapped, Mapping)
+        else ListOfDictsExpandInput(mapped)
+    )
+    values, _ = expand_input.resolve({"ti": SimpleNamespace(map_index=map_index)})
+    if not is_decorated:
+        return parameters | dict(values)
+    return parameters | {"op_kwargs": {**parameters.get("op_kwargs", {}), **values}}
+
+
+class GangPartial(OperatorPartial):
+    """What `.expand()` makes mapped tasks of, whose gangs the triggerer starts if it can."""
+
+    def _expand(self, expand_input: Any, *, strict: bool) -> Any:
+        return with_start(super()._expand(expand_input, strict=strict), expand_input.value)
+
+
+def with_start(operator: Any, values: Any, source: ExtractedSource | None = None) -> Any:
+    """Let the triggerer start the gangs of a mapped operator if it can. Return the operator."""
+    start = start_of_mapped(operator, values, source)
+    operator.start_from_trigger, operator.start_trigger_args = start.is_possible, start.arguments
+    return operator
+
+
+def gang_partial(made: OperatorPartial) -> OperatorPartial:
+    """Return what Airflow has made for a mapped operator, with a start in the triggerer."""
+    made._expand_called = True  # noqa: SLF001 - or Airflow warns that it was never mapped
+    return GangPartial(operator_class=made.operator_class, kwargs=made.kwargs, params=made.params)
+
+
+__all__ = [
+    "NeedsWorkerError",
+    "StartPlace",
+    "TriggererStart",
+    "gang_partial",
+    "reason_for_worker",
+    "start_of",
+    "start_of_mapped",
+    "task_parameters",
+    "to_plain",
+    "with_start",
+]

@@ -1,0 +1,147 @@
+"""A trigger that starts a gang follows it, or leaves the start to a worker with the reason, and never raises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from airflow.executors.workloads.task import TaskInstanceDTO
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.models.taskinstance import uuid7
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_gangjobs.airflow_api.task_state import reason_to_start_in_worker
+from airflow_provider_gangjobs.attempt.triggerer import gang_start
+from airflow_provider_gangjobs.attempt.triggerer.gang_start import STARTS_PER_CONNECTION_MAX
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_FOLLOWER, ANNOTATION_MAX_TRIES
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.triggers.gang_job import GangStartTrigger
+from gangjobs_sandbox.resources import JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gangjobs_sandbox.thread import SandboxThread
+
+TIMES = ("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date")
+
+
+@pytest.fixture(autouse=True)
+async def close_informers() -> AsyncIterator[None]:
+    yield
+    await informers().aclose()
+
+
+class Deferred:
+    """A task that Airflow's scheduler has deferred, and the triggers of its triggerers."""
+
+    def __init__(self, connection: str, script: str = "true", **parameters: Any) -> None:
+        known = {"image": "i", "command": ["sh", "-c", script], "workers": 2, "resources": {"cpu": "100m"}}
+        known |= {"kubernetes_conn_id": connection, "retries": 3, "on_finish": "keep", "do_xcom_push": False}
+        with DAG("d", schedule=None) as dag:
+            GangJobOperator(task_id="train", start_from_trigger=True, **{**known, **parameters})
+        self.stored = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+        self.id, self.run_id = uuid7(), uuid4().hex
+
+    def trigger(self, *, try_number: int = 1) -> GangStartTrigger:
+        """Return the trigger as a triggerer creates it."""
+        kwargs = DagSerialization.from_dict(self.stored).task_dict["train"].start_trigger_args.trigger_kwargs["__var"]
+        known = {"task_id": "train", "dag_id": "d", "run_id": self.run_id, "try_number": try_number, "map_index": -1}
+        dto = TaskInstanceDTO(id=self.id, dag_version_id=uuid4(), pool_slots=1, priority_weight=1, **known)
+        run = {"dag_id": "d", "run_id": self.run_id, "run_type": "manual", "state": "running", "conf": {}}
+        run |= dict.fromkeys(TIMES, datetime.now(UTC)) | {"end_date": None, "clear_number": 0}
+        run |= {"consumed_asset_events": [], "partition_key": None, "partition_date": None}
+        ti = TriggerRunner.create_runtime_ti(dto, self.stored, run)
+        trigger = GangStartTrigger(**kwargs)
+        trigger.task_instance = ti  # type: ignore[assignment]
+        trigger.render_template_fields(context=ti.get_template_context())
+        return trigger
+
+    async def event(self, **options: Any) -> dict[str, Any]:
+        (event,) = [event async for event in self.trigger(**options).run()]
+        return json.loads(json.dumps(event.payload))  # type: ignore[no-any-return]
+
+    def jobs(self, cluster: SandboxThread) -> list[dict[str, Any]]:
+        listed = cluster.call(lambda it: it.registry.list(JOBS))
+        return [job for job in listed if job["metadata"]["annotations"].get(ANNOTATION_CLAIM) == str(self.id)]
+
+
+async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded: SandboxThread) -> None:
+    task = Deferred(connection)
+
+    event = GangEvent.from_payload(await task.event())
+
+    assert event.status is Status.SUCCEEDED
+    (job,) = task.jobs(embedded)
+    annotations = job["metadata"]["annotations"]
+    assert annotations[ANNOTATION_MAX_TRIES] == "3"
+    assert annotations[ANNOTATION_FOLLOWER].startswith("gangjobs-follower-")
+
+
+async def test_failure_is_reported_by_the_next_triggerer_and_the_gang_is_not_run_again(
+    connection: str, embedded: SandboxThread
+) -> None:
+    task = Deferred(connection, "exit 3")
+    first = GangEvent.from_payload(await task.event())
+
+    again = GangEvent.from_payload(await task.event())
+
+    assert (first.status, again.status, again.ref) == (Status.FAILED, Status.FAILED, first.ref)
+    assert len(task.jobs(embedded)) == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"env": {"A": "{{ nothing.here }}"}}, "UndefinedError in the triggerer"),
+        ({"env": {"A": "{{ ti.hostname }}"}}, "a template uses ti.hostname, which only a worker has"),
+        ({"env": {"A": "{{ prev_start_date_success }}"}}, "uses prev_start_date_success"),
+        ({"env": {"A": "{{ ti.xcom_pull(task_ids=['a', 'b']) }}"}}, "pulls the XComs of ['a', 'b']"),
+        ({"workers": "{{ 0 }}"}, "workers"),
+        ({"kubernetes_conn_id": "missing"}, "missing"),
+    ],
+)
+async def test_start_that_cannot_succeed_is_left_to_a_worker(
+    connection: str, embedded: SandboxThread, parameters: dict[str, Any], reason: str
+) -> None:
+    task = Deferred(connection, **parameters)
+
+    assert reason in (reason_to_start_in_worker(await task.event()) or "")
+    assert not task.jobs(embedded)
+
+
+async def test_later_try_starts_in_a_worker(connection: str) -> None:
+    event = await Deferred(connection).event(try_number=2)
+
+    assert "follows a clear" in (reason_to_start_in_worker(event) or "")
+
+
+async def test_task_that_ends_with_the_submission_is_not_followed(connection: str) -> None:
+    event = GangEvent.from_payload(await Deferred(connection, "sleep 600", wait_until="submitted").event())
+
+    assert event.status is Status.RUNNING
+
+
+async def test_gangs_of_one_connection_start_in_turns(connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = 0, 0
+
+    async def start(_: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return gang_start.InWorker("test")
+
+    monkeypatch.setattr(gang_start.GangStart, "_start", start)
+    tasks = [Deferred(connection) for _ in range(2 * STARTS_PER_CONNECTION_MAX)]
+    await asyncio.gather(*(task.event() for task in tasks))
+
+    assert most == STARTS_PER_CONNECTION_MAX

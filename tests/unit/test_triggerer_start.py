@@ -1,0 +1,206 @@
+"""Which tasks start their gangs in the triggerer, why the others do not, and what the trigger is given."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG, task
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_gangjobs.gang.spec import Rendezvous, Results
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.parameters.triggerer_start import (
+    START_BYTES_MAX,
+    NeedsWorkerError,
+    StartPlace,
+    reason_for_worker,
+    require_literal,
+    task_parameters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.decorators.gang_job import Gang
+
+OPERATOR = "airflow_provider_gangjobs.operators.gang_job.GangJobOperator"
+
+
+class OwnOperator(GangJobOperator):
+    """An operator of a user."""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "place", "reason"),
+    [
+        ({"image": "i"}, {}, ""),
+        ({"image": "{{ run_id }}", "env": {"A": 1}, "args": ("a",), "run_timeout": timedelta(1)}, {}, ""),
+        ({"files": {"a": "text\n"}, "manifest": "kind: Job\n"}, {}, ""),
+        ({}, {"airflow_can": False}, "older than 3.3"),
+        ({}, {"operator": "team.Own"}, "Own may do more"),
+        ({}, {"is_deferrable": False}, "deferrable is false"),
+        ({}, {"pool": "gpus"}, "no slot of pool gpus"),
+        ({}, {"limits": (None, 4)}, "ignores max_active_tis_per_dag"),
+        ({}, {"has_pre_execute": True}, "pre_execute"),
+        ({}, {"run_as_user": "me"}, "run_as_user"),
+        ({}, {"dag": SimpleNamespace(user_defined_macros={"a": 1})}, "user_defined_macros"),
+        ({"result_storage": "s3://b"}, {}, "checks result_storage"),
+        ({"manifest": "job.yaml"}, {}, "manifest names a file"),
+        ({"files": {"a": "a.py"}}, {}, "files.a names a file"),
+        ({"files": {"a": b"bytes"}}, {}, "files.a is a bytes"),
+        ({"env": {"A": lambda: 1}}, {}, "env.A is a function"),
+        ({"args": ["a", object()]}, {}, "args[1] is a object"),
+        ({"rendezvous": Rendezvous()}, {}, "rendezvous is a Rendezvous"),
+        ({"env": {1: "a"}}, {}, "env is a dict"),
+        ({"files": {"a": "x\n" * START_BYTES_MAX}}, {}, f"at most {START_BYTES_MAX}"),
+    ],
+)
+def test_reason_of_a_start_in_a_worker(parameters: Mapping[str, Any], place: Mapping[str, Any], reason: str) -> None:
+    found = reason_for_worker(parameters, StartPlace(**{"operator": OPERATOR, **place}))
+
+    assert reason in found
+    assert bool(reason) == bool(found)
+
+
+def serialized(dag: Any) -> Any:
+    return DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+
+
+def start_in(dag: Any, task_id: str) -> dict[str, Any]:
+    """Return what the scheduler finds in the serialized DAG for the trigger."""
+    found = serialized(dag).task_dict[task_id]
+    assert found.start_from_trigger is True
+    known = found.start_trigger_args.trigger_kwargs
+    return json.loads(known.get("__var", known)["start"])  # type: ignore[no-any-return]
+
+
+def test_trigger_is_given_the_parameters_without_defaults() -> None:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(
+            task_id="one",
+            image="i",
+            resources={"cpu": "1"},
+            run_timeout=timedelta(minutes=1),
+            on_kill="keep",
+            skip_on_exit_code=3,
+            results=Results.ALL,
+            execution_timeout=timedelta(hours=1),
+            start_from_trigger=True,
+        )
+
+    start = start_in(dag, "one")
+
+    assert start["operator"] == OPERATOR
+    assert start["parameters"] == {
+        "image": "i",
+        "resources": {"cpu": "1"},
+        "results": "all",
+        "run_timeout": 60.0,
+        "on_kill": "keep",
+        "skip_on_exit_code": [3],
+        "deferrable": True,
+    }
+    assert start["common"] == {"do_xcom_push": True, "execution_timeout": 3600.0}
+
+
+def test_operator_made_again_has_the_same_parameters() -> None:
+    given: dict[str, Any] = {
+        "image": "i",
+        "workers": 3,
+        "stream_logs": [0, 1],
+        "durable": False,
+        "termination_grace": 5,
+    }
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", start_from_trigger=True, **given)
+    parameters = start_in(dag, "one")["parameters"]
+
+    again = GangJobOperator.for_trigger(parameters, None, task_id="one")
+
+    with DAG("d", schedule=None):
+        expected = GangJobOperator(task_id="one", **given)
+    left_out = {"_BaseOperator__init_kwargs", "_dag", "deferrable", "task_group"}
+    known = {name: value for name, value in vars(expected).items() if name not in left_out}
+    assert {name: getattr(again, name) for name in known if name in vars(again)} == known
+
+
+def test_task_in_a_worker_is_not_deferred_by_the_scheduler() -> None:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="off", image="i")
+        OwnOperator(task_id="own", image="i", start_from_trigger=True)
+        GangJobOperator(task_id="worker", image="i", start_from_trigger=True, deferrable=False)
+
+    found = serialized(dag).task_dict
+
+    assert [found[name].start_from_trigger for name in ("off", "own", "worker")] == [False, False, False]
+    assert {found[name].start_trigger_args for name in ("off", "own", "worker")} == {None}
+
+
+def test_option_of_airflow_decides_for_tasks_that_do_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__START_FROM_TRIGGER", "True")
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", image="i")
+        GangJobOperator(task_id="off", image="i", start_from_trigger=False)
+        GangJobOperator.partial(task_id="many", image="i").expand(args=[["a"], ["b"]])
+
+    found = serialized(dag).task_dict
+
+    assert [found[name].start_from_trigger for name in ("one", "off", "many")] == [True, False, True]
+
+
+def test_mapped_task_is_given_the_shared_parameters_and_finds_its_own_values() -> None:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator.partial(task_id="many", image="i", start_from_trigger=True).expand(
+            workers=[1, 2], args=[["a"], ["b"], ["c"]]
+        )
+    start = start_in(dag, "many")
+    # MySQL sorts the keys of JSON.
+    values = {"args": [["a"], ["b"], ["c"]], "workers": [1, 2]}
+
+    found = [task_parameters(start, values, index) for index in range(6)]
+
+    assert [(each["workers"], each["args"]) for each in found] == [
+        (workers, [letter]) for workers in (1, 2) for letter in "abc"
+    ]
+    assert {each["image"] for each in found} == {"i"}
+
+
+def test_function_is_given_with_its_source_and_arguments() -> None:
+    with DAG("d", schedule=None) as dag:
+
+        @task.gang_job(image="i", workers=2, start_from_trigger=True)
+        def train(a: int, b: int = 2, *, gang: Gang) -> int:
+            return a + b + gang.rank
+
+        train(1)
+        train.override(task_id="many").partial(a=1).expand(b=[3, 4])
+
+    start, many = start_in(dag, "train"), start_in(dag, "many")
+
+    assert start["source"]["name"] == "train"
+    assert start["parameters"]["op_args"] == [1]
+    assert task_parameters(many, {"b": [3, 4]}, 1)["op_kwargs"] == {"a": 1, "b": 4}
+
+
+def test_function_that_takes_a_variable_of_the_context_starts_in_a_worker() -> None:
+    with DAG("d", schedule=None) as dag:
+
+        @task.gang_job(image="i", start_from_trigger=True)
+        def train(a: int, ds: str) -> int:
+            return a
+
+        one = train(1)
+        train.override(task_id="many").expand(a=[1])
+
+    assert "gives the function ds" in one.operator.triggerer_start.reason
+    assert [serialized(dag).task_dict[name].start_from_trigger for name in ("train", "many")] == [False, False]
+
+
+@pytest.mark.parametrize("values", [{"a": [1, object()]}, {"a": {"k": 1}}, object(), [{"files": {"a": "a.py"}}]])
+def test_mapping_over_what_only_a_worker_knows_starts_in_a_worker(values: Any) -> None:
+    with pytest.raises(NeedsWorkerError):
+        require_literal(values, is_classic=True)
