@@ -168,7 +168,8 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     :param source: The function of a decorated task.
     :param more: Parameters that are no attributes of the operator.
     """
-    given, defaults = vars(operator), defaults_of(type(operator))
+    kind: type = type(operator)
+    given, defaults = vars(operator), defaults_of(kind)
     values = {name: given.get(_attribute(name, given)) for name in defaults} | more
     parameters = {name: value for name, value in values.items() if value not in (None, (), defaults.get(name))}
     place = StartPlace(
