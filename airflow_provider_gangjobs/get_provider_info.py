@@ -28,6 +28,18 @@ _INSTALLATION_ID: dict[str, Any] = {
 }
 
 
+_END_FROM_TRIGGER: dict[str, Any] = {
+    "description": (
+        "Whether tasks that do not give the parameter end_from_trigger end in the triggerer when their gang has "
+        "succeeded, without a worker, if they can. Needs Airflow 3.3.\n"
+    ),
+    "version_added": "0.2.0",
+    "type": "boolean",
+    "example": None,
+    "default": "False",
+}
+
+
 _SWEEP_GRACE: dict[str, Any] = {
     "description": (
         "For how many seconds nobody may follow a gang before a triggerer asks Airflow whether the task of the gang "
@@ -91,6 +103,7 @@ def get_provider_info() -> dict[str, Any]:
             "gangjobs": {
                 "description": "Gangs of Kubernetes pods.",
                 "options": {
+                    "end_from_trigger": _END_FROM_TRIGGER,
                     "installation_id": _INSTALLATION_ID,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from airflow_provider_gangjobs.gang.identity import digest_of, slug_of
 from airflow_provider_gangjobs.kube.names import problem_with_label_value
 
-__all__ = ["conf", "has_task_labels", "installation_id"]
+__all__ = ["conf", "ends_from_trigger", "has_task_labels", "installation_id"]
 
 
 try:
@@ -56,6 +56,7 @@ def _in_file(config: configparser.ConfigParser, option: str) -> bool:
 SECTION: Final = "gangjobs"
 OPTION: Final = "installation_id"
 TASK_LABELS_OPTION: Final = "task_labels"
+END_FROM_TRIGGER_OPTION: Final = "end_from_trigger"
 URL_OPTIONS: Final = (("api", "base_url"), ("core", "execution_api_server_url"))
 """The options from which the id is derived, in the order in which they are tried."""
 EXECUTION_PATH: Final = "/execution"
@@ -81,6 +82,11 @@ def installation_id(config: configparser.ConfigParser = conf) -> str:
 def has_task_labels(config: configparser.ConfigParser = conf) -> bool:
     """Return whether Jobs and pods get the labels of their task, which is the default."""
     return bool(config.getboolean(SECTION, TASK_LABELS_OPTION, fallback=True))
+
+
+def ends_from_trigger(config: configparser.ConfigParser = conf) -> bool:
+    """Return whether tasks that do not say it end in the triggerer if they can. The default is false."""
+    return bool(config.getboolean(SECTION, END_FROM_TRIGGER_OPTION, fallback=False))
 
 
 def id_of_url(url: str) -> str:

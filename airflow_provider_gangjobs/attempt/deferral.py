@@ -78,6 +78,8 @@ class TriggerArgs:
     :param kept_bytes_max: How many bytes of the logs of deleted pods are read in all.
     :param callbacks: Dotted paths of the classes that are called when the phase of the gang changes.
     :param task: `dag_id`, `run_id`, `task_id` and `map_index` of the task, for the callbacks.
+    :param end: How the trigger ends the task of a gang that has succeeded (`attempt.trigger_end`). `None` if a worker
+        ends the task.
     """
 
     kubernetes_conn_id: str
@@ -103,6 +105,7 @@ class TriggerArgs:
     kept_bytes_max: int = 0
     callbacks: Sequence[str] = ()
     task: Mapping[str, Any] | None = None
+    end: Mapping[str, Any] | None = None
 
     @property
     def ref(self) -> GangRef:

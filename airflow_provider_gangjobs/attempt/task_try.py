@@ -36,6 +36,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
     worker_wait_limit_s,
 )
 from airflow_provider_gangjobs.attempt.messages import submission_messages
+from airflow_provider_gangjobs.attempt.trigger_end import trigger_end
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import Claim
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, Results, WaitUntil
@@ -246,6 +247,9 @@ class TaskTry:
         return wait_for_event_in_worker(args, self.log, config=config, limit_s=limit_s, until=self.task.until)
 
     def _defer(self, args: TriggerArgs, *, for_previous: bool = False) -> NoReturn:
+        if not for_previous:
+            end = trigger_end(self.task, self.ti, self.storages.result_folders, self.log)
+            args = replace(args, end=end)
         args, backstop = with_deadline(
             args, self.task.execution_timeout, self.ti.start_date, server_ahead_s=self.gangs.server_ahead_s
         )

@@ -108,6 +108,16 @@ async def holds_claim(client: Client, ref: GangRef, claim_id: str) -> bool:
     return job is not None and job.holds_claim(claim_id)
 
 
+async def awaits_delivery(client: Client, ref: GangRef, claim_id: str) -> bool:
+    """Return whether `claim_id` is responsible for the gang, whose outcome was not delivered. False if the Job is gone.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    job = await get_main_job(client, ref)
+    return job is not None and job.holds_claim(claim_id) and not (job.is_delivered or job.is_being_deleted)
+
+
 async def is_gone(client: Client, ref: GangRef) -> bool:
     """Return whether no Job of this uid exists.
 

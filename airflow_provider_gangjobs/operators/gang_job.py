@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
+from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable, ends_from_trigger
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, replaced_methods
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try, is_running_try
 from airflow_provider_gangjobs.gang.spec import (
     LOG_LIMIT_BYTES,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.task_try import TaskTry
     from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
+COMPLETING_METHODS: Final = ("execute_complete", "resume_execution", "post_execute", "deliver")
+"""The methods that only a worker calls at the end of the gang."""
 RESUMED_READS_CONNECTION_FOR_S: Final = 60.0
 """How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
 
@@ -179,6 +182,11 @@ class GangJobOperator(GangParameters):
     :param skip_on_exit_code: An exit code, or several. If every rank that failed has one of them, the task is skipped.
     :param deferrable: Whether the task waits in the triggerer, without a worker. Defaults to Airflow's
         `[operators] default_deferrable` if that option was set, else to true.
+    :param end_from_trigger: Whether the success of the gang ends the task in the triggerer, without a worker. Needs
+        Airflow 3.3. Refused for a task with `outlets`, `post_execute`, `on_success_callback`, `multiple_outputs`, extra
+        links, `log_storage` or another `wait_until`. A failure, an XCom backend of your own, a listener such as that of
+        OpenLineage, or logs of more than 256 KiB at the end take a worker, and the log of the task says why. Defaults
+        to `[gangjobs] end_from_trigger`, which is false; with true there, a task that needs a worker has one.
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
@@ -254,6 +262,7 @@ class GangJobOperator(GangParameters):
         secrets: Sequence[Any] | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
+        end_from_trigger: bool | None = None,
         **kwargs: Any,
     ) -> None:
         with answers_to_unknown(type(self), kwargs):
@@ -325,7 +334,8 @@ class GangJobOperator(GangParameters):
         self.kill_policy = on_kill
         self.wait_until = wait_until
         self.deferrable = default_deferrable() if deferrable is None else deferrable
-        self._check_parameters()
+        self.wants_trigger_end = ends_from_trigger() if end_from_trigger is None else end_from_trigger
+        self._check_parameters(must_end_from_trigger=bool(end_from_trigger))
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
 
     @classmethod
@@ -414,6 +424,21 @@ class GangJobOperator(GangParameters):
     def on_success_callback(self, given: Callable[[Context], Any] | Iterable[Callable[[Context], Any]] | None) -> None:
         callbacks = () if given is None else (given,) if callable(given) else given
         self._on_success = [callback for callback in callbacks if callback is not _deliver]
+
+    @property
+    def end_facts(self) -> EndFacts:
+        """What decides whether the success of the gang may end the task in the triggerer."""
+        return EndFacts(
+            waits_in_worker=not self.deferrable,
+            ends_before_gang=self.wait_until != WaitUntil.ENDED,
+            outlets=bool(self.outlets),
+            post_execute=self._post_execute_hook is not None,
+            on_success_callback=bool(self._on_success),
+            multiple_outputs=bool(self.multiple_outputs),
+            extra_links=bool(self.operator_extra_links),
+            log_storage=self.log_storage is not None,
+            replaced_methods=replaced_methods(self, GangJobOperator, COMPLETING_METHODS),
+        )
 
     def deliver(self, ti: Any) -> None:
         """Mark the gang as delivered, and apply `on_finish`, if Airflow has stored the success of the task.

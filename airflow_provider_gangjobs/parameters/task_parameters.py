@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from airflow.sdk import get_parsing_context
 
 from airflow_provider_gangjobs.airflow_api.error_log import ShortErrors
+from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, end_problems
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
@@ -88,6 +89,8 @@ class TaskParameters:
     deferrable: bool
     execution_timeout: timedelta | None
     do_xcom_push: bool
+    wants_trigger_end: bool
+    end_facts: EndFacts
 
     @classmethod
     def of(cls, operator: GangParameters) -> Self:
@@ -219,17 +222,20 @@ class GangParameters(ShortErrors):
         timeout = self.execution_timeout
         return timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, *, must_end_from_trigger: bool = False) -> None:
         """Check the parameters when the DAG file is parsed, as far as their templates allow, and convert the choices.
 
         The process of a task does not check the parameters that describe the gang. The submission does that after their
         templates are rendered, and a process that resumes the task would pay for loading the rules.
 
+        :param must_end_from_trigger: Refuse what a triggerer cannot do at the end of the task.
+
         Raises:
             InvalidGangSpec: a parameter is invalid. The error lists all problems.
         """
         task: Any = self
-        spec = None if self._is_in_task_process() else self._spec_parameters()
+        in_task = self._is_in_task_process()
+        spec = None if in_task else self._spec_parameters()
         _require(tuple(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS})))
         durations = checks.duration_problems(**{name: getattr(self, f"{name}_s") for name in _DURATIONS})
         reported = {f"{problem.path}_s" for problem in durations}
@@ -247,6 +253,7 @@ class GangParameters(ShortErrors):
                 *storage_problems("log_storage", task.log_storage),
                 *checks.limit_problems(task),
                 *shorthands.role_problems(task.roles, self.wait_until, self.launch),
+                *(end_problems(task.end_facts) if must_end_from_trigger and not in_task else ()),
             )
         )
         for attribute, kind in _CHOICES.values():

@@ -375,6 +375,12 @@ class GangService(Struct, frozen=True):
 
         return await mark_delivered(self.client, ref, at=datetime.now(UTC))
 
+    async def awaits_delivery(self, ref: GangRef, claim: str) -> bool:
+        """Return whether `claim` is responsible for the gang, whose outcome was not delivered. False if it is gone."""
+        from airflow_provider_gangjobs.jobs.claim import awaits_delivery
+
+        return await awaits_delivery(self.client, ref, claim)
+
     async def deliver(self, ref: GangRef, claim: str, *, release_held: bool = False, delete: bool = False) -> bool:
         """Mark the gang as delivered if `claim` is responsible for it.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.airflow_api.masking import mask_event
+from airflow_provider_gangjobs.airflow_api.task_end import success_event
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 NEEDED_TO_RUN: Final = tuple(
     f"airflow_provider_gangjobs.attempt.triggerer.{name}"
-    for name in ("gang_wait", "metrics", "log_streaming", "sweeping")
+    for name in ("gang_wait", "gang_completion", "metrics", "log_streaming", "sweeping")
 )
 
 
 class _GangTrigger(BaseTrigger):
-    """Wait for one gang and yield one event, whose payload is a `GangEvent`.
+    """Wait for one gang and yield one event: the payload of a `GangEvent`, or the success of the task (`args.end`).
 
     `run` never raises and never ends without an event, except when `run` is cancelled. The trigger stores no state:
     after a restart of the triggerer, the trigger reads the cluster again.
@@ -50,6 +51,7 @@ class _GangTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
         await import_in_thread(*CLIENT, *NEEDED_TO_RUN)
+        from airflow_provider_gangjobs.attempt.triggerer.gang_completion import complete, deliver_when_accepted
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
         from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
         from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
@@ -61,6 +63,12 @@ class _GangTrigger(BaseTrigger):
         sweeping = following(self.args) if is_in_triggerer else nullcontext()
         with report_metrics(), sweeping:
             event = await wait_for_event(self.args, self.until, self.log, loop_ends=not is_in_triggerer)
+            ends_here = is_in_triggerer and await complete(self.args, event, self.task_instance, self.log)
+        if ends_here:
+            self._has_yielded = True
+            deliver_when_accepted(self.args, self.task_instance)
+            yield success_event()
+            return
         if is_in_triggerer:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
         self._has_yielded = True

@@ -109,6 +109,17 @@ class Process:
             error, self._terminates_with = self._terminates_with, None
             raise error
 
+    async def send(self, request: str, send: Callable[[], Awaitable[T]]) -> T:
+        """Send a request, before and after which the process may stop."""
+        number = len(self.requests)
+        self.requests.append(request)
+        await self.reach(Crash(number, applied=False))
+        try:
+            await asyncio.sleep(self.request_s)
+            return await send()
+        finally:
+            await self.reach(Crash(number, applied=True))
+
     async def close(self) -> None:
         """End the process."""
         self._is_closed = True
@@ -118,21 +129,20 @@ class Process:
             await client.aclose()
 
 
+def current_process() -> Process:
+    """Return the process whose code runs."""
+    process = _CURRENT.get()
+    assert process is not None, "no process runs"
+    return process
+
+
 class _ProcessClient(InterceptedClient):
     def __init__(self, client: Client, process: Process) -> None:
         super().__init__(client)
         self._process = process
 
     async def send_through(self, number: int, request: str, send: Callable[[], Awaitable[Any]]) -> Any:
-        process = self._process
-        number = len(process.requests)
-        process.requests.append(request)
-        await process.reach(Crash(number, applied=False))
-        try:
-            await asyncio.sleep(process.request_s)
-            return await send()
-        finally:
-            await process.reach(Crash(number, applied=True))
+        return await self._process.send(request, send)
 
     async def watch(self, *args: Any, **kwargs: Any) -> AsyncGenerator[bytes, None]:
         await self._process.reach()

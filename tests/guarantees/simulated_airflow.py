@@ -22,9 +22,11 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.comms import (
     ErrorResponse,
     InactiveAssetsResult,
+    SetXCom,
     TaskStatesResult,
     ValidateInletsAndOutlets,
 )
+from airflow.triggers.base import TaskSuccessEvent
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
@@ -32,7 +34,7 @@ from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.crashes import ProcessDied
 from tests.guarantees.history import FINAL_STATES, TaskChange
 from tests.guarantees.process_operator import ProcessOperator, ProcessTriggerArgs
-from tests.guarantees.processes import Process
+from tests.guarantees.processes import Process, current_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -111,6 +113,12 @@ class SimulatedAirflow:
         """How often workers have asked for the state of their task."""
         self.refused_reports = 0
         """How many reports of a success the API server still refuses."""
+        self.xcoms: dict[str, Any] = {}
+        """What triggers have pushed."""
+        self.late_xcoms: list[str] = []
+        """The keys of what triggers have pushed while the task was not deferred."""
+        self.lost_events = 0
+        """How many events of triggers are still lost, with the triggerer that has sent them."""
         self._changed = asyncio.Event()
         self._notice = asyncio.Event()
         """Set when an object, the task, or a process has changed."""
@@ -219,6 +227,16 @@ class SimulatedAirflow:
             return InactiveAssetsResult(inactive_assets=[])
         return TaskStatesResult(task_states=self.states())
 
+    async def asend(self, message: SetXCom) -> None:
+        """Store an XCom of a trigger."""
+
+        async def store() -> None:
+            self.xcoms[message.key] = message.value
+            if self.ti.state != "deferred":
+                self.late_xcoms.append(message.key)
+
+        await current_process().send(f"SetXCom {message.key}", store)
+
     def _require_running(self, claim: str) -> None:
         if (self.ti.id, self.ti.state) != (claim, "running"):
             raise RefusedError
@@ -279,6 +297,7 @@ class SimulatedAirflow:
         """Run one part of a try, as Airflow's task runner does."""
         context = self._context(process, ti)
         operator = ProcessOperator.make(process, DAG_ID, TASK_ID, self._set_key, **self.parameters)
+        context["ti"].task = operator
         try:
             if ti.event is None:
                 value = await greenlet_spawn(operator.execute, context)
@@ -362,15 +381,24 @@ class SimulatedAirflow:
                     pass
                 return
         await process.reach()
-        payload = json.loads(json.dumps(running.result()))
-        if self._is_waiting(args):
-            self.ti.event, self.ti.trigger = payload, None
+        if self.lost_events:
+            self.lost_events -= 1
+            process.stop()
+        elif self._is_waiting(args):
+            self._accept(running.result())
+
+    def _accept(self, event: Any) -> None:
+        """Store the event of a trigger."""
+        self.ti.trigger = None
+        if isinstance(event, TaskSuccessEvent):
+            self._set("success", results=tuple(self.xcoms["return_value"]))
+        else:
+            self.ti.event = json.loads(json.dumps(event.payload))
             self._set("scheduled")
 
     async def _first_event(self, trigger: GangJobTrigger) -> Any:
-        async for event in trigger.run():
-            return event.payload
-        raise AssertionError("the trigger has ended without an event")
+        (event,) = [event async for event in trigger.run()]
+        return event
 
     def _newest(self, role: str) -> Process:
         return [process for process in self.processes if process.name.startswith(role)][-1]

@@ -331,3 +331,83 @@ async def test_next_attempt_waits_for_the_pods_of_the_one_before(simulated: Any)
         await finish(airflow)
 
         assert airflow.ti.state == "success"
+
+
+# -- ends in the triggerer -----------------------------------------------------------------------------------
+
+
+async def ended_without_worker(airflow: SimulatedAirflow) -> None:
+    """Finish, and check that the task has one gang, and its value."""
+    await finish(airflow)
+    assert (airflow.ti.state, jobs_created(airflow)) == ("success", 1)
+    assert airflow.xcoms["return_value"] == [0, 1]
+
+
+@in_virtual_time
+async def test_success_of_a_gang_ends_its_task_without_another_worker(simulated: Any) -> None:
+    async with simulated(end_from_trigger=True) as airflow:
+        await ended_without_worker(airflow)
+
+        assert airflow.named("worker-1") is None
+        assert not airflow.plane.registry.list(JOBS)
+
+
+@APPLIED
+@pytest.mark.parametrize(
+    "asleep_s", [pytest.param(ASLEEP_S, id="long"), pytest.param(5.0, id="shortly", marks=pytest.mark.slow)]
+)
+@in_virtual_time
+async def test_triggerer_that_ends_a_task_stops_at_each_request(simulated: Any, applied: bool, asleep_s: float) -> None:
+    """Another triggerer ends the task, and the stopped one pushes no XCom, unless it was about to."""
+
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        await asyncio.sleep(asleep_s)
+        process.wake()
+        await ended_without_worker(airflow)
+        assert airflow.named("worker-1") is None
+        assert process.stops_at is not None
+        next_ones = process.requests[process.stops_at.at : process.stops_at.at + 2]
+        if not any(request.startswith("SetXCom") for request in next_ones):
+            assert airflow.late_xcoms == []
+
+    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, end_from_trigger=True)
+
+
+@in_virtual_time
+async def test_event_that_airflow_did_not_store_is_no_delivery(simulated: Any) -> None:
+    async with simulated(end_from_trigger=True) as airflow:
+        airflow.lost_events = 1
+
+        await ended_without_worker(airflow)
+
+        assert airflow.named("triggerer-1")
+
+
+@APPLIED
+@pytest.mark.parametrize("action", ["failed", "clear", pytest.param("success", marks=pytest.mark.slow)])
+@in_virtual_time
+async def test_user_acts_while_a_triggerer_ends_the_task(simulated: Any, applied: bool, action: str) -> None:
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        if action == "clear":
+            airflow.clear()
+        else:
+            airflow.mark(action)
+        await asyncio.sleep(ASLEEP_S)
+        process.wake()
+
+    await at_each_request(
+        simulated, "triggerer-0", disturb, applied=applied, first=FOLLOW_REQUESTS, end_from_trigger=True
+    )
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE", pytest.param("GET", marks=pytest.mark.slow)])
+@in_virtual_time
+async def test_answer_that_is_lost_changes_no_end_in_the_triggerer(simulated: Any, method: str) -> None:
+    for skip in count():
+        async with simulated(end_from_trigger=True) as airflow:
+            airflow.plane.arm("drop-after", method=method, skip=skip)
+            await finish(airflow)
+            if not airflow.plane.faults.history:
+                assert skip > 0
+                return
+            assert (airflow.ti.state, jobs_created(airflow)) == ("success", 1), f"{method} {skip}"

@@ -123,6 +123,7 @@ class Task:
         """Run one try to its end, as Airflow's task runner does: success callbacks run after the success is noted."""
         operator = self.operator()
         context = context or self.next_try()
+        context["ti"].task = operator
         value = operator.execute(context)
         self.note_success(operator, context, value)
         return value

@@ -52,6 +52,9 @@ COMMON = {
 with DAG("held", schedule=None):
     GangJobOperator(**COMMON, **held(0))
 
+with DAG("ends_in_triggerer", schedule=None):
+    GangJobOperator(**COMMON, **held(0), end_from_trigger=True)
+
 with DAG("many", schedule=None):
     GangJobOperator.partial(**COMMON).expand_kwargs([held(number) for number in range(MANY)])
 

@@ -1,0 +1,147 @@
+"""The end of a task in the triggerer, without a worker: whether it is possible, the XComs, and the event.
+
+Airflow ends such a task in its database. What the process of a task does at its end, and what Airflow 3.3 does only for
+such a process, would be lost. `reasons_for_worker` has all of it, each with its name.
+
+`TaskSuccessEvent(xcoms=...)` stores the JSON text of a value in place of the value (Airflow 3.3.2), so a trigger pushes
+XComs as a worker does, through the Execution API, before the event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.exceptions import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow.triggers.base import TriggerEvent
+
+__all__ = [
+    "RETURN_VALUE",
+    "EndFacts",
+    "end_problems",
+    "is_mappable",
+    "push_xcom",
+    "reasons_for_worker",
+    "replaced_methods",
+    "success_event",
+    "with_system_facts",
+]
+
+RETURN_VALUE: Final = "return_value"
+
+
+class EndFacts(Struct, frozen=True, kw_only=True):
+    """What decides whether a task may end in the triggerer. All but the last three are known when the DAG is parsed."""
+
+    waits_in_worker: bool = False
+    """The task is not deferrable."""
+    ends_before_gang: bool = False
+    outlets: bool = False
+    post_execute: bool = False
+    on_success_callback: bool = False
+    multiple_outputs: bool = False
+    extra_links: bool = False
+    log_storage: bool = False
+    replaced_methods: Sequence[str] = ()
+    """The methods for the end of the task that a subclass has replaced."""
+    old_airflow: bool = False
+    """Airflow lacks what a trigger needs to end a task."""
+    xcom_backend: bool = False
+    """Airflow has an XCom backend of its own."""
+    listeners: bool = False
+    """A plugin of Airflow has a listener."""
+
+
+_REASONS: Final = {
+    "waits_in_worker": "deferrable is false, so the task waits in a worker",
+    "ends_before_gang": 'wait_until is not "ended"',
+    "outlets": "the task has outlets, and a triggerer emits no asset events",
+    "post_execute": "the task has post_execute, which only a worker calls",
+    "on_success_callback": "the task has on_success_callback, which Airflow drops after an end in the triggerer",
+    "multiple_outputs": "the task has multiple_outputs, which only a worker pushes",
+    "extra_links": "the operator has extra links, which only a worker pushes",
+    "log_storage": "the task has log_storage, which only a worker writes",
+    "old_airflow": "a trigger can end a task only with Airflow 3.3 or later",
+    "xcom_backend": "Airflow has an XCom backend of its own, which only a worker uses",
+    "listeners": "a plugin of Airflow has a listener, such as that of OpenLineage, which only a worker calls",
+}
+
+
+def reasons_for_worker(facts: EndFacts) -> tuple[str, ...]:
+    """Return why a worker must end the task. Empty if the success of its gang may end the task in the triggerer."""
+    reasons = [reason for name, reason in _REASONS.items() if getattr(facts, name)]
+    return (*reasons, *(f"the operator has a {name} of its own" for name in facts.replaced_methods))
+
+
+def end_problems(facts: EndFacts) -> tuple[Problem, ...]:
+    """Return the problems of `end_from_trigger=True` that are known when the DAG file is parsed."""
+    remedy = "Omit end_from_trigger, or what only a worker does"
+    return tuple(Problem("end_from_trigger", f"is true, and {reason}", remedy) for reason in reasons_for_worker(facts))
+
+
+def replaced_methods(operator: object, base: type, names: Iterable[str]) -> tuple[str, ...]:
+    """Return which of these methods the class of an operator has not from `base`."""
+    return tuple(name for name in names if getattr(type(operator), name) is not getattr(base, name))
+
+
+def with_system_facts(facts: EndFacts) -> EndFacts:
+    """Return the facts with what only the running Airflow says. May load the plugins of Airflow."""
+    from airflow.sdk.bases.xcom import BaseXCom
+    from msgspec.structs import replace
+
+    if not hasattr(BaseXCom, "aset"):  # Airflow 3.1 and 3.2. Remove this branch when 3.3 is the oldest supported one.
+        return replace(facts, old_airflow=True)
+    from airflow.sdk.execution_time.xcom import XCom
+    from airflow.sdk.listener import get_listener_manager
+
+    listeners = any(not _is_example(listener) for listener in get_listener_manager().pm.get_plugins())
+    return replace(facts, xcom_backend=XCom is not BaseXCom, listeners=listeners)
+
+
+def _is_example(listener: object) -> bool:
+    """Return whether a listener is of the examples that Airflow loads by default, and which only print."""
+    module = getattr(listener, "__name__", None) or type(listener).__module__
+    return str(module).startswith("airflow.example_dags.")
+
+
+async def push_xcom(
+    ti: Any, key: str, value: Any, *, is_dag_result: bool = False, mapped_length: int | None = None
+) -> None:
+    """Push an XCom of the task, with the value and the columns that a worker gives it.
+
+    :param ti: The task instance of the trigger.
+    :param is_dag_result: Whether the task returns the result of its DAG.
+    :param mapped_length: The length of a value over which a task is mapped.
+
+    Raises:
+        AirflowRuntimeError: Airflow has refused the XCom, or could not store it.
+    """
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    await BaseXCom.aset(
+        key,
+        value,
+        dag_id=ti.dag_id,
+        task_id=ti.task_id,
+        run_id=ti.run_id,
+        map_index=-1 if ti.map_index is None else ti.map_index,
+        dag_result=is_dag_result,
+        _mapped_length=mapped_length,
+    )
+
+
+def is_mappable(value: Any) -> bool:
+    """Return whether Airflow can map a task over this JSON value."""
+    return isinstance(value, (list, dict))
+
+
+def success_event() -> TriggerEvent:
+    """Return the event that ends the task of a trigger with success, without a worker."""
+    from airflow.triggers.base import TaskSuccessEvent
+
+    return TaskSuccessEvent()

@@ -1,0 +1,238 @@
+"""Ends the task of a gang that has succeeded in the triggerer, as a worker would: logs, XComs, success, delivery.
+
+    if await complete(args, event, ti, log):
+        deliver_when_accepted(args, ti)
+        yield success_event()
+
+The process may die at each point. Until Airflow has noted the success, the trigger runs again in another triggerer and
+does everything again: it reads the same outcomes and pushes the same XComs. Whatever is not as it should be is left to
+a worker, which raises the error that belongs to it. So an end in the triggerer changes no result.
+
+Airflow tells a trigger nothing about its event: the event may be lost, or be refused because a user has marked the
+task. So the delivery asks Airflow for the state of the task. If the process dies before that, a sweep delivers the gang
+(`ending.sweep`). The trigger may also be one that Airflow has given to another triggerer, while this process was
+stopped. So directly before the XComs it reads the Job: another try, or the delivery, has left its mark there.
+
+The logs of many gangs must delay no event. A trigger holds at most `LOG_BYTES_MAX` of the logs of its gang, and writes
+nothing before it has read all of them. A gang with more is left to a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from airflow_provider_gangjobs.airflow_api.error_log import is_for_users
+from airflow_provider_gangjobs.airflow_api.masking import mask, mask_event
+from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, is_mappable, push_xcom
+from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_success, read_task_state
+from airflow_provider_gangjobs.attempt.task_try import XCOM_END
+from airflow_provider_gangjobs.attempt.trigger_end import TriggerEnd
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.task_result import task_result
+from airflow_provider_gangjobs.gang.spec import Logs, Results
+from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.service import GangService
+
+END_WITHIN_S: Final = 30.0
+"""How long an end in the triggerer may take. Together with the times of the wait (`FINISH_S` and `LOAD_S` of the log
+streams) it is shorter than `attempt.deferral.BACKSTOP_S`, after which Airflow itself ends the deferral."""
+LOGS_AT_ONCE_MAX: Final = 8
+"""How many gangs of an event loop copy their logs at once."""
+LOG_BYTES_MAX: Final = 256 * 1024
+LOG_LINES_MAX: Final = 2000
+"""How much of the logs of one gang a trigger copies. Airflow reads some hundred lines a second from a triggerer."""
+LINES_PER_WRITE: Final = 50
+"""Some milliseconds of the event loop."""
+ASK_AFTER_S: Final = 2.0
+"""When Airflow is asked first whether it has noted the success. It notes an event within about a second. Each further
+question waits twice as long as the one before."""
+ASK_CAP_S: Final = 60.0
+ASK_FOR_S: Final = 900.0
+"""After so long a sweep asks in place of this process."""
+DELIVERIES_AT_ONCE_MAX: Final = 16
+
+_log = logging.getLogger(__name__)
+
+
+class _NeedsWorkerError(Exception):
+    """A worker must end the task, for the reason that the text gives."""
+
+
+class _Limits:
+    """What the ends of one event loop share."""
+
+    def __init__(self) -> None:
+        self.logs = asyncio.Semaphore(LOGS_AT_ONCE_MAX)
+        self.deliveries = asyncio.Semaphore(DELIVERIES_AT_ONCE_MAX)
+        self.running: set[asyncio.Task[None]] = set()
+        """References to the deliveries: the event loop itself keeps only weak ones."""
+
+
+async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) -> bool:
+    """Do what a worker does at the end of a gang, up to the success. Return false if a worker must end the task.
+
+    The log says where the task ends, and why. Raises only when it is cancelled. Safe to repeat.
+
+    :param ti: The task instance of the trigger.
+    """
+    if args.end is None:
+        return False
+    try:
+        if event.status is not Status.SUCCEEDED:
+            raise _NeedsWorkerError("the gang has not succeeded")
+        async with asyncio.timeout(END_WITHIN_S):
+            end = TriggerEnd.of(args.end)
+            config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
+            async with shared_service(config) as gangs:
+                await _Completion(args, end, event, ti, log).run(gangs)
+    except TimeoutError:
+        why = f"the end was not complete within {END_WITHIN_S:.0f} s"
+    except _NeedsWorkerError as needed:
+        why = str(needed)
+    except Exception as error:  # a worker meets it again, and raises it
+        why = str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer"
+        log.debug("The task could not be ended in the triggerer", exc_info=True)
+    else:
+        return True
+    log.info("A worker ends the task of gang %s: %s", args.ref, why)
+    return False
+
+
+class _Completion:
+    """One end of one gang that has succeeded."""
+
+    def __init__(self, args: TriggerArgs, end: TriggerEnd, event: GangEvent, ti: Any, log: Logger) -> None:
+        self._args = args
+        self._end = end
+        # A worker reads the event from JSON.
+        self._event = mask_event(GangEvent.from_payload(mask_event(event).to_payload()))
+        self._ti = ti
+        self._log = log
+
+    async def run(self, gangs: GangService) -> None:
+        """Copy the logs and push the XComs.
+
+        Raises:
+            Exception: a worker must end the task.
+        """
+        end = self._end
+        outcomes, value = await self._result(gangs)
+        is_mapped_over = end.pushes_xcoms and end.is_mapped_over
+        if is_mapped_over and not is_mappable(value):
+            raise _NeedsWorkerError("another task is mapped over its value, which has no length")
+        for note in self._event.notes:
+            self._log.warning("%s", note)
+        if end.logs is not Logs.NONE:
+            async with loop_local(_Limits).logs:
+                await self._copy_logs(gangs, outcomes)
+        if not await gangs.awaits_delivery(self._args.ref, self._args.claim):
+            raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
+        if end.pushes_xcoms:
+            await push_xcom(self._ti, XCOM_END, self._event.to_payload(), is_dag_result=end.is_dag_result)
+        if end.pushes_xcoms and value is not None:
+            length = len(value) if is_mapped_over else None
+            await push_xcom(self._ti, RETURN_VALUE, value, is_dag_result=end.is_dag_result, mapped_length=length)
+        self._log.info("Gang %s has succeeded. Its task ends in the triggerer, without a worker", self._args.ref)
+        await log_channel().drain()
+
+    async def _result(self, gangs: GangService) -> tuple[Sequence[Outcome], Any]:
+        """Return the outcomes, and the value of the task.
+
+        Raises:
+            GangJobError: the outcomes could not be read, or a result is too large.
+            _NeedsWorkerError: an outcome is missing.
+        """
+        evidence, end = await gangs.collect_outcomes(self._event), self._end
+        if evidence.completed is None or not evidence.is_complete or evidence.held:
+            raise _NeedsWorkerError("not every outcome of its ranks is recorded")
+        if end.results is Results.NONE:
+            return evidence.outcomes, None
+        value = task_result(
+            evidence.outcomes,
+            evidence.completed,
+            end.results,
+            self._event.ref,
+            limit=end.results_limit,
+            folders=end.result_folders,
+        )
+        return evidence.outcomes, value
+
+    async def _copy_logs(self, gangs: GangService, outcomes: Sequence[Outcome]) -> None:
+        """Copy what was not streamed of the logs into the log of the task.
+
+        Raises:
+            _NeedsWorkerError: it is too much for a trigger, or Airflow has not read all lines in time.
+        """
+        lines: list[str] = []
+        left = LOG_BYTES_MAX
+
+        def keep(more: Sequence[str]) -> None:
+            nonlocal left
+            lines.extend(more)
+            left -= sum(map(len, more))
+            if left < 0 or len(lines) > LOG_LINES_MAX:
+                raise _NeedsWorkerError("its logs are too long for a triggerer")
+
+        known = KnownLogs(self._event.streamed, self._event.whole_logs)
+        await gangs.copy_logs(self._args.ref, self._end.log_options, keep, mask=mask, outcomes=outcomes, known=known)
+        channel = log_channel()
+        for at in range(0, len(lines), LINES_PER_WRITE):
+            await channel.wait_until_free()
+            for line in lines[at : at + LINES_PER_WRITE]:
+                self._log.info("%s", line)
+        if not await channel.drain():
+            raise _NeedsWorkerError("Airflow may not have read all lines of its logs, which appear a second time")
+
+
+def deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
+    """Begin to ask Airflow whether it has noted the success of the task, and deliver the gang when it has.
+
+    To be called before the event of the success. The delivery outlives the trigger, which Airflow ends soon.
+    """
+    running = loop_local(_Limits).running
+    task = asyncio.create_task(_deliver_when_accepted(args, ti), name=f"delivery of {args.name}")
+    running.add(task)
+    task.add_done_callback(running.discard)
+
+
+async def _deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
+    loop, delay_s = asyncio.get_running_loop(), ASK_AFTER_S
+    until = loop.time() + ASK_FOR_S
+    while loop.time() < until:
+        await asyncio.sleep(delay_s)
+        delay_s = min(2 * delay_s, ASK_CAP_S)
+        async with loop_local(_Limits).deliveries:
+            state = await read_task_state(ti, cast("Logger", _log))
+            if is_success(state):
+                await _deliver(args)
+                return
+        if state not in ("deferred", AbsentState.UNKNOWN):
+            _log.info("Gang %s is kept, because its task is %s and not success", args.ref, state)
+            return
+    _log.warning("Gang %s is not delivered, because Airflow has not noted the success of its task", args.ref)
+
+
+async def _deliver(args: TriggerArgs) -> None:
+    """Mark the gang as delivered, and delete its Job if its task wants that. A fault is logged, and a sweep goes on."""
+    assert args.end is not None, "the trigger has ended its task"
+    try:
+        config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
+        async with shared_service(config) as gangs:
+            await gangs.deliver(args.ref, args.claim, delete=TriggerEnd.of(args.end).deletes)
+    except Exception as error:  # a secrets backend may raise anything
+        why = str(error) if is_for_users(error) else type(error).__name__
+        _log.warning("Gang %s could not be delivered, which is left to a sweep: %s", args.ref, why)
+        _log.debug("The delivery has failed", exc_info=True)

@@ -1,0 +1,385 @@
+"""The success of a gang ends its task in the triggerer, as a worker would end it; or the log says why a worker does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG, Asset, BaseOperatorLink, task
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time import task_runner, xcom
+from airflow.sdk.execution_time.comms import ErrorResponse, SetXCom, TaskStatesResult
+from airflow.sdk.listener import get_listener_manager
+from airflow.sdk.serde import serialize
+from airflow.triggers.base import TaskSuccessEvent
+
+from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, reasons_for_worker
+from airflow_provider_gangjobs.attempt.trigger_end import TriggerEnd
+from airflow_provider_gangjobs.attempt.triggerer import gang_completion
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from gangjobs_sandbox.resources import JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.provider.task_runner import Task, TaskMaker
+
+WRITE = 'echo "hello from $RANK"; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
+RESULTS = [{"rank": 0}, {"rank": 1}]
+IN_WORKER = "A worker ends"
+
+
+class Supervisor:
+    """The supervisor of a triggerer: it stores XComs, and answers with the state of the task."""
+
+    def __init__(self) -> None:
+        self.state: str | None = "deferred"
+        self.xcoms: dict[str, Any] = {}
+        self.columns: dict[str, tuple[Any, ...]] = {}
+        self.refused: str | None = None
+        """The key of the XCom that Airflow cannot store."""
+
+    def send(self, message: Any) -> Any:
+        if not isinstance(message, SetXCom):
+            return TaskStatesResult(task_states={message.run_ids[0]: {"train": self.state}})
+        if message.key == self.refused:
+            raise AirflowRuntimeError(ErrorResponse(detail={"status_code": 500}))
+        self.xcoms[message.key] = message.value
+        self.columns[message.key] = (message.map_index, message.mapped_length, message.dag_result)
+        return None
+
+    async def asend(self, message: Any) -> Any:
+        return self.send(message)
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    supervisor = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    monkeypatch.setattr(gang_completion, "ASK_AFTER_S", 0.1)
+    return supervisor
+
+
+@pytest.fixture
+def run(task: TaskMaker, supervisor: Supervisor, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that defers a task, runs its trigger in a triggerer, and returns its event and the log."""
+
+    def run(
+        one: Task | None = None, *, then: str = "success", before: Callable[[Task], None] = lambda _: None, **given: Any
+    ) -> tuple[Any, str]:
+        one = one or make(task, **given)
+        path, kwargs = one.defer().trigger.serialize()
+        assert path.endswith("GangJobTrigger")
+        before(one)
+        event = asyncio.run(_in_triggerer(one, kwargs, supervisor, then))
+        return event, capsys.readouterr().out
+
+    return run
+
+
+async def _in_triggerer(one: Task, kwargs: dict[str, Any], supervisor: Supervisor, then: str) -> Any:
+    trigger = GangJobTrigger(**json.loads(json.dumps(kwargs)))
+    trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
+        id=kwargs["claim"], dag_id="d", run_id=one.run_id, task_id="train", map_index=-1
+    )
+    try:
+        (event,) = [event async for event in trigger.run()]
+        supervisor.state = then
+        deliveries = [each for each in asyncio.all_tasks() if each.get_name().startswith("delivery of")]
+        if deliveries:
+            await asyncio.wait(deliveries)
+    finally:
+        await informers().aclose()
+    return event
+
+
+def make(task: TaskMaker, script: str = WRITE, **given: Any) -> Task:
+    parameters = {"deferrable": True, "end_from_trigger": True, "results": "all", "stream_logs": False}
+    return task(script, **{**parameters, **given})
+
+
+def resume(one: Task, event: Any) -> Any:
+    """Resume the task in a worker with the event of its trigger."""
+    payload = json.loads(json.dumps(event.payload))
+    operator, context = one.operator(), one.next_try()
+    context["ti"].id, context["ti"].task = payload["task_instance"], operator
+    value = operator.execute_complete(context, payload)
+    one.note_success(operator, context, value)
+    return value
+
+
+def test_success_of_a_gang_ends_its_task_with_its_results_and_logs(
+    task: TaskMaker, supervisor: Supervisor, run: Any
+) -> None:
+    one = make(task)
+
+    event, log = run(one)
+
+    assert isinstance(event, TaskSuccessEvent), log
+    assert supervisor.xcoms["return_value"] == RESULTS
+    assert supervisor.columns == {"gang_end": (-1, None, False), "return_value": (-1, None, False)}
+    assert log.count("[rank 0] hello from 0") == 1
+    assert "Its task ends in the triggerer, without a worker" in log
+    assert one.jobs == [], "on_finish deletes gangs that have succeeded"
+
+
+def test_xcoms_are_those_of_a_worker(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
+    one = make(task, on_finish="keep")
+    event, log = run(one, then="up_for_retry")
+    assert isinstance(event, TaskSuccessEvent), log
+
+    one.parameters["end_from_trigger"] = False
+    event, _ = run(one)
+    resume(one, event)
+
+    of_worker = {key: serialize(value) for key, value in one.xcoms.items()}
+    assert of_worker.pop("gang")
+    assert json.dumps(supervisor.xcoms) == json.dumps({key: of_worker[key] for key in supervisor.xcoms})
+
+
+@pytest.mark.parametrize(("state", "delivered"), [("success", True), ("failed", False), ("scheduled", False)])
+def test_gang_is_delivered_only_after_airflow_has_noted_the_success(
+    task: TaskMaker, run: Any, state: str, delivered: bool
+) -> None:
+    one = make(task, on_finish="keep")
+
+    run(one, then=state)
+
+    (job,) = one.jobs
+    assert (ANNOTATION_DELIVERED in job["metadata"]["annotations"]) is delivered
+
+
+def test_gang_whose_event_airflow_did_not_accept_is_adopted_by_the_next_try(task: TaskMaker, run: Any) -> None:
+    one = make(task)
+    run(one, then="failed")
+
+    one.parameters |= {"end_from_trigger": False, "deferrable": False}
+
+    assert one.execute() == RESULTS
+    assert one.xcoms["gang"]["name"].endswith("-0"), "another gang was submitted"
+
+
+def test_failed_gang_resumes_its_task_in_a_worker(supervisor: Supervisor, run: Any) -> None:
+    event, log = run(script="exit 3")
+
+    assert (event.payload["status"], supervisor.xcoms) == ("failed", {})
+    assert "the gang has not succeeded" in log
+
+
+def long_logs(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
+    monkeypatch.setattr(gang_completion, "LOG_LINES_MAX", 1)
+
+
+def slow_end(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
+    monkeypatch.setattr(gang_completion, "END_WITHIN_S", 0.0)
+
+
+def refused_xcom(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
+    supervisor.refused = "return_value"
+
+
+@pytest.mark.parametrize(
+    ("disturb", "why"),
+    [
+        (long_logs, "its logs are too long for a triggerer"),
+        (slow_end, "the end was not complete within"),
+        (refused_xcom, "AirflowRuntimeError in the triggerer"),
+    ],
+)
+def test_end_that_fails_in_the_triggerer_is_that_of_a_worker(
+    task: TaskMaker, supervisor: Supervisor, run: Any, monkeypatch: pytest.MonkeyPatch, disturb: Any, why: str
+) -> None:
+    disturb(monkeypatch, supervisor)
+    one = make(task)
+
+    event, log = run(one)
+
+    assert f"{IN_WORKER} the task of gang" in log
+    assert why in log
+    assert (event.payload["status"], resume(one, event), one.jobs) == ("succeeded", RESULTS, [])
+
+
+@pytest.mark.parametrize("changes", [{ANNOTATION_CLAIM: "another"}, {ANNOTATION_DELIVERED: "2026-01-01T00:00:00Z"}])
+def test_trigger_that_is_late_leaves_the_xcoms_of_the_next_try_alone(
+    task: TaskMaker, supervisor: Supervisor, run: Any, changes: dict[str, str]
+) -> None:
+    def change(one: Task) -> None:
+        (job,) = one.jobs
+        meta = job["metadata"]
+        patch = {"metadata": {"annotations": changes}}
+        one.cluster.call(lambda it: it.registry.patch(JOBS, meta["name"], meta["namespace"], patch))  # type: ignore[union-attr]
+
+    event, log = run(make(task, on_finish="keep"), before=change)
+
+    assert (event.payload["status"], supervisor.xcoms) == ("succeeded", {})
+    assert "another try is responsible for the gang, or the gang is delivered or gone" in log
+
+
+def test_task_without_xcoms_pushes_none(supervisor: Supervisor, run: Any) -> None:
+    event, _ = run(do_xcom_push=False)
+
+    assert (isinstance(event, TaskSuccessEvent), supervisor.xcoms) == (True, {})
+
+
+def test_result_that_is_too_large_is_the_error_of_a_worker(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
+    event, log = run(results_limit=5)
+
+    assert (event.payload["status"], supervisor.xcoms) == ("succeeded", {})
+    assert "results_limit" in log
+
+
+def test_trigger_of_dag_test_leaves_the_end_to_its_process(task: TaskMaker) -> None:
+    left = make(task).defer()
+
+    async def events() -> list[Any]:
+        try:
+            return [event async for event in left.trigger.run()]
+        finally:
+            await informers().aclose()
+
+    (event,) = asyncio.run(events())
+    assert event.payload["status"] == "succeeded"
+
+
+# -- what only a worker does ---------------------------------------------------------------------------------
+
+
+class Link(BaseOperatorLink):
+    name = "link"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return "https://example.org"
+
+
+class WithLinks(GangJobOperator):
+    operator_extra_links = (Link(),)
+
+
+class WithPostExecute(GangJobOperator):
+    def post_execute(self, context: Any, result: Any = None) -> None:
+        pass
+
+
+class WithEnd(GangJobOperator):
+    def execute_complete(self, context: Any, event: Any) -> Any:
+        return None
+
+
+ONLY_WORKER: dict[str, tuple[type[GangJobOperator], dict[str, Any], str]] = {
+    "outlets": (GangJobOperator, {"outlets": [Asset("model")]}, "outlets"),
+    "hook": (GangJobOperator, {"post_execute": lambda context, result: None}, "post_execute"),
+    "callback": (GangJobOperator, {"on_success_callback": print}, "on_success_callback"),
+    "outputs": (GangJobOperator, {"multiple_outputs": True}, "multiple_outputs"),
+    "storage": (GangJobOperator, {"log_storage": "file:///logs"}, "log_storage"),
+    "waits in a worker": (GangJobOperator, {"deferrable": False}, "deferrable"),
+    "runs on": (GangJobOperator, {"wait_until": "running"}, "wait_until"),
+    "links": (WithLinks, {}, "extra links"),
+    "method": (WithPostExecute, {}, "post_execute"),
+    "end of its own": (WithEnd, {}, "execute_complete"),
+}
+
+
+def operator(kind: type[GangJobOperator], **given: Any) -> GangJobOperator:
+    with DAG("d", schedule=None):
+        return kind(task_id="train", image="i", **{"deferrable": True, **given})
+
+
+@pytest.mark.parametrize(("kind", "given", "named"), ONLY_WORKER.values(), ids=ONLY_WORKER)
+def test_what_a_triggerer_cannot_do_is_refused_when_the_dag_is_parsed(
+    kind: type[GangJobOperator], given: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidGangSpec, match=f"(?s)end_from_trigger: is true, and .*{named}"):
+        operator(kind, **given, end_from_trigger=True)
+
+
+@pytest.mark.parametrize(("kind", "given", "named"), ONLY_WORKER.values(), ids=ONLY_WORKER)
+def test_setting_of_a_team_leaves_such_a_task_to_a_worker(
+    kind: type[GangJobOperator], given: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "True")
+
+    it = operator(kind, **given)
+
+    assert it.wants_trigger_end
+    assert named in " ".join(reasons_for_worker(it.end_facts))
+
+
+def test_setting_of_a_team_is_for_tasks_that_do_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not operator(GangJobOperator).wants_trigger_end
+
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "True")
+
+    assert operator(GangJobOperator).wants_trigger_end
+    assert not operator(GangJobOperator, end_from_trigger=False).wants_trigger_end
+
+
+def test_decorated_function_ends_in_the_triggerer_too() -> None:
+    with DAG("d", schedule=None):
+
+        @task.gang_job(image="i", end_from_trigger=True, deferrable=True)
+        def train() -> int:
+            return 1
+
+        it = train().operator
+
+    assert (it.wants_trigger_end, reasons_for_worker(it.end_facts)) == (True, ())
+
+
+class Backend(BaseXCom):
+    """An XCom backend of a user."""
+
+
+class Listener:
+    """A listener of a plugin."""
+
+
+@pytest.mark.parametrize("what", ["backend", "listener", "old"])
+def test_what_only_the_running_airflow_knows_is_told_when_the_task_defers(
+    task: TaskMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    manager, listener = get_listener_manager(), Listener()
+    if what == "backend":
+        monkeypatch.setattr(xcom, "XCom", Backend)
+    elif what == "listener":
+        monkeypatch.setattr(manager.pm, "get_plugins", lambda: {listener})
+    else:
+        monkeypatch.delattr(BaseXCom, "aset")
+
+    left = make(task).defer()
+
+    named = {"backend": "XCom backend", "listener": "listener", "old": "Airflow 3.3"}[what]
+    told = [line for line in capsys.readouterr().out.splitlines() if IN_WORKER in line]
+    assert left.trigger.args.end is None
+    assert (len(told), named in told[0]) == (1, True)
+
+
+def test_value_over_which_a_task_is_mapped_has_its_length(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
+    class Mapped(type(make(task)).kind):  # type: ignore[misc]
+        def iter_mapped_dependants(self) -> Any:
+            return iter([object()])
+
+    one = make(task)
+    one.kind = Mapped
+
+    event, log = run(one)
+
+    assert isinstance(event, TaskSuccessEvent), log
+    assert supervisor.columns["return_value"] == (-1, 2, False)
+
+
+def test_argument_of_a_later_release_is_ignored() -> None:
+    stored = TriggerEnd(results_limit=7).to_json()
+
+    assert TriggerEnd.of({**stored, "later": 1}) == TriggerEnd(results_limit=7)
+
+
+def test_task_without_a_reason_ends_in_the_triggerer() -> None:
+    assert reasons_for_worker(EndFacts()) == ()
