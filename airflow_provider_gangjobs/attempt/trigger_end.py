@@ -58,12 +58,15 @@ class TriggerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return LogOptions(self.logs, self.log_containers, self.log_limit)
 
 
-def trigger_end(task: TaskParameters, ti: Any, result_folders: Sequence[str], log: Logger) -> dict[str, Any] | None:
+def trigger_end(
+    task: TaskParameters, ti: Any, result_folders: Sequence[str], log: Logger, *, is_dag_result: bool
+) -> dict[str, Any] | None:
     """Return `TriggerArgs.end` of a task; `None` if a worker must end the task, or if nobody wants it otherwise.
 
     The log says why a worker must end a task that wants to end in the triggerer.
 
     :param ti: The task instance of the context. Its `task` belongs to a DAG.
+    :param is_dag_result: Whether the task returns the result of its DAG.
     """
     if not task.wants_trigger_end:
         return None
@@ -80,6 +83,6 @@ def trigger_end(task: TaskParameters, ti: Any, result_folders: Sequence[str], lo
         log_limit=task.log_limit,
         deletes=task.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED),
         pushes_xcoms=task.do_xcom_push,
-        is_dag_result=ti.task.returns_dag_result,
+        is_dag_result=is_dag_result,
         is_mapped_over=not is_mapped and next(iter(ti.task.iter_mapped_dependants()), None) is not None,
     ).to_json()

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.definitions.mappedoperator import DictOfListsExpandInput, ListOfDictsExpandInput, OperatorPartial
 from airflow.triggers.base import BaseTrigger, StartTriggerArgs
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from airflow_provider_gangjobs.airflow_api.configuration import ends_from_trigger
+from airflow_provider_gangjobs.airflow_api.task_end import EndFacts
 from airflow_provider_gangjobs.parameters.checks import callback_paths, is_file_path, is_manifest_file
 
 if TYPE_CHECKING:
@@ -43,7 +45,15 @@ _ATTRIBUTES: Final = {
 }
 """The attribute of the operator by parameter, if it is neither the name of the parameter nor that name with `_s`."""
 _NOT_PASSED: Final = frozenset(
-    {"self", "kwargs", "start_from_trigger", "python_callable", "multiple_outputs", "rank_resources"}
+    {
+        "self",
+        "kwargs",
+        "start_from_trigger",
+        "end_from_trigger",
+        "python_callable",
+        "multiple_outputs",
+        "rank_resources",
+    }
 )
 _OF_DAG: Final = ("user_defined_macros", "user_defined_filters", "jinja_environment_kwargs")
 """Settings of a DAG that change what its templates mean, and that no serialized DAG has."""
@@ -183,7 +193,9 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
         run_as_user=operator.run_as_user,
         source_size=_size_of(source),
     )
-    return _start(parameters, place, {name: getattr(operator, name) for name in _COMMON}, source)
+    common = {name: getattr(operator, name) for name in _COMMON}
+    end = operator.end_facts if operator.wants_trigger_end else None
+    return _start(parameters, place, common, source, end=end, is_dag_result=operator.returns_dag_result)
 
 
 def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None = None) -> TriggererStart:
@@ -212,7 +224,23 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
         require_literal(values, is_classic=source is None)
     except NeedsWorkerError as error:
         return TriggererStart(str(error))
-    return _start(parameters, place, {name: shared[name] for name in _COMMON if name in shared}, source, values)
+    common = {name: shared[name] for name in _COMMON if name in shared}
+    return _start(parameters, place, common, source, values, end=_end_of_mapped(operator))
+
+
+def _end_of_mapped(operator: Any) -> EndFacts | None:
+    """Return what decides whether a mapped task may end in the triggerer, as far as its shared parameters say."""
+    shared: Mapping[str, Any] = operator.partial_kwargs
+    wanted = shared.get("end_from_trigger")
+    if not (ends_from_trigger() if wanted is None else wanted):
+        return None
+    return EndFacts(
+        outlets=bool(shared.get("outlets")),
+        post_execute=shared.get("post_execute") is not None,
+        on_success_callback=bool(shared.get("on_success_callback")),
+        multiple_outputs=bool(shared.get("multiple_outputs")),
+        extra_links=bool(operator.operator_extra_links),
+    )
 
 
 def _start(
@@ -221,7 +249,14 @@ def _start(
     common: Mapping[str, Any],
     source: ExtractedSource | None,
     mapped: Any = None,
+    *,
+    end: EndFacts | None,
+    is_dag_result: bool = False,
 ) -> TriggererStart:
+    """Return whether the triggerer can start a gang, and with which arguments.
+
+    :param end: What decides whether the triggerer may also end the task; `None` if nobody wants that.
+    """
     if reason := reason_for_worker(parameters, place):
         return TriggererStart(reason)
     given = {name: value for name, value in common.items() if value is not None}
@@ -234,6 +269,9 @@ def _start(
         start["source"] = asdict(source)
     if isinstance(mapped, Mapping):
         start["mapped"] = list(mapped)
+    if end is not None:
+        start["end"] = {name: value for name, value in structs.asdict(end).items() if value}
+        start["is_dag_result"] = is_dag_result
     # One text, because Airflow encodes nested values again at each of the places where it stores them.
     arguments = StartTriggerArgs(
         trigger_cls=TRIGGER, next_method="execute_complete", trigger_kwargs={"start": json.dumps(start)}
@@ -242,7 +280,7 @@ def _start(
 
 
 @cache
-def defaults_of(operator: type) -> Mapping[str, Any]:
+def defaults_of(operator: Any) -> Mapping[str, Any]:
     """Return the default of each parameter of an operator that the classes of this provider have."""
     constructors = [vars(kind).get("__init__") for kind in reversed(operator.__mro__) if _is_ours(kind)]
     parameters = (inspect.signature(each).parameters for each in constructors if each is not None)

@@ -167,7 +167,7 @@ class GangStartTrigger(_GangTrigger):
         if result.until is None:
             yield self._last_event(reached(result.args).to_payload())
             return
-        self.until = result.until  # type: ignore[misc]
+        self.until = result.until  # type: ignore[assignment, misc]
         async for event in super().run():
             yield event
 

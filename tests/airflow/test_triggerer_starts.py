@@ -62,6 +62,16 @@ def test_each_instance_of_a_mapped_task_has_its_values(
     assert "Created gang" not in connected.worker_log("started_mapped")
 
 
+def test_tasks_start_and_end_without_a_worker(airflow: Airflow, connected: AirflowHome) -> None:
+    run = airflow.api.trigger("started_and_ended")
+
+    assert run.wait() == "success"
+    assert [run.xcom("gang", map_index=index) for index in (0, 1)] == ["a", "b"]
+    assert run.xcom("gang", "gang_end", map_index=1)["status"] == "succeeded"
+    assert connected.worker_log("started_and_ended") == ""
+    assert "Its task ends in the triggerer, without a worker" in connected.trigger_log("started_and_ended")
+
+
 def test_templates_are_rendered_in_the_triggerer(airflow: Airflow, connected: AirflowHome) -> None:
     run = airflow.api.trigger("started_rendered")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, Asset, task
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_gangjobs.gang.spec import Rendezvous, Results
@@ -176,7 +176,7 @@ def test_function_is_given_with_its_source_and_arguments() -> None:
         def train(a: int, b: int = 2, *, gang: Gang) -> int:
             return a + b + gang.rank
 
-        train(1)
+        train(1)  # type: ignore[call-arg]
         train.override(task_id="many").partial(a=1).expand(b=[3, 4])
 
     start, many = start_in(dag, "train"), start_in(dag, "many")
@@ -193,7 +193,7 @@ def test_function_that_takes_a_variable_of_the_context_starts_in_a_worker() -> N
         def train(a: int, ds: str) -> int:
             return a
 
-        one = train(1)
+        one: Any = train(1)  # type: ignore[call-arg]
         train.override(task_id="many").expand(a=[1])
 
     assert "gives the function ds" in one.operator.triggerer_start.reason
@@ -204,3 +204,27 @@ def test_function_that_takes_a_variable_of_the_context_starts_in_a_worker() -> N
 def test_mapping_over_what_only_a_worker_knows_starts_in_a_worker(values: Any) -> None:
     with pytest.raises(NeedsWorkerError):
         require_literal(values, is_classic=True)
+
+
+@pytest.mark.parametrize("wanted", [{}, {"end_from_trigger": False}])
+def test_trigger_is_told_nothing_of_an_end_that_nobody_wants(wanted: dict[str, Any]) -> None:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", start_from_trigger=True, image="i", **wanted)
+
+    assert "end" not in start_in(dag, "one")
+
+
+def test_trigger_is_told_what_of_the_end_only_a_worker_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "True")
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", start_from_trigger=True, outlets=[Asset("a")], image="i")
+        GangJobOperator(task_id="free", start_from_trigger=True, image="i")
+        GangJobOperator.partial(task_id="many", start_from_trigger=True, outlets=[Asset("a")], image="i").expand(
+            env=[{"A": "1"}]
+        )
+
+    assert [start_in(dag, name)["end"] for name in ("one", "free", "many")] == [
+        {"outlets": True},
+        {},
+        {"outlets": True},
+    ]

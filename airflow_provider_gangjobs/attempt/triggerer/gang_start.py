@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG
 from asgiref.sync import sync_to_async
+from msgspec import structs
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.error_log import is_for_users, log_failure
@@ -36,6 +37,7 @@ from airflow_provider_gangjobs.airflow_api.template_context import OnlyInWorkerE
 from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
 from airflow_provider_gangjobs.attempt.messages import log_submission
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
+from airflow_provider_gangjobs.attempt.trigger_end import trigger_end
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.kill import KILL_TIMEOUT_S, KillLimits
 from airflow_provider_gangjobs.attempt.triggerer.sweeping import Follower
@@ -262,6 +264,10 @@ class GangStart:
         args = trigger_args(
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
+        end = trigger_end(
+            rendered.task, self._task.ti, (), self._task.log, is_dag_result=self._task.start.get("is_dag_result", False)
+        )
+        args = replace(args, end=end)
         ahead_s = service.client.server_clock.ahead_s or 0.0
         until = None if rendered.task.wait_until is WaitUntil.SUBMITTED else rendered.task.until
         return StartedGang(with_timeout(args, rendered.task, self._task.timeout_after, ahead_s), until)
@@ -364,9 +370,17 @@ def render(started: StartedTask) -> RenderedTask:
     )
     operator.render_template_fields(template_context(started.context))
     require_importable(operator.callbacks)
-    rendered = RenderedTask(TaskParameters.of(operator), operator.gang_spec())
+    rendered = RenderedTask(with_end(TaskParameters.of(operator), started.start), operator.gang_spec())
     started.log.debug("The operator was made and rendered in %.1f ms", (time.perf_counter() - began) * 1000)
     return rendered
+
+
+def with_end(task: TaskParameters, start: Mapping[str, Any]) -> TaskParameters:
+    """Return the parameters with what the DAG file says about the end of the task in the triggerer."""
+    known = start.get("end")
+    if known is None:
+        return replace(task, wants_trigger_end=False)
+    return replace(task, wants_trigger_end=True, end_facts=structs.replace(task.end_facts, **known))
 
 
 def _operator_class(path: str) -> Any:
