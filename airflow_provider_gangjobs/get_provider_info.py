@@ -52,6 +52,19 @@ _TASK_LABELS: dict[str, Any] = {
 }
 
 
+_PAGE_CONNECTIONS: dict[str, Any] = {
+    "description": (
+        "The connections whose gangs the page Gangs shows, separated by commas. After a slash follows a namespace, or "
+        "* for all namespaces; without it, the namespace of the connection is read. By default, these are the "
+        "connections and namespaces of the tasks that have submitted a gang within seven days.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "kubernetes_default,gpu/team-a",
+    "default": None,
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -92,6 +105,7 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "Gangs of Kubernetes pods.",
                 "options": {
                     "installation_id": _INSTALLATION_ID,
+                    "page_connections": _PAGE_CONNECTIONS,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,
                 },
