@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
 from airflow_provider_gangjobs.kube.quantity import parse
-from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line, to_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ HOURS_DEFAULT: Final = 24
 _WAITING_CHOICE: Final = "waiting"
 PHASE_CHOICES: Final = (_WAITING_CHOICE, *map(str, Phase))
 _PHASE_ORDER: Final = {phase: number for number, phase in enumerate(Phase)}
-_MAPPED_ORDER: Final = {Phase.FAILED: -2, Phase.DELETED: -1} | _PHASE_ORDER
+_MAPPED_ORDER: Final = _PHASE_ORDER | {Phase.FAILED: -2, Phase.DELETED: -1}
 # Control characters, marks that change the direction of a text, and halves of characters, which UTF-8 does not have.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 _SPANS: Final = (
@@ -77,6 +77,7 @@ class PageGang:
     category: str = ""
     sentence: str = ""
     remedy: str = ""
+    """What to do about a gang that failed; what to do about one that waits is on its tab."""
     requests: str = ""
     followed_by: str = ""
     source: str = ""
@@ -116,6 +117,7 @@ def list_for_page(overview: Overview, source: str) -> PageList:
 
 
 NOT_EXPLAINED: Final = "Not all ranks have started. The tab of the task says what the gang waits for."
+RANKS_NOT_READ: Final = "The tab of the task says which rank failed."
 
 
 def _page_gang(gang: ListedGang, source: str) -> PageGang:
@@ -125,14 +127,18 @@ def _page_gang(gang: ListedGang, source: str) -> PageGang:
         PageGang(
             row,
             category=found.category if found else "",
-            sentence=clean(found.summary if found else NOT_EXPLAINED, SENTENCE_CHARACTERS_MAX),
-            remedy=clean(found.remedy, SENTENCE_CHARACTERS_MAX) if found else "",
+            sentence=clean(found.summary if found else _describe_unread(row), SENTENCE_CHARACTERS_MAX),
+            remedy=clean(found.remedy, SENTENCE_CHARACTERS_MAX) if found and row.has_failed else "",
             requests=_format_requests(gang.requests),
             followed_by=_format_followers(gang),
             source=source,
             times=tuple((name, at) for name, at in times if at is not None),
         )
     )
+
+
+def _describe_unread(row: GangRow) -> str:
+    return f"{to_sentence(row.reason)} {RANKS_NOT_READ}" if row.phase in FINAL_PHASES else NOT_EXPLAINED
 
 
 def _format_followers(gang: ListedGang) -> str:
@@ -215,7 +221,7 @@ def _row_of_end(end: EndRecord) -> GangRow:
         submitted_at=event.times.get("submitted", ended),
         started_at=event.times.get("admitted"),
         ended_at=ended,
-        queue=event.queue,
+        queue=clean(event.queue),
         **end.key.to_mapping(),  # type: ignore[arg-type]
     )
 
@@ -263,15 +269,20 @@ class Filters:
         )
 
     def query(self, **changes: Any) -> str:
-        """Return the query of the URL of these filters with some changes, without what is the default.
+        """Return the query of the URL of these filters with some changes, without most of what is the default.
 
-        A change without a page goes back to the first one.
+        A change without a page goes back to the first one. The query is never empty: an empty one makes no choice.
         """
         wanted = replace(self, **{"page": 1, **changes})
         values = {one.name: getattr(wanted, one.name) for one in fields(Filters)}
         defaults = {one.name: one.default for one in fields(Filters)}
-        shown = {name: value for name, value in values.items() if value != defaults[name]}
+        shown = {name: value for name, value in values.items() if value != defaults[name] or name == "hours"}
         return f"?{urlencode(shown, errors='replace')}"
+
+    @property
+    def cleared(self) -> str:
+        """The query that shows everything."""
+        return Filters().query()
 
     def sorted_by(self, name: str) -> str:
         """Return the value of `aria-sort` of a column."""
@@ -488,13 +499,15 @@ def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
     followers = {gang.followed_by for gang in ordered if gang.followed_by}
     url = _task_url(first.row, with_index=False)
     return GangLine(
-        anchor=f"m-{first.row.dag_id}-{first.row.run_id}-{first.row.task_id}",
+        anchor=clean(f"m-{first.row.dag_id}-{first.row.run_id}-{first.row.task_id}", 3 * TEXT_CHARACTERS_MAX),
         name=clean(first.row.task_id),
         dag_id=first.row.dag_id,
         run_id=first.row.run_id,
         gang=f"{pluralize(len(group), 'gang')} of a mapped task",
         task_url=url,
-        phases=tuple((str(phase), tone_of(phase), counts[phase]) for phase in _MAPPED_ORDER if counts[phase]),
+        phases=tuple(
+            (str(phase), tone_of(phase), counts[phase]) for phase in sorted(counts, key=_MAPPED_ORDER.__getitem__)
+        ),
         category=first.category,
         sentence=f"{first.row.task}: {first.sentence}" if first.sentence else "",
         remedy=first.remedy,
@@ -514,7 +527,7 @@ def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
 def _line_of_gang(gang: PageGang, now: datetime) -> GangLine:
     row = gang.row
     return GangLine(
-        anchor=f"g-{row.uid}",
+        anchor=clean(f"g-{row.uid}"),
         name=clean(row.task or row.submission_id or row.name),
         dag_id=row.dag_id,
         run_id=row.run_id,

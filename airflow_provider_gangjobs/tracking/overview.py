@@ -1,7 +1,7 @@
 """Overview: all gangs of a namespace with their diagnoses, in a bounded number of requests for any number of gangs.
 
 The Jobs are listed page by page. What explains why gangs wait is read for all of them at once: at most `PAGES_MAX`
-pages of the pods that wait, and as many of Kueue's Workloads. A gang that these do not explain has no diagnosis, because
+pages of the pods that wait, and as many of Kueue's Workloads. A gang that these do not explain has no diagnosis, since
 unknown is a third answer; `tracking.explanation` reads one gang as a whole. Nothing is changed.
 """
 
@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.sweep.leases import FollowerLease, read_leases
 from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, row_of, use_by_dag
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.observation import observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
@@ -55,7 +56,7 @@ class ListedGang:
 
     row: GangRow
     diagnosis: Diagnosis | None = None
-    """`None` if what was read does not explain why the gang waits."""
+    """`None` if what was read does not explain why the gang waits or failed."""
     requests: Mapping[str, str] = field(default_factory=dict)
     """What all ranks request together: resource -> quantity; empty if the Job does not say."""
     followed_by: tuple[str, ...] | None = None
@@ -212,7 +213,9 @@ def _diagnose(job: StoredGang, evidence: _Evidence) -> Diagnosis | None:
         queue_position=evidence.positions.get(job.queued_uid),
         shows_queue=evidence.has_all_workloads,
     )
-    return diagnose(observe_counters(job, PodIndex(job.ref, pods), None, counts, known), ())
+    found = diagnose(observe_counters(job, PodIndex(job.ref, pods), None, counts, known), ())
+    # Without the outcomes of the ranks, nothing is known about a Job that failed with its pods.
+    return None if job.is_ended and found.category is Category.UNKNOWN else found
 
 
 def _counts(job: StoredGang, waiting: Sequence[PodView]) -> Counts:

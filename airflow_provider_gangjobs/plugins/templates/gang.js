@@ -27,6 +27,13 @@
     own.remove();
   });
 
+  // Before Airflow 3.3, the address of Airflow's page does not follow that of the frame, so a reload would lose filters.
+  const outer = document.querySelector("form") && parentRoot() ? window.parent : null;
+  const isFollowed = () => outer.location.pathname.endsWith(location.pathname);
+  if (outer && !location.search && outer.location.search && !isFollowed()) location.replace(location.pathname + outer.location.search);
+  const writeAddress = () => { if (!isFollowed()) outer.history.replaceState(outer.history.state, "", outer.location.pathname + location.search); };
+  if (outer && location.search) addEventListener("load", () => setTimeout(writeAddress, 500));
+
   // The server sets the refresh interval. After each failure the interval doubles.
   const main = document.querySelector("main");
   const INTERVAL_MAX_S = 60;
