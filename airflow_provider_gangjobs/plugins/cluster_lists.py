@@ -12,8 +12,9 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.plugins.gangs_view import PageList, list_for_page
@@ -57,6 +58,16 @@ class ListSource:
         """Read an item of `[gangjobs] page_connections`, such as `gpu`, `gpu/team` or `gpu/*`."""
         conn_id, _, namespace = text.strip().partition("/")
         return cls(conn_id.strip(), namespace.strip())
+
+    @classmethod
+    def of_task(cls, rendered: Any) -> ListSource:
+        """Return where the gang of a task is, by the rendered fields of the task."""
+        values = rendered if isinstance(rendered, dict) else {}
+        conn_id, namespace = (values.get(name) for name in ("kubernetes_conn_id", "namespace"))
+        return cls(
+            conn_id if isinstance(conn_id, str) and conn_id else DEFAULT_CONN_ID,
+            namespace if isinstance(namespace, str) else "",
+        )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from sqlalchemy import and_, func, select
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf, installation_id
-from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID
 from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.cluster_lists import ListSource
@@ -195,17 +194,7 @@ def _read_used(now: datetime) -> list[tuple[ListSource, str]]:
         .limit(TASKS_MAX)
     )
     with create_session(scoped=False) as session:
-        return [(source_of(rendered), dag_id) for dag_id, rendered in session.execute(query)]
-
-
-def source_of(rendered: Any) -> ListSource:
-    """Return where the gang of a task is, by the rendered fields of the task."""
-    values = rendered if isinstance(rendered, dict) else {}
-    conn_id, namespace = (values.get(name) for name in ("kubernetes_conn_id", "namespace"))
-    return ListSource(
-        conn_id if isinstance(conn_id, str) and conn_id else DEFAULT_CONN_ID,
-        namespace if isinstance(namespace, str) else "",
-    )
+        return [(ListSource.of_task(rendered), dag_id) for dag_id, rendered in session.execute(query)]
 
 
 def dags_with_ends(since: datetime) -> set[str]:
