@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import conf, installati
 from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.cluster_lists import ListSource
-from airflow_provider_gangjobs.plugins.gangs_view import EndRecord, Filters, build_gangs_view
+from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, EndRecord, Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
 
 GANGS_ROUTE: Final = "/gangs"
-REFRESH_S: Final = 10
 SECTION: Final = "gangjobs"
 OPTION: Final = "page_connections"
 SOURCES_MAX: Final = 20

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview
 
 ROWS_PER_PAGE: Final = 50
+REFRESH_S: Final = 10
 MAPPED_ROWS_MAX: Final = 100
 CHOICES_MAX: Final = 500
 BARS_MAX: Final = 20
