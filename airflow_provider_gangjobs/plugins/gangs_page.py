@@ -13,7 +13,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
+    from sqlalchemy.orm import Session
+
     from airflow_provider_gangjobs.plugins.cluster_lists import ListCache, ListResult
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
 
@@ -52,7 +54,9 @@ SUBMITTED_WITHIN: Final = timedelta(days=7)
 """The connections of tasks that have submitted a gang within this time are read."""
 TASKS_MAX: Final = 1000
 ENDS_MAX: Final = 2000
-"""How many events of ended gangs a page reads at most, the latest first."""
+"""How many ends of gangs a page shows at most, the latest first."""
+ENDS_KEPT_MAX: Final = 10_000
+ENDS_TTL_S: Final = 10.0
 ENTITIES: Final = (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
 ANOTHER_CLUSTER: Final = "A cluster could not be read, so the page may lack gangs."
 
@@ -72,6 +76,7 @@ class GangsPage:
     """The route of the page, with what its requests share. It belongs to the event loop of its first request."""
 
     lists: ListCache
+    ends: EndCache = field(default_factory=lambda: EndCache())
     clock: Callable[[], float] = time.monotonic
     _sources: tuple[float, Sources] | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -83,7 +88,7 @@ class GangsPage:
         installation = installation_id()
         found = await asyncio.gather(*(self.lists.get(one, frozenset({installation, ""})) for one in sources.lists))
         now = datetime.now(UTC)
-        view = await run_in_threadpool(build_for_user, user, filters, sources, found, installation, now)
+        view = await run_in_threadpool(build_for_user, user, filters, sources, found, self.ends, installation, now)
         nonce = secrets.token_urlsafe(16)
         html = await run_in_threadpool(
             render_gangs, GangsContext(view, now, REFRESH_S), nonce=nonce, part="part" in request.query_params
@@ -100,12 +105,17 @@ class GangsPage:
 
 
 def build_for_user(
-    user: Any, filters: Filters, sources: Sources, found: Sequence[ListResult], installation: str, now: datetime
+    user: Any,
+    filters: Filters,
+    sources: Sources,
+    found: Sequence[ListResult],
+    ends: EndCache,
+    installation: str,
+    now: datetime,
 ) -> GangsView:
     """Return the view for a user. The call blocks."""
-    since = now - timedelta(hours=filters.hours)
     listed = {dag_id for one in found if one.gangs is not None for dag_id in one.gangs.by_dag if dag_id}
-    dag_ids = readable_dags(user, listed | dags_with_ends(since))
+    dag_ids = readable_dags(user, listed | ends.dags(filters.hours, now))
     own = {conn_id for conn_id in {one.source.conn_id for one in found} if may_read_connection(user, conn_id)}
     named = own | {conn_id for conn_id, dags in sources.dags_of.items() if not dags.isdisjoint(dag_ids)}
     errors = (one.error if one.source.conn_id in named else ANOTHER_CLUSTER for one in found if one.error)
@@ -113,7 +123,7 @@ def build_for_user(
     return build_gangs_view(
         filters,
         [(str(one.source), one.gangs) for one in found if one.gangs is not None and first[one.where] is one],
-        read_ends(dag_ids, since, installation),
+        ends.read(dag_ids, filters.hours, now, installation),
         dag_ids=dag_ids,
         without_dag={str(first[one.where].source) for one in found if one.gangs and one.source.conn_id in own},
         now=now,
@@ -196,23 +206,58 @@ def _read_used(now: datetime) -> list[tuple[ListSource, str]]:
         return [(ListSource.of_task(rendered), dag_id) for dag_id, rendered in session.execute(query)]
 
 
-def dags_with_ends(since: datetime) -> set[str]:
-    """Return the DAGs of which Airflow has recorded ends of gangs since then. The call blocks."""
-    query = select(XComModel.dag_id).where(XComModel.key == XCOM_END, XComModel.timestamp >= since).distinct()
-    with create_session(scoped=False) as session:
-        return set(session.scalars(query))
+@dataclass
+class EndCache:
+    """The ends of gangs that Airflow has recorded. Each XCom is read and parsed once, for all viewers."""
+
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[_EndId, EndRecord | None] = field(default_factory=dict)
+    _dags: dict[int, tuple[float, set[str]]] = field(default_factory=dict)
+
+    def dags(self, hours: int, now: datetime) -> set[str]:
+        """Return the DAGs with ends in the last hours, as they were at most `ENDS_TTL_S` ago. The call blocks."""
+        expires_at, found = self._dags.get(hours, (0.0, set()))
+        if expires_at <= self.clock():
+            query = select(XComModel.dag_id).where(*_are_ends(hours, now)).distinct()
+            with create_session(scoped=False) as session:
+                found = set(session.scalars(query))
+            self._dags[hours] = self.clock() + ENDS_TTL_S, found
+        return found
+
+    def read(self, dag_ids: Iterable[str], hours: int, now: datetime, installation: str) -> list[EndRecord]:
+        """Return how gangs of these DAGs have ended in the last hours, the latest first. The call blocks."""
+        wanted = select(*_END_ID).where(*_are_ends(hours, now), XComModel.dag_id.in_(list(dag_ids)))
+        wanted = wanted.order_by(XComModel.timestamp.desc()).limit(ENDS_MAX)
+        with create_session(scoped=False) as session:
+            ids = [_EndId(*row) for row in session.execute(wanted)]
+            if missing := {one.dag_run_id for one in ids if one not in self._known}:
+                self._parse(session, missing, installation)
+        found = [self._known.get(one) for one in ids]
+        if len(self._known) > ENDS_KEPT_MAX:
+            self._known = {one: self._known.get(one) for one in ids}
+        return [one for one in found if one is not None]
+
+    def _parse(self, session: Session, dag_run_ids: set[int], installation: str) -> None:
+        values = (XComModel.dag_id, XComModel.run_id, XComModel.value)
+        query = select(*_END_ID, *values).where(XComModel.key == XCOM_END, XComModel.dag_run_id.in_(dag_run_ids))
+        for *end_id, dag_id, run_id, value in session.execute(query):
+            one = _EndId(*end_id)
+            event = parse_end(parse_xcom(value))
+            key = TaskKey(dag_id, run_id, one.task_id, one.map_index, installation)
+            self._known[one] = EndRecord.of(key, event, one.at) if event is not None else None
 
 
-def read_ends(dag_ids: Iterable[str], since: datetime, installation: str) -> list[EndRecord]:
-    """Return how gangs of these DAGs have ended since then, the latest first. The call blocks."""
-    columns = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index)
-    is_wanted = (XComModel.key == XCOM_END, XComModel.timestamp >= since, XComModel.dag_id.in_(list(dag_ids)))
-    query = select(*columns, XComModel.value, XComModel.timestamp).where(*is_wanted)
-    query = query.order_by(XComModel.timestamp.desc()).limit(ENDS_MAX)
-    with create_session(scoped=False) as session:
-        rows = session.execute(query).all()
-    read = (
-        (TaskKey(dag_id, run_id, task_id, map_index, installation), parse_end(parse_xcom(value)), at)
-        for dag_id, run_id, task_id, map_index, value, at in rows
-    )
-    return [EndRecord(key, event, at) for key, event, at in read if event is not None]
+class _EndId(NamedTuple):
+    """The primary key of the XCom of an end, and the time at which it was written."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    at: datetime
+
+
+_END_ID: Final = (XComModel.dag_run_id, XComModel.task_id, XComModel.map_index, XComModel.timestamp)
+
+
+def _are_ends(hours: int, now: datetime) -> tuple[Any, ...]:
+    return XComModel.key == XCOM_END, XComModel.timestamp >= now - timedelta(hours=hours)

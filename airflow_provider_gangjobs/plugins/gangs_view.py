@@ -107,6 +107,13 @@ class EndRecord:
     at: datetime
     """When the XCom was written."""
 
+    @classmethod
+    def of(cls, key: TaskKey, event: GangEvent, at: datetime) -> EndRecord:
+        """Return the record without the parts of the event that the page does not show, since many are kept."""
+        counts = {"ranks": len(event.ranks)} | event.counts
+        slim = with_fields(event, counts=counts, ranks=(), notes=(), streamed={}, whole_logs=(), completed_indexes="")
+        return cls(key, slim, at)
+
 
 def list_for_page(overview: Overview, source: str) -> PageList:
     """Return the gangs of an overview for the page. All viewers share the result."""
@@ -215,7 +222,7 @@ def _row_of_end(end: EndRecord) -> GangRow:
         uid=event.uid,
         phase=_PHASE_OF_STATUS[event.status],
         attempt=event.attempt or 0,
-        ranks=event.counts.get("ranks", len(event.ranks)),
+        ranks=event.counts.get("ranks", 0),
         ready=0,
         succeeded=event.counts.get("succeeded", 0),
         failed=event.counts.get("failed", 0),
