@@ -75,7 +75,7 @@ async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]
         visible = dag_ids if viewer % 2 else frozenset(sorted(dag_ids)[:25])
         lists = [(str(source), found.gangs)] if found.gangs else []
         view = build_gangs_view(filters, lists, (), dag_ids=visible, without_dag=set(), now=now)
-        return view.total, render_gangs(GangsContext(view, now, REFRESH_S), nonce="n", part=True)
+        return view.total, render_gangs(GangsContext(view, now, REFRESH_S, now), nonce="n", part=True)
 
     async def watch(viewer: int, until: float) -> None:
         nonlocal pages, rows

@@ -89,10 +89,9 @@ class GangsPage:
         found = await asyncio.gather(*(self.lists.get(one, frozenset({installation, ""})) for one in sources.lists))
         now = datetime.now(UTC)
         view = await run_in_threadpool(build_for_user, user, filters, sources, found, self.ends, installation, now)
-        nonce = secrets.token_urlsafe(16)
-        html = await run_in_threadpool(
-            render_gangs, GangsContext(view, now, REFRESH_S), nonce=nonce, part="part" in request.query_params
-        )
+        as_of = min((one.read_at for one in found if one.read_at is not None), default=now)
+        page, nonce = GangsContext(view, now, REFRESH_S, as_of), secrets.token_urlsafe(16)
+        html = await run_in_threadpool(render_gangs, page, nonce=nonce, part="part" in request.query_params)
         return HTMLResponse(html, headers=security_headers(nonce, has_form=True))
 
     async def _read_sources(self) -> Sources:

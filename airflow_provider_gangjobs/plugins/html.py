@@ -49,6 +49,8 @@ class GangsContext:
     view: GangsView
     now: datetime
     refresh_s: int
+    as_of: datetime
+    """When the oldest of the lists was read."""
 
 
 def render_gangs(page: GangsContext, *, nonce: str, part: bool = False) -> str:

@@ -98,7 +98,7 @@ def test_gangs_of_other_dags_are_nowhere_on_the_page() -> None:
 
     assert (names(view), view.total, view.dags, view.queues, view.bars) == (["own"], 1, ("etl",), (), ())
     assert [(one.phase, one.count) for one in view.phases] == [("all", 1), ("running", 1)]
-    assert SECRET not in render_gangs(GangsContext(view, NOW, 10), nonce="n")
+    assert SECRET not in render_gangs(GangsContext(view, NOW, 10, NOW), nonce="n")
 
 
 @pytest.mark.parametrize(("own_connection", "shown"), [(True, ["adhoc"]), (False, [])])
@@ -318,12 +318,12 @@ def hostile_view(text: str) -> GangsView:
     return replace(view, filters=replace(view.filters, text=clean(text)), notes=(clean(text),))
 
 
-EXPECTED = Elements(render_gangs(GangsContext(hostile_view("text"), NOW, 10), nonce="n"))
+EXPECTED = Elements(render_gangs(GangsContext(hostile_view("text"), NOW, 10, NOW), nonce="n"))
 
 
 @given(HOSTILE)
 def test_no_text_becomes_markup_or_breaks_the_response(text: str) -> None:
-    html = render_gangs(GangsContext(hostile_view(text), NOW, 10), nonce="n")
+    html = render_gangs(GangsContext(hostile_view(text), NOW, 10, NOW), nonce="n")
 
     html.encode()
     allowed = {tag for tag, _ in EXPECTED.elements}
@@ -348,7 +348,7 @@ def test_long_message_is_cut() -> None:
 
 
 def test_page_loads_no_other_resources_and_has_labels() -> None:
-    html = render_gangs(GangsContext(view_of(TONIGHT), NOW, 10), nonce="secret")
+    html = render_gangs(GangsContext(view_of(TONIGHT), NOW, 10, NOW), nonce="secret")
 
     assert "http://" not in html
     assert " src=" not in html
