@@ -517,7 +517,7 @@ def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
             (str(phase), tone_of(phase), counts[phase]) for phase in sorted(counts, key=_MAPPED_ORDER.__getitem__)
         ),
         category=first.category,
-        sentence=f"{first.row.task}: {first.sentence}" if first.sentence else "",
+        sentence=f"{clean(first.row.task)}: {first.sentence}" if first.sentence else "",
         remedy=first.remedy,
         ranks=f"{sum(map(_started, rows))}/{sum(row.ranks for row in rows)}",
         requests="",

@@ -61,7 +61,7 @@ def test_each_gang_has_the_diagnosis_that_its_job_and_waiting_pods_show(tonight:
     assert big.requests == {"cpu": "12"}
     assert big.followed_by == ()
     (use,) = (use for use in found.uses if not use.queue)
-    assert [(dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for dag in use.dags] == [("etl", "200m", "12")]
+    assert [(dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for dag in use.dags] == [("etl", "200m", "12200m")]
 
 
 def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> None:
