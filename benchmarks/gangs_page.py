@@ -65,7 +65,7 @@ async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]
         return config
 
     cache, source = ListCache(read_config=read_config), ListSource("bench")
-    installations, dag_ids = frozenset({"production"}), {f"dag-{number}" for number in range(RUNS_PER_DAG)}
+    installation, dag_ids = "production", {f"dag-{number}" for number in range(RUNS_PER_DAG)}
     took: list[float] = []
     pages = rows = 0
 
@@ -82,7 +82,7 @@ async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]
         await asyncio.sleep(viewer * REFRESH_S / viewers)
         while time.monotonic() < until:
             began = time.monotonic()
-            found = await cache.get(source, installations)
+            found = await cache.get(source, installation)
             total, _ = await asyncio.to_thread(build, found, viewer)
             took.append(time.monotonic() - began)
             pages, rows = pages + 1, max(rows, total)

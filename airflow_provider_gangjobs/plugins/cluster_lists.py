@@ -104,12 +104,12 @@ class ListCache:
     clock: Callable[[], float] = time.monotonic
     read_config: Callable[[str], Awaitable[ClusterConfig]] = read_connection
     wait_s: float = WAIT_S
-    _entries: dict[tuple[ListSource, frozenset[str]], _Entry] = field(default_factory=dict, init=False)
+    _entries: dict[tuple[ListSource, str], _Entry] = field(default_factory=dict, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_READS_MAX), init=False)
 
-    async def get(self, source: ListSource, installations: frozenset[str]) -> ListResult:
+    async def get(self, source: ListSource, installation: str) -> ListResult:
         """Return the gangs of a source. An error of the cluster is a result, never raised."""
-        key = (source, installations)
+        key = (source, installation)
         entry = self._entries.get(key)
         if entry is None or (entry.expires_at is not None and entry.expires_at <= self.clock()):
             entry = self._start(key, entry)
@@ -126,7 +126,7 @@ class ListCache:
             if key[0] not in sources and entry.task.done():
                 del self._entries[key]
 
-    def _start(self, key: tuple[ListSource, frozenset[str]], before: _Entry | None) -> _Entry:
+    def _start(self, key: tuple[ListSource, str], before: _Entry | None) -> _Entry:
         task = asyncio.create_task(self._read(*key), name=f"list of gangs of {key[0]}")
         entry = _Entry(task)
         if before is not None:
@@ -143,22 +143,22 @@ class ListCache:
         task.add_done_callback(rest)
         return entry
 
-    async def _read(self, source: ListSource, installations: frozenset[str]) -> ListResult:
-        result = ListResult(source)
+    async def _read(self, source: ListSource, installation: str) -> ListResult:
+        result, namespace = ListResult(source), source.namespace or None
         try:
             async with asyncio.timeout(READ_TIMEOUT_S), self._slots:
                 config = await self.read_config(source.conn_id)
                 async with self.clients.use(config) as service:
-                    namespace = None if source.namespace == ALL_NAMESPACES else source.namespace or service.namespace
+                    namespace = None if source.namespace == ALL_NAMESPACES else namespace or service.namespace
                     read_at = datetime.now(UTC)
-                    overview = await read_overview(service.client, namespace, installations=installations)
+                    overview = await read_overview(service.client, namespace, installation=installation)
                     gangs = await asyncio.to_thread(list_for_page, overview, str(source))
                     return replace(result, gangs=gangs, read_at=read_at, where=(config.key, namespace))
         except TimeoutError:
             return replace(result, error=TIMED_OUT.format(conn_id=source.conn_id))
         except (ClusterError, AirflowNotFoundException) as error:
             log.warning("The API server could not list the gangs of %s: %s", source, error)
-            return replace(result, error=describe_error(error, source.conn_id, source.namespace or "(default)"))
+            return replace(result, error=describe_error(error, source.conn_id, namespace or ALL_NAMESPACES))
         except Exception:
             # A secrets backend may raise any exception, and the page has to show a message.
             log.exception("The API server could not list the gangs of %s", source)

@@ -86,7 +86,7 @@ class GangsPage:
         filters = Filters.parse(request.query_params)
         sources = await self._read_sources()
         installation = installation_id()
-        found = await asyncio.gather(*(self.lists.get(one, frozenset({installation, ""})) for one in sources.lists))
+        found = await asyncio.gather(*(self.lists.get(one, installation) for one in sources.lists))
         now = datetime.now(UTC)
         view = await run_in_threadpool(build_for_user, user, filters, sources, found, self.ends, installation, now)
         as_of = min((one.read_at for one in found if one.read_at is not None), default=now)

@@ -109,9 +109,11 @@ class EndRecord:
 
     @classmethod
     def of(cls, key: TaskKey, event: GangEvent, at: datetime) -> EndRecord:
-        """Return the record without the parts of the event that the page does not show, since many are kept."""
+        """Return the record without what the page does not show, since many are kept, and without times that have no
+        zone, which only somebody else can have written."""
         counts = {"ranks": len(event.ranks)} | event.counts
-        slim = with_fields(event, counts=counts, ranks=(), notes=(), streamed={}, whole_logs=(), completed_indexes="")
+        times = {name: when for name, when in event.times.items() if when.tzinfo is not None}
+        slim = with_fields(event, counts=counts, times=times, ranks=(), notes=(), streamed={}, whole_logs=())
         return cls(key, slim, at)
 
 

@@ -94,13 +94,16 @@ class _Evidence:
     leases: Sequence[FollowerLease] | None = None
 
 
-async def read_overview(client: Client, namespace: str | None, *, installations: frozenset[str]) -> Overview:
-    """Return all gangs of a namespace, or of the cluster if it is `None`, that one of these installations made.
+async def read_overview(client: Client, namespace: str | None, *, installation: str) -> Overview:
+    """Return the gangs of a namespace, or of the cluster if it is `None`: those of the tasks of an Airflow installation,
+    and those that were submitted under an id, unless another installation has made them.
+
+    :param installation: Id of the installation; empty if it has none.
 
     Raises:
         ClusterError: The Jobs could not be listed.
     """
-    jobs = [job for job in await list_gangs(client, namespace) if job.installation in installations]
+    jobs = [job for job in await list_gangs(client, namespace) if _is_of(job, installation)]
     evidence = _Evidence()
     waiting = [job for job in jobs if not job.is_over and phase_of(job) not in {Phase.RUNNING, Phase.FINISHING}]
     if any(phase_of(job) is Phase.ASSEMBLING for job in waiting):
@@ -116,6 +119,10 @@ async def read_overview(client: Client, namespace: str | None, *, installations:
         now = client.server_clock.now()
         evidence.leases = None if leases is None else [lease for lease in leases if lease.is_valid(now)]
     return await asyncio.to_thread(judge, jobs, evidence)
+
+
+def _is_of(job: StoredGang, installation: str) -> bool:
+    return job.installation == installation or not (job.installation or job.task)
 
 
 async def _read_pods(client: Client, namespace: str | None, evidence: _Evidence) -> None:

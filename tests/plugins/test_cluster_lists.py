@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 SOURCE = ListSource("gpu", "team")
-OWN = frozenset({"production"})
+OWN = "production"
 
 
 class Connection(FailingConnection):

@@ -80,7 +80,7 @@ def names(view: GangsView) -> list[str]:
 def end(name: str, *, dag_id: str = "etl", task_id: str = "train", **fields: Any) -> EndRecord:
     status = fields.pop("status", Status.FAILED)
     event = build_event(GangRef("team", name, name), status, Phase.FAILED, **fields)
-    return EndRecord(TaskKey(dag_id, "run", task_id), event, at(90))
+    return EndRecord.of(TaskKey(dag_id, "run", task_id), event, at(90))
 
 
 # -- who sees what ---------------------------------------------------------------------------------------------------
@@ -266,6 +266,14 @@ def test_gang_whose_job_is_gone_is_shown_from_its_event() -> None:
     assert (line.gang, line.phases[0][0], line.queue, line.requests) == ("team/gone", "succeeded", "gpus", "3 cpu")
     assert (line.submitted, line.ended) == (at(0), at(80))
     assert line.task_url == "../dags/etl/runs/run/tasks/train"
+
+
+def test_time_without_a_zone_in_a_forged_event_is_ignored() -> None:
+    forged = end("gone", times={"submitted": at(0).replace(tzinfo=None), "ended": at(80)})
+
+    (line,) = view_of([gang("a")], ends=[forged], phase="failed").lines
+
+    assert (line.submitted, line.ended) == (at(80), at(80))
 
 
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.ERROR])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 from gangjobs_sandbox.api.faults import FaultKind
@@ -37,7 +38,7 @@ def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
 
 
 async def read(service: GangService) -> Overview:
-    return await read_overview(service.client, service.namespace, installations=frozenset({""}))
+    return await read_overview(service.client, service.namespace, installation="")
 
 
 def by_task(overview: Overview) -> dict[str, tuple[str, str | None]]:
@@ -76,13 +77,6 @@ def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> N
     assert sum(requests.values()) <= 5
 
 
-def test_gangs_of_other_installations_are_left_out(tonight: CliGangs) -> None:
-    async def read_others(service: GangService) -> Overview:
-        return await read_overview(service.client, service.namespace, installations=frozenset({"other"}))
-
-    assert tonight.run(read_others).gangs == ()
-
-
 @pytest.mark.parametrize("resource", ["pods", "leases"])
 def test_what_cannot_be_read_is_unknown(tonight: CliGangs, resource: str) -> None:
     fault = {"kind": FaultKind.STATUS, "path": f"/namespaces/{tonight.namespace}/{resource}", "code": 403}
@@ -94,3 +88,12 @@ def test_what_cannot_be_read_is_unknown(tonight: CliGangs, resource: str) -> Non
     (big,) = (gang for gang in found.gangs if gang.row.task_id == "big")
     assert (big.diagnosis is None) == (resource == "pods")
     assert (big.followed_by is None) == (resource == "leases")
+
+
+def test_gangs_of_tasks_of_other_installations_are_left_out(tonight: CliGangs) -> None:
+    async def read_other(service: GangService) -> Overview:
+        spec = GangSpec(image="a", workers=1, command=["true"], keep_suspended=True)
+        await service.submit(spec, submission_id=f"by-hand-{tonight.namespace}")
+        return await read_overview(service.client, service.namespace, installation="other")
+
+    assert [gang.row.submission_id for gang in tonight.run(read_other).gangs] == [f"by-hand-{tonight.namespace}"]
