@@ -95,8 +95,10 @@ class _Evidence:
 
 
 async def read_overview(client: Client, namespace: str | None, *, installation: str) -> Overview:
-    """Return the gangs of a namespace, or of the cluster if it is `None`: those of the tasks of an Airflow installation,
-    and those that were submitted under an id, unless another installation has made them.
+    """Return the gangs of a namespace, or of the cluster if it is `None`.
+
+    These are the gangs of the tasks of an Airflow installation, and those that were submitted under an id, unless
+    another installation has made them.
 
     :param installation: Id of the installation; empty if it has none.
 
