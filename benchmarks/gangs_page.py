@@ -69,13 +69,13 @@ async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]
     took: list[float] = []
     pages = rows = 0
 
-    def build(found: Any, viewer: int) -> tuple[int, str]:
+    def build(found: Any, viewer: int) -> tuple[int, int, str]:
         query = ({}, {"dag": f"dag-{viewer % RUNS_PER_DAG}"}, {"text": f"dag-{viewer % 7}"}, {"sort": "-ranks"})
         filters, now = Filters.parse(query[viewer % len(query)]), datetime.now(UTC)
         visible = dag_ids if viewer % 2 else frozenset(sorted(dag_ids)[:25])
         lists = [(str(source), found.gangs)] if found.gangs else []
         view = build_gangs_view(filters, lists, (), dag_ids=visible, without_dag=set(), now=now)
-        return view.total, render_gangs(GangsContext(view, now, REFRESH_S, now), nonce="n", part=True)
+        return view.refresh_s, view.total, render_gangs(GangsContext(view, now, now), nonce="n", part=True)
 
     async def watch(viewer: int, until: float) -> None:
         nonlocal pages, rows
@@ -83,10 +83,10 @@ async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]
         while time.monotonic() < until:
             began = time.monotonic()
             found = await cache.get(source, installation)
-            total, _ = await asyncio.to_thread(build, found, viewer)
+            refresh_s, total, _ = await asyncio.to_thread(build, found, viewer)
             took.append(time.monotonic() - began)
             pages, rows = pages + 1, max(rows, total)
-            await asyncio.sleep(max(0.0, REFRESH_S - took[-1]))
+            await asyncio.sleep(max(0.0, refresh_s - took[-1]))
 
     before, cpu = rss_mb(), time.process_time()
     until = time.monotonic() + seconds

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundExce
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.plugins.gangs_view import PageList, list_for_page
 from airflow_provider_gangjobs.plugins.snapshot_cache import OTHER_ERROR, ClientCache, describe_error, read_connection
-from airflow_provider_gangjobs.tracking.overview import read_overview
+from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -76,6 +76,8 @@ class ListResult:
 
     source: ListSource
     gangs: PageList | None = None
+    overview: Overview | None = None
+    """What `gangs` was made from, so that the next reading judges only what has changed."""
     read_at: datetime | None = None
     where: tuple[str, str | None] | None = None
     """Cluster and namespace. Two connections may have the same."""
@@ -127,11 +129,13 @@ class ListCache:
                 del self._entries[key]
 
     def _start(self, key: tuple[ListSource, str], before: _Entry | None) -> _Entry:
-        task = asyncio.create_task(self._read(*key), name=f"list of gangs of {key[0]}")
-        entry = _Entry(task)
+        last = None
         if before is not None:
             found = before.task.result()
-            entry.last = before.last if found.error else found
+            last = before.last if found.error else found
+        overview = last.overview if last else None
+        task = asyncio.create_task(self._read(*key, overview), name=f"list of gangs of {key[0]}")
+        entry = _Entry(task, last=last)
         self._entries[key] = entry
         began = self.clock()
 
@@ -143,7 +147,7 @@ class ListCache:
         task.add_done_callback(rest)
         return entry
 
-    async def _read(self, source: ListSource, installation: str) -> ListResult:
+    async def _read(self, source: ListSource, installation: str, before: Overview | None) -> ListResult:
         result, namespace = ListResult(source), source.namespace or None
         try:
             async with asyncio.timeout(READ_TIMEOUT_S), self._slots:
@@ -151,9 +155,10 @@ class ListCache:
                 async with self.clients.use(config) as service:
                     namespace = None if source.namespace == ALL_NAMESPACES else namespace or service.namespace
                     read_at = datetime.now(UTC)
-                    overview = await read_overview(service.client, namespace, installation=installation)
+                    overview = await read_overview(service.client, namespace, installation=installation, before=before)
                     gangs = await asyncio.to_thread(list_for_page, overview, str(source))
-                    return replace(result, gangs=gangs, read_at=read_at, where=(config.key, namespace))
+                    where = config.key, namespace
+                    return replace(result, gangs=gangs, overview=overview, read_at=read_at, where=where)
         except TimeoutError:
             return replace(result, error=TIMED_OUT.format(conn_id=source.conn_id))
         except (ClusterError, AirflowNotFoundException) as error:

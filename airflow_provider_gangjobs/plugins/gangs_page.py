@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import conf, installati
 from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.cluster_lists import ListSource
-from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, EndRecord, Filters, build_gangs_view
+from airflow_provider_gangjobs.plugins.gangs_view import EndRecord, Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
 
@@ -90,7 +90,7 @@ class GangsPage:
         now = datetime.now(UTC)
         view = await run_in_threadpool(build_for_user, user, filters, sources, found, self.ends, installation, now)
         as_of = min((one.read_at for one in found if one.read_at is not None), default=now)
-        page, nonce = GangsContext(view, now, REFRESH_S, as_of), secrets.token_urlsafe(16)
+        page, nonce = GangsContext(view, now, as_of), secrets.token_urlsafe(16)
         html = await run_in_threadpool(render_gangs, page, nonce=nonce, part="part" in request.query_params)
         return HTMLResponse(html, headers=security_headers(nonce, has_form=True))
 

@@ -48,7 +48,6 @@ class GangsContext:
 
     view: GangsView
     now: datetime
-    refresh_s: int
     as_of: datetime
     """When the oldest of the lists was read."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -61,6 +61,8 @@ class ListedGang:
     """What all ranks request together: resource -> quantity; empty if the Job does not say."""
     followed_by: tuple[str, ...] | None = None
     """The processes that follow the gang; `None` if that is unknown."""
+    version: str = ""
+    """`resourceVersion` of the Job, if the Job alone decides about the row and the diagnosis; else empty."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,16 @@ class _Evidence:
     leases: Sequence[FollowerLease] | None = None
 
 
-async def read_overview(client: Client, namespace: str | None, *, installation: str) -> Overview:
+async def read_overview(
+    client: Client, namespace: str | None, *, installation: str, before: Overview | None = None
+) -> Overview:
     """Return the gangs of a namespace, or of the cluster if it is `None`.
 
     These are the gangs of the tasks of an Airflow installation, and those that were submitted under an id, unless
     another installation has made them.
 
     :param installation: Id of the installation; empty if it has none.
+    :param before: An earlier overview of the same namespace. The gangs whose Jobs have not changed are not judged again.
 
     Raises:
         ClusterError: The Jobs could not be listed.
@@ -120,7 +125,7 @@ async def read_overview(client: Client, namespace: str | None, *, installation: 
             leases = None
         now = client.server_clock.now()
         evidence.leases = None if leases is None else [lease for lease in leases if lease.is_valid(now)]
-    return await asyncio.to_thread(judge, jobs, evidence)
+    return await asyncio.to_thread(judge, jobs, evidence, before or Overview())
 
 
 def _is_of(job: StoredGang, installation: str) -> bool:
@@ -186,25 +191,29 @@ async def _first_pages(
 # -- pure ------------------------------------------------------------------------------------------------------------
 
 
-def judge(jobs: Sequence[StoredGang], evidence: _Evidence) -> Overview:
-    """Return the overview of these gangs. Pure; it takes a second for ten thousand gangs."""
+def judge(jobs: Sequence[StoredGang], evidence: _Evidence, before: Overview) -> Overview:
+    """Return the overview of these gangs. Pure; it takes two seconds for ten thousand gangs that are new."""
+    known = {gang.row.uid: gang for gang in before.gangs if gang.version}
     by_queue: dict[str, list[StoredGang]] = defaultdict(list)
     for job in jobs:
         by_queue[job.queue or ""].append(job)
     return Overview(
-        gangs=tuple(_listed(job, evidence) for job in jobs),
+        gangs=tuple(_listed(job, evidence, known.get(job.ref.uid)) for job in jobs),
         uses=tuple(QueueUse(queue, tuple(use_by_dag(found))) for queue, found in sorted(by_queue.items())),
     )
 
 
-def _listed(job: StoredGang, evidence: _Evidence) -> ListedGang:
-    is_live = not job.is_over
-    return ListedGang(
-        row_of(job),
-        _diagnose(job, evidence),
-        job.requests,
-        _followers(job.ref, evidence.leases) if is_live else (),
-    )
+def _listed(job: StoredGang, evidence: _Evidence, known: ListedGang | None) -> ListedGang:
+    version = job.view.metadata.resource_version
+    if known is None or known.version != version:
+        row = row_of(job)
+        is_alone = not job.has_roles and row.phase in _OF_JOB_ALONE
+        known = ListedGang(row, _diagnose(job, evidence), job.requests, version=version if is_alone else "")
+    return replace(known, followed_by=() if job.is_over else _followers(job.ref, evidence.leases))
+
+
+_OF_JOB_ALONE: Final = frozenset({Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED})
+"""The phases in which nothing but the Job is needed for a row and a diagnosis."""
 
 
 def _followers(ref: GangRef, leases: Sequence[FollowerLease] | None) -> tuple[str, ...] | None:

@@ -18,8 +18,11 @@ from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.gangs_view import (
     CHOICES_MAX,
+    MANY,
     MAPPED_ROWS_MAX,
     NOT_EXPLAINED,
+    REFRESH_OF_MANY_S,
+    REFRESH_S,
     ROWS_PER_PAGE,
     SENTENCE_CHARACTERS_MAX,
     EndRecord,
@@ -98,7 +101,7 @@ def test_gangs_of_other_dags_are_nowhere_on_the_page() -> None:
 
     assert (names(view), view.total, view.dags, view.queues, view.bars) == (["own"], 1, ("etl",), (), ())
     assert [(one.phase, one.count) for one in view.phases] == [("all", 1), ("running", 1)]
-    assert SECRET not in render_gangs(GangsContext(view, NOW, 10, NOW), nonce="n")
+    assert SECRET not in render_gangs(GangsContext(view, NOW, NOW), nonce="n")
 
 
 @pytest.mark.parametrize(("own_connection", "shown"), [(True, ["adhoc"]), (False, [])])
@@ -199,6 +202,12 @@ def test_address_has_the_whole_state_of_the_filters(query: dict[str, str]) -> No
     address = filters.query(page=filters.page)
 
     assert Filters.parse(dict(parse_qsl(address[1:], keep_blank_values=True))) == filters
+
+
+def test_page_with_many_gangs_refreshes_less_often() -> None:
+    gangs = [gang(str(number)) for number in range(MANY)]
+
+    assert (view_of(gangs[1:]).refresh_s, view_of(gangs).refresh_s) == (REFRESH_S, REFRESH_OF_MANY_S)
 
 
 def test_choices_of_a_filter_are_limited_and_keep_the_chosen_one() -> None:
@@ -326,12 +335,12 @@ def hostile_view(text: str) -> GangsView:
     return replace(view, filters=replace(view.filters, text=clean(text)), notes=(clean(text),))
 
 
-EXPECTED = Elements(render_gangs(GangsContext(hostile_view("text"), NOW, 10, NOW), nonce="n"))
+EXPECTED = Elements(render_gangs(GangsContext(hostile_view("text"), NOW, NOW), nonce="n"))
 
 
 @given(HOSTILE)
 def test_no_text_becomes_markup_or_breaks_the_response(text: str) -> None:
-    html = render_gangs(GangsContext(hostile_view(text), NOW, 10, NOW), nonce="n")
+    html = render_gangs(GangsContext(hostile_view(text), NOW, NOW), nonce="n")
 
     html.encode()
     allowed = {tag for tag, _ in EXPECTED.elements}
@@ -356,7 +365,7 @@ def test_long_message_is_cut() -> None:
 
 
 def test_page_loads_no_other_resources_and_has_labels() -> None:
-    html = render_gangs(GangsContext(view_of(TONIGHT), NOW, 10, NOW), nonce="secret")
+    html = render_gangs(GangsContext(view_of(TONIGHT), NOW, NOW), nonce="secret")
 
     assert "http://" not in html
     assert " src=" not in html

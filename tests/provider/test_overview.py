@@ -65,6 +65,18 @@ def test_each_gang_has_the_diagnosis_that_its_job_and_waiting_pods_show(tonight:
     assert [(dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for dag in use.dags] == [("etl", "200m", "12200m")]
 
 
+def test_gang_whose_job_has_not_changed_is_not_judged_again(tonight: CliGangs) -> None:
+    async def read_twice(service: GangService) -> tuple[Overview, Overview]:
+        first = await read(service)
+        return first, await read_overview(service.client, service.namespace, installation="", before=first)
+
+    first, second = ({gang.row.task_id: gang for gang in found.gangs} for found in tonight.run(read_twice))
+
+    assert first == second
+    is_kept = {name: first[name].diagnosis is gang.diagnosis for name, gang in second.items() if gang.diagnosis}
+    assert is_kept == {"train": True, "load": True, "big": False, "kept": False}
+
+
 def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> None:
     async def count(service: GangService) -> dict[str, int]:
         await read(service)
