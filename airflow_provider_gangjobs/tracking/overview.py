@@ -105,7 +105,7 @@ async def read_overview(
     another installation has made them.
 
     :param installation: Id of the installation; empty if it has none.
-    :param before: An earlier overview of the same namespace. The gangs whose Jobs have not changed are not judged again.
+    :param before: An earlier overview of the same namespace. Gangs whose Jobs have not changed are not judged again.
 
     Raises:
         ClusterError: The Jobs could not be listed.
