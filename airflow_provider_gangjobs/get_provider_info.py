@@ -88,6 +88,19 @@ _PRELOAD: dict[str, Any] = {
 }
 
 
+_PAGE_CONNECTIONS: dict[str, Any] = {
+    "description": (
+        "The connections whose gangs the page Gangs shows, separated by commas. After a slash follows a namespace, or "
+        "* for all namespaces; without it, the namespace of the connection is read. By default, these are the "
+        "connections and namespaces of the tasks that have submitted a gang within seven days.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "kubernetes_default,gpu/team-a",
+    "default": None,
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -129,6 +142,7 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "end_from_trigger": _END_FROM_TRIGGER,
                     "installation_id": _INSTALLATION_ID,
+                    "page_connections": _PAGE_CONNECTIONS,
                     "start_from_trigger": _START_FROM_TRIGGER,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,

@@ -59,7 +59,9 @@ async def write_jobs(tenant: Tenant, numbers: Iterable[str]) -> None:
         model = await submitted_job(client)
 
         async def write(number: str) -> None:
-            job = job_of_task(model, int(number), namespace)
+            run, dag = divmod(int(number), RUNS_PER_DAG)
+            key = TaskKey(f"dag-{dag}", f"scheduled__2026-01-01T{run:05d}", "task", installation="production")
+            job = job_of_task(model, key, namespace)
             await client.create(JOBS, job, namespace)
             status = {"active": 4, "ready": 4, "startTime": now(), "uncountedTerminatedPods": {}}
             await client.patch(JOBS, job["metadata"]["name"], namespace, {"status": status}, subresource="status")
@@ -67,7 +69,7 @@ async def write_jobs(tenant: Tenant, numbers: Iterable[str]) -> None:
         await run_all((lambda number=number: write(number)) for number in numbers)  # type: ignore[misc]
 
 
-async def submitted_job(client: Client) -> dict[str, Any]:
+async def submitted_job(client: Client, installation: str = "production") -> dict[str, Any]:
     """Return the Job of a gang as the API server has it after its submission, without what the server has added."""
     spec = GangSpec(
         image="registry.example/train:1",
@@ -78,7 +80,7 @@ async def submitted_job(client: Client) -> dict[str, Any]:
         gang="off",
     )
     policies = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
-    key = TaskKey("model", "run", "task", installation="production")
+    key = TaskKey("model", "run", "task", installation=installation)
     submitted = await GangService(client).submit(spec, key=key, claim="claim", policies=policies)
     job = await client.get(JOBS, submitted.ref.name, submitted.ref.namespace)
     metadata = {name: job["metadata"][name] for name in ("labels", "annotations")}
@@ -89,10 +91,8 @@ async def submitted_job(client: Client) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job["spec"]}
 
 
-def job_of_task(model: dict[str, Any], number: int, namespace: str) -> dict[str, Any]:
-    """Return a copy of a Job for another task."""
-    run = number // RUNS_PER_DAG
-    key = TaskKey(f"dag-{number % RUNS_PER_DAG}", f"scheduled__2026-01-01T{run:05d}", "task", installation="production")
+def job_of_task(model: dict[str, Any], key: TaskKey, namespace: str) -> dict[str, Any]:
+    """Return a copy of a Job for another task of the same installation."""
     attempt = build_attempt(key, Claim("claim"), namespace=namespace, number=0)
     own = {LABEL_GANG: attempt.name, LABEL_TASK: key.digest}
     metadata = {

@@ -1,6 +1,6 @@
-"""The FastAPI application that serves the page of the tab "Gang". Only Airflow's API server loads this module.
+"""The FastAPI application that serves the tab "Gang" and the page "Gangs". Only Airflow's API server loads this module.
 
-The application has one route. The route returns the whole page, or the part of the page that a refresh replaces.
+Each route returns the whole page, or the part of the page that a refresh replaces.
 
 Airflow does not authenticate requests to a plugin's application, so each route requires the permissions that Airflow
 itself requires: the user may read the task instances of this DAG, and the logs of its tasks, since the page shows
@@ -13,7 +13,6 @@ The parts of Airflow that the page needs and that are not Airflow's public inter
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from dataclasses import replace
@@ -35,8 +34,10 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.plugins.html import PageContext, render
-from airflow_provider_gangjobs.plugins.locator import FINISHED_TASK_STATES, GangLocator, TaskRecord, locate
+from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
+from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
+from airflow_provider_gangjobs.plugins.html import PageContext, render, security_headers
+from airflow_provider_gangjobs.plugins.locator import FINISHED_TASK_STATES, GangLocator, TaskRecord, locate, parse_xcom
 from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache, SnapshotResult
 from airflow_provider_gangjobs.plugins.view_model import GangView, build_view, view_without_cluster
 
@@ -80,17 +81,8 @@ def _trigger(session: Session, trigger_id: int | None) -> dict[str, Any] | None:
 
 
 def _xcom(session: Session, key: TaskKey, name: str) -> Any:
-    """Return the XCom as the database stores it.
-
-    A custom XCom backend may store only a reference there, which does not parse as a gang.
-    """
-    value = session.scalar(select(XComModel.value).where(*_matches(XComModel, key), XComModel.key == name))
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return None
+    """Return the XCom as the database stores it."""
+    return parse_xcom(session.scalar(select(XComModel.value).where(*_matches(XComModel, key), XComModel.key == name)))
 
 
 ROUTE: Final = "/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/{map_index}"
@@ -109,6 +101,8 @@ def make_app() -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=READ_PERMISSIONS)
     app.state.snapshots = SnapshotCache()
     app.add_api_route(ROUTE, gang_page, response_class=HTMLResponse)
+    app.state.gangs = GangsPage(ListCache(clients=app.state.snapshots.clients))
+    app.add_api_route(GANGS_ROUTE, app.state.gangs.respond, response_class=HTMLResponse)
     return app
 
 
@@ -159,16 +153,3 @@ def is_final(page: PageContext) -> bool:
 def parse_map_index(text: str) -> int:
     """Return the map index in the URL, or -1. Airflow's UI leaves its placeholder there if the task is not mapped."""
     return int(text) if _MAP_INDEX.fullmatch(text) else -1
-
-
-def security_headers(nonce: str) -> dict[str, Any]:
-    """Return the headers of the page. Only its own script and style run, and only Airflow may show it in a frame."""
-    return {
-        "Content-Security-Policy": (
-            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
-        ),
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-    }

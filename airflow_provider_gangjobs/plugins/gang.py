@@ -1,7 +1,7 @@
-"""GangPlugin: the tab "Gang" of a task instance in Airflow's UI.
+"""GangPlugin: the tab "Gang" of a task instance, and the page "Gangs", in Airflow's UI.
 
 Airflow loads plugins in each of its processes, so this module imports only Airflow's own base class, which Airflow has
-loaded before. The API server imports the application that serves the page at the first request for the page.
+loaded before. The API server imports the application that serves both at the first request.
 """
 
 from __future__ import annotations
@@ -57,5 +57,12 @@ class GangPlugin(AirflowPlugin):
             "href": f"{URL_PREFIX[1:]}/{PAGE}",
             "destination": "task_instance",
             "url_route": "gang",
-        }
+        },
+        {
+            "name": "Gangs",
+            "href": f"{URL_PREFIX[1:]}/gangs",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "gangs",
+        },
     ]

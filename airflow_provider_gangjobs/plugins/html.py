@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from airflow_provider_gangjobs.plugins.gangs_view import clean
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from jinja2 import Template
 
+    from airflow_provider_gangjobs.plugins.gangs_view import GangsView
     from airflow_provider_gangjobs.plugins.view_model import GangView
 
 PACKAGE: Final = "airflow_provider_gangjobs.plugins"
@@ -36,7 +39,28 @@ class PageContext:
 
 def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
     """Return the whole page, or with `part` the part of the page that a refresh replaces."""
-    return _template("part.html" if part else "page.html").render(page=page, view=page.view, nonce=nonce)
+    return _encodable(_template("part.html" if part else "page.html").render(page=page, view=page.view, nonce=nonce))
+
+
+@dataclass(frozen=True)
+class GangsContext:
+    """The values that the templates of the page "Gangs" use."""
+
+    view: GangsView
+    now: datetime
+    as_of: datetime
+    """When the oldest of the lists was read."""
+
+
+def render_gangs(page: GangsContext, *, nonce: str, part: bool = False) -> str:
+    """Return the whole page "Gangs", or with `part` the part of it that a refresh replaces."""
+    template = _template("gangs_part.html" if part else "gangs.html")
+    return _encodable(template.render(page=page, view=page.view, filters=page.view.filters, nonce=nonce))
+
+
+def _encodable(html: str) -> str:
+    """Replace what UTF-8 does not have: a text that was JSON may have half of a character."""
+    return html.encode(errors="replace").decode()
 
 
 def format_time(at: datetime) -> str:
@@ -73,5 +97,24 @@ def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"time": format_time, "age": format_age, "remaining": format_remaining}
+    filters = {"time": format_time, "age": format_age, "remaining": format_remaining, "duration": format_duration}
+    filters["clean"] = clean
+    environment.filters |= filters
     return environment.get_template(name)
+
+
+def security_headers(nonce: str, *, has_form: bool = False) -> dict[str, Any]:
+    """Return the headers of a page. Only its own script and style run, and only Airflow may show it in a frame.
+
+    :param has_form: The page has a form, which may be sent to Airflow only.
+    """
+    form = "'self'" if has_form else "'none'"
+    return {
+        "Content-Security-Policy": (
+            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
+            f"base-uri 'none'; form-action {form}; frame-ancestors 'self'"
+        ),
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }

@@ -7,6 +7,7 @@ by the digest of the task that the user is allowed to see, so a forged XCom can 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -66,7 +67,7 @@ def locate(record: TaskRecord) -> GangLocator | None:
     ref = args.ref if args else parse_gang_ref(record.gang)
     if ref is None:
         return None
-    end = _parse_end(record.end)
+    end = parse_end(record.end)
     return GangLocator(
         # The worker that has deferred the task knows the installation, also if the API server's configuration differs.
         key=replace(record.key, installation=args.installation) if args and args.installation else record.key,
@@ -90,6 +91,24 @@ def parse_gang_ref(value: Any) -> GangRef | None:
     return GangRef(str(namespace), str(name), uid) if _UID.fullmatch(uid) else None
 
 
+def parse_xcom(value: Any) -> Any:
+    """Return an XCom as the database stores it; `None` if a custom XCom backend stores only a reference there."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
+
+
+def parse_end(value: Any) -> GangEvent | None:
+    """Return the event in an XCom `gang_end`; `None` if the value is no event that this version can read."""
+    try:
+        return GangEvent.from_payload(value)
+    except UnreadableEventError:
+        return None
+
+
 def _trigger_args(trigger: Mapping[str, Any] | None) -> TriggerArgs | None:
     """Return the trigger's arguments, without arguments that a later release has added."""
     if trigger is None:
@@ -97,13 +116,6 @@ def _trigger_args(trigger: Mapping[str, Any] | None) -> TriggerArgs | None:
     try:
         return TriggerArgs(**{name: value for name, value in trigger.items() if name in _TRIGGER_FIELDS})
     except TypeError:
-        return None
-
-
-def _parse_end(value: Any) -> GangEvent | None:
-    try:
-        return GangEvent.from_payload(value)
-    except UnreadableEventError:
         return None
 
 

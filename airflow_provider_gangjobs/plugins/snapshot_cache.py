@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +32,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.plugins.locator import GangLocator
@@ -62,11 +63,15 @@ _ERROR_TEXTS: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
 )
 
 
-async def read_config(locator: GangLocator) -> ClusterConfig:
+async def read_connection(conn_id: str, *, must_exist: bool = False) -> ClusterConfig:
     """Read the connection in a thread, because the API server reads it from the database or a secrets backend."""
+    return await asyncio.to_thread(GangJobHook(conn_id, must_exist=must_exist).config)
+
+
+async def read_config(locator: GangLocator) -> ClusterConfig:
+    """Read the connection of a gang."""
     assert locator.kubernetes_conn_id is not None, "the caller has checked the connection"
-    hook = GangJobHook(locator.kubernetes_conn_id, must_exist=locator.must_exist)
-    return await asyncio.to_thread(hook.config)
+    return await read_connection(locator.kubernetes_conn_id, must_exist=locator.must_exist)
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ class SnapshotResult:
 
 @dataclass
 class _CachedClient:
-    """The use cases on one client, the number of snapshots that use the client now, and the time of its last use."""
+    """The use cases on one client, the number of readers that use the client now, and the time of its last use."""
 
     service: GangService
     users: int = 0
@@ -87,15 +92,49 @@ class _CachedClient:
 
 
 @dataclass
+class ClientCache:
+    """The clients of one process. The cache belongs to the event loop of its first use."""
+
+    clock: Callable[[], float] = time.monotonic
+    _clients: dict[str, _CachedClient] = field(default_factory=dict, init=False)
+
+    @asynccontextmanager
+    async def use(self, config: ClusterConfig) -> AsyncIterator[GangService]:
+        """Keep a client open for the duration of the block, and for `CLIENT_IDLE_S` after it."""
+        client = await self._acquire(config)
+        try:
+            yield client.service
+        finally:
+            client.users -= 1
+            client.used_at = self.clock()
+
+    async def _acquire(self, config: ClusterConfig) -> _CachedClient:
+        idle = [
+            key
+            for key, client in self._clients.items()
+            if not client.users and self.clock() > client.used_at + CLIENT_IDLE_S
+        ]
+        # Other requests run during each await, so no client that they can find is closed.
+        for unused in [self._clients.pop(key) for key in idle]:
+            await unused.service.client.aclose()
+        client = self._clients.get(config.key)
+        if client is None:
+            client = _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
+            self._clients[config.key] = client
+        client.users += 1
+        return client
+
+
+@dataclass
 class SnapshotCache:
-    """The snapshots and clients of one process. The cache belongs to the event loop of its first use."""
+    """The snapshots of one process. The cache belongs to the event loop of its first use."""
 
     clock: Callable[[], float] = time.monotonic
     read_config: Callable[[GangLocator], Awaitable[ClusterConfig]] = read_config
+    clients: ClientCache = field(default_factory=ClientCache)
     timeout_s: float = SNAPSHOT_TIMEOUT_S
     _snapshots: CachedReads = field(default_factory=CachedReads, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
-    _clients: dict[str, _CachedClient] = field(default_factory=dict, init=False)
 
     async def get(self, locator: GangLocator) -> SnapshotResult:
         """Return a snapshot that was read at most `SNAPSHOT_TTL_S` ago. An error of the cluster is a result, never
@@ -119,39 +158,18 @@ class SnapshotCache:
             return SnapshotResult(error=TIMED_OUT)
         except (ClusterError, AirflowNotFoundException) as error:
             log.warning("The API server could not read gang %s: %s", locator.ref, error)
-            return SnapshotResult(error=describe_error(error, locator))
+            return SnapshotResult(error=describe_error(error, locator.kubernetes_conn_id, locator.ref.namespace))
         except Exception:
             # A secrets backend may raise any exception, and the page has to show a message.
             log.exception("The API server could not read gang %s", locator.ref)
             return SnapshotResult(error=OTHER_ERROR)
 
     async def _read_snapshot(self, locator: GangLocator) -> GangSnapshot:
-        config = await self.read_config(locator)
-        client = await self._acquire_client(config)
-        try:
-            return await client.service.snapshot(locator.key, namespace=locator.ref.namespace, uid=locator.ref.uid)
-        finally:
-            client.users -= 1
-            client.used_at = self.clock()
-
-    async def _acquire_client(self, config: ClusterConfig) -> _CachedClient:
-        idle = [
-            key
-            for key, client in self._clients.items()
-            if not client.users and self.clock() > client.used_at + CLIENT_IDLE_S
-        ]
-        # Other requests run during each await, so no client that they can find is closed.
-        for unused in [self._clients.pop(key) for key in idle]:
-            await unused.service.client.aclose()
-        client = self._clients.get(config.key)
-        if client is None:
-            client = _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
-            self._clients[config.key] = client
-        client.users += 1
-        return client
+        async with self.clients.use(await self.read_config(locator)) as service:
+            return await service.snapshot(locator.key, namespace=locator.ref.namespace, uid=locator.ref.uid)
 
 
-def describe_error(error: Exception, locator: GangLocator) -> str:
+def describe_error(error: Exception, conn_id: str | None, namespace: str) -> str:
     """Return the sentence that the page shows for an error."""
     text = next((text for kinds, text in _ERROR_TEXTS if isinstance(error, kinds)), OTHER_ERROR)
-    return text.format(conn_id=locator.kubernetes_conn_id, namespace=locator.ref.namespace)
+    return text.format(conn_id=conn_id, namespace=namespace)

@@ -82,6 +82,8 @@ class FollowerLease:
     """`None` if the Lease has no valid time."""
     gangs: frozenset[bytes] | None
     """Hashes of the uids of the gangs; `None` if the process follows all gangs, or if the names cannot be read."""
+    holder: str = ""
+    """The process, for people."""
 
     def is_valid(self, now: datetime, *, within: timedelta = DURATION) -> bool:
         """Return whether the Lease was written at most `within` before `now`, by the clock of the API server."""
@@ -123,6 +125,7 @@ def read_lease(stored: Mapping[str, Any]) -> FollowerLease:
         resource_version=metadata["resourceVersion"],
         renewed_at=renewed_at,
         gangs=_parse((metadata.get("annotations") or {}).get(ANNOTATION_FOLLOWS)),
+        holder=str((stored.get("spec") or {}).get("holderIdentity") or ""),
     )
 
 

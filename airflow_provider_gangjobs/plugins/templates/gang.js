@@ -14,6 +14,26 @@
   prefersDark.addEventListener("change", applyTheme);
   if (parentRoot()) new MutationObserver(applyTheme).observe(parentRoot(), { attributes: true, attributeFilter: ["class"] });
 
+  // A frame of Airflow may not open a link in the whole window. An element of Airflow's own page may.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[target=_top]");
+    if (!link || !parentRoot() || event.defaultPrevented) return;
+    event.preventDefault();
+    const own = window.parent.document.createElement("a");
+    own.href = link.href;
+    if (event.ctrlKey || event.metaKey || event.shiftKey) own.target = "_blank";
+    window.parent.document.body.append(own);
+    own.click();
+    own.remove();
+  });
+
+  // Before Airflow 3.3, the address of Airflow's page does not follow that of the frame, so a reload would lose filters.
+  const outer = document.querySelector("form") && parentRoot() ? window.parent : null;
+  const isFollowed = () => outer.location.pathname.endsWith(location.pathname);
+  if (outer && !location.search && outer.location.search && !isFollowed()) location.replace(location.pathname + outer.location.search);
+  const writeAddress = () => { if (!isFollowed()) outer.history.replaceState(outer.history.state, "", outer.location.pathname + location.search); };
+  if (outer && location.search) addEventListener("load", () => setTimeout(writeAddress, 500));
+
   // The server sets the refresh interval. After each failure the interval doubles.
   const main = document.querySelector("main");
   const INTERVAL_MAX_S = 60;
@@ -23,16 +43,28 @@
     const intervalS = refreshS();
     if (intervalS > 0) setTimeout(refresh, 1000 * Math.min(INTERVAL_MAX_S, intervalS * 2 ** failures));
   };
+  const restoreFocus = (before) => {
+    const address = before.getAttribute("href");
+    const same = before.matches("summary") ? document.getElementById(before.parentElement.id)?.querySelector("summary")
+      : [...main.querySelectorAll("a")].find((link) => link.getAttribute("href") === address && link.textContent === before.textContent);
+    same?.focus({ preventScroll: true });
+  };
   const refresh = async () => {
     if (document.hidden) { document.addEventListener("visibilitychange", refresh, { once: true }); return; }
     try {
-      const response = await fetch(location.pathname + "?part=true", { credentials: "same-origin", headers: { Accept: "text/html" } });
+      const address = new URL(location.href);
+      address.searchParams.set("part", "true");
+      const response = await fetch(address, { credentials: "same-origin", headers: { Accept: "text/html" } });
       if (!response.ok) throw new Error("status " + response.status);
       const html = await response.text();
       failures = 0;
       if (!getSelection().isCollapsed) return scheduleRefresh(); // The user has selected text, probably to copy it.
       const scrollPositions = [...main.querySelectorAll(".wide")].map((table) => table.scrollLeft);
+      const isOpen = new Map([...main.querySelectorAll("details")].map((details) => [details.id, details.open]));
+      const focused = main.contains(document.activeElement) ? document.activeElement : null;
       main.innerHTML = html; // The server escapes every value, and the page's policy lets no other script run.
+      main.querySelectorAll("details").forEach((details) => { if (isOpen.has(details.id)) details.open = isOpen.get(details.id); });
+      if (focused) restoreFocus(focused);
       main.querySelectorAll(".wide").forEach((table, i) => { table.scrollLeft = scrollPositions[i] || 0; });
     } catch (error) {
       failures += 1;

@@ -90,6 +90,14 @@ class Browser:
         """Return the id of the first element that the CSS selector matches."""
         return str(self.call("POST", "/element", {"using": "css selector", "value": css})[ELEMENT])
 
+    def click(self, css: str) -> None:
+        """Click the first element that the CSS selector matches."""
+        self.call("POST", f"/element/{self.find(css)}/click")
+
+    def press(self, css: str, keys: str) -> None:
+        """Focus the first element that the CSS selector matches, and press keys."""
+        self.call("POST", f"/element/{self.find(css)}/value", {"text": keys})
+
     def enter_frame(self, css: str) -> None:
         """Make a frame of the page the current frame."""
         self.call("POST", "/frame", {"id": {ELEMENT: self.find(css)}})

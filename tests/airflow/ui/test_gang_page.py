@@ -59,6 +59,10 @@ def fetch_page(
 ) -> Page:
     names = [urllib.parse.quote(str(name), safe="") for name in (dag_id, run_id, task_id, map_index)]
     path = "/gangjobs/dags/{}/dagRuns/{}/taskInstances/{}/{}".format(*names)
+    return fetch(shared_runs, path, user=user, url=url)
+
+
+def fetch(shared_runs: SharedRuns, path: str, *, user: str | None, url: str | None = None) -> Page:
     headers = {"Authorization": f"Bearer {shared_runs.token(user)}"} if user else {}
     request = urllib.request.Request((url or shared_runs.home.api_url) + path, headers=headers)
     try:
@@ -239,11 +243,11 @@ def test_page_forbids_other_scripts_and_framing_by_other_sites(shared_runs: Shar
     assert first.headers["cache-control"] == "no-store"
 
 
-def test_plugin_is_listed_with_its_tab(shared_runs: SharedRuns) -> None:
+def test_plugin_is_listed_with_its_tab_and_its_page(shared_runs: SharedRuns) -> None:
     (plugin,) = [
         each for each in shared_runs.api.call("GET", "/api/v2/plugins")["plugins"] if each["name"] == "gangjobs"
     ]
 
-    (view,) = plugin["external_views"]
-    assert (view["name"], view["destination"]) == ("Gang", "task_instance")
+    views = [(view["name"], view["destination"]) for view in plugin["external_views"]]
+    assert views == [("Gang", "task_instance"), ("Gangs", "nav")]
     assert json.dumps(plugin["fastapi_apps"][0]["url_prefix"]) == '"/gangjobs"'

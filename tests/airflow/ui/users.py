@@ -10,5 +10,7 @@ READER: Final = "reader"
 LOGLESS: Final = "logless"
 """This user may read every DAG, but no logs of tasks."""
 NOT_FOR_READER: Final = "waits"
-ROLES: Final = f"{ADMIN}:admin,{READER}:viewer,{LOGLESS}:viewer"
-PASSWORDS: Final = {name: f"password of {name}" for name in (ADMIN, READER, LOGLESS)}
+RED: Final = "red"
+"""This user may read the DAGs whose ids begin with `red-`, and no others."""
+ROLES: Final = f"{ADMIN}:admin,{READER}:viewer,{LOGLESS}:viewer,{RED}:viewer"
+PASSWORDS: Final = {name: f"password of {name}" for name in (ADMIN, READER, LOGLESS, RED)}

@@ -1,0 +1,262 @@
+"""The page "Gangs": who may see which gangs, what Airflow's database has of them, and the response.
+
+A user sees the gangs of a DAG if the tab "Gang" of its tasks is open to the user: the permissions to read the DAG, its
+task instances, and their logs. The permissions are asked for at each request. A gang that belongs to no DAG was
+submitted through a connection, so a user sees it who may read this connection in Airflow. Gangs of other Airflow
+installations are not shown, because their DAGs are not those of this Airflow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
+from airflow.models import Connection, DagModel
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from fastapi import Request  # noqa: TC002 - FastAPI reads the annotation
+from fastapi.responses import HTMLResponse
+from sqlalchemy import and_, func, select
+from starlette.concurrency import run_in_threadpool
+
+from airflow_provider_gangjobs.airflow_api.configuration import conf, installation_id
+from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.plugins.cluster_lists import ListSource
+from airflow_provider_gangjobs.plugins.gangs_view import EndRecord, Filters, build_gangs_view
+from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
+from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from sqlalchemy.orm import Session
+
+    from airflow_provider_gangjobs.plugins.cluster_lists import ListCache, ListResult
+    from airflow_provider_gangjobs.plugins.gangs_view import GangsView
+
+GANGS_ROUTE: Final = "/gangs"
+SECTION: Final = "gangjobs"
+OPTION: Final = "page_connections"
+SOURCES_MAX: Final = 20
+"""How many lists of gangs a page reads at most."""
+SOURCES_TTL_S: Final = 60.0
+SUBMITTED_WITHIN: Final = timedelta(days=7)
+"""The connections of tasks that have submitted a gang within this time are read."""
+TASKS_MAX: Final = 1000
+ENDS_MAX: Final = 2000
+"""How many ends of gangs a page shows at most, the latest first."""
+ENDS_KEPT_MAX: Final = 10_000
+ENDS_TTL_S: Final = 10.0
+ENTITIES: Final = (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
+ANOTHER_CLUSTER: Final = "A cluster could not be read, so the page may lack gangs."
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The lists that the page reads, and the DAGs that are known to use the connections."""
+
+    dags_of: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By connection id."""
+    lists: tuple[ListSource, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class GangsPage:
+    """The route of the page, with what its requests share. It belongs to the event loop of its first request."""
+
+    lists: ListCache
+    ends: EndCache = field(default_factory=lambda: EndCache())
+    clock: Callable[[], float] = time.monotonic
+    _sources: tuple[float, Sources] | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def respond(self, request: Request, user: GetUserDep) -> HTMLResponse:
+        """Return the page; with `part` in the query, only the part that a refresh replaces."""
+        filters = Filters.parse(request.query_params)
+        sources = await self._read_sources()
+        installation = installation_id()
+        found = await asyncio.gather(*(self.lists.get(one, installation) for one in sources.lists))
+        now = datetime.now(UTC)
+        view = await run_in_threadpool(build_for_user, user, filters, sources, found, self.ends, installation, now)
+        as_of = min((one.read_at for one in found if one.read_at is not None), default=now)
+        page, nonce = GangsContext(view, now, as_of), secrets.token_urlsafe(16)
+        html = await run_in_threadpool(render_gangs, page, nonce=nonce, part="part" in request.query_params)
+        return HTMLResponse(html, headers=security_headers(nonce, has_form=True))
+
+    async def _read_sources(self) -> Sources:
+        async with self._lock:
+            if self._sources is None or self._sources[0] <= self.clock():
+                found = await run_in_threadpool(read_sources, datetime.now(UTC))
+                self._sources = self.clock() + SOURCES_TTL_S, found
+                self.lists.forget_all_but(frozenset(found.lists))
+            return self._sources[1]
+
+
+def build_for_user(
+    user: Any,
+    filters: Filters,
+    sources: Sources,
+    found: Sequence[ListResult],
+    ends: EndCache,
+    installation: str,
+    now: datetime,
+) -> GangsView:
+    """Return the view for a user. The call blocks."""
+    listed = {dag_id for one in found if one.gangs is not None for dag_id in one.gangs.by_dag if dag_id}
+    dag_ids = readable_dags(user, listed | ends.dags(filters.hours, now))
+    own = {conn_id for conn_id in {one.source.conn_id for one in found} if may_read_connection(user, conn_id)}
+    named = own | {conn_id for conn_id, dags in sources.dags_of.items() if not dags.isdisjoint(dag_ids)}
+    errors = (one.error if one.source.conn_id in named else ANOTHER_CLUSTER for one in found if one.error)
+    first = {one.where: one for one in reversed(found) if one.gangs is not None}
+    return build_gangs_view(
+        filters,
+        [(str(one.source), one.gangs) for one in found if one.gangs is not None and first[one.where] is one],
+        ends.read(dag_ids, filters.hours, now, installation),
+        dag_ids=dag_ids,
+        without_dag={str(first[one.where].source) for one in found if one.gangs and one.source.conn_id in own},
+        now=now,
+        notes=tuple(dict.fromkeys((*errors, *(sources.notes if own else ())))),
+    )
+
+
+# -- permissions -----------------------------------------------------------------------------------------------------
+
+
+def readable_dags(user: Any, dag_ids: AbstractSet[str]) -> frozenset[str]:
+    """Return the DAGs of which the user may read the task instances and their logs. The call blocks."""
+    manager: Any = get_auth_manager()
+    allowed = manager.get_authorized_dag_ids(user=user, method="GET") & dag_ids
+    teams = DagModel.get_dag_id_to_team_name_mapping(list(allowed)) if allowed else {}
+
+    def may_read(dag_id: str, entity: DagAccessEntity) -> bool:
+        details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+        return bool(manager.is_authorized_dag(method="GET", access_entity=entity, details=details, user=user))
+
+    return frozenset(dag_id for dag_id in allowed if all(may_read(dag_id, entity) for entity in ENTITIES))
+
+
+def may_read_connection(user: Any, conn_id: str) -> bool:
+    """Return whether the user may read a connection in Airflow. The call blocks."""
+    details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
+    return bool(get_auth_manager().is_authorized_connection(method="GET", details=details, user=user))
+
+
+# -- Airflow's database ----------------------------------------------------------------------------------------------
+
+
+def read_sources(now: datetime) -> Sources:
+    """Return what `[gangjobs] page_connections` names or, without it, the connections of the tasks that have submitted
+    gangs lately. The call blocks.
+
+    The connection and the namespace of a task are those of its rendered fields, which Airflow itself has stored, of the
+    task instance that has submitted a gang last. A task that pushes no XCom is not found.
+    """
+    chosen = str(conf.get(SECTION, OPTION, fallback="") or "")
+    named = [ListSource.parse(item) for item in chosen.split(",") if item.strip()]
+    used = _read_used(now)
+    dags_of: dict[str, set[str]] = {}
+    for source, dag_id in used:
+        dags_of.setdefault(source.conn_id, set()).add(dag_id)
+    lists = tuple(dict.fromkeys(named or (source for source, _ in used)))
+    more = len(lists) - SOURCES_MAX
+    note = (
+        f"The page reads {SOURCES_MAX} lists of gangs, and {more} more are not read. [{SECTION}] {OPTION} chooses them."
+    )
+    return Sources(
+        {conn_id: frozenset(dags) for conn_id, dags in dags_of.items()},
+        lists[:SOURCES_MAX],
+        (note,) if more > 0 else (),
+    )
+
+
+def _read_used(now: datetime) -> list[tuple[ListSource, str]]:
+    """Return pairs of a source and a DAG that uses it, those of the latest gangs first."""
+    of_task = (XComModel.dag_id, XComModel.task_id)
+    order = func.row_number().over(partition_by=of_task, order_by=XComModel.timestamp.desc())
+    columns = (*of_task, XComModel.run_id, XComModel.map_index, XComModel.timestamp)
+    is_recent = (XComModel.key == XCOM_GANG, XComModel.timestamp >= now - SUBMITTED_WITHIN)
+    latest = select(*columns, order.label("number")).where(*is_recent).subquery()
+    fields = RenderedTaskInstanceFields
+    same_task = and_(
+        fields.dag_id == latest.c.dag_id,
+        fields.task_id == latest.c.task_id,
+        fields.run_id == latest.c.run_id,
+        fields.map_index == latest.c.map_index,
+    )
+    query = (
+        select(latest.c.dag_id, fields.rendered_fields)
+        .join(fields, same_task)
+        .where(latest.c.number == 1)
+        .order_by(latest.c.timestamp.desc())
+        .limit(TASKS_MAX)
+    )
+    with create_session(scoped=False) as session:
+        return [(ListSource.of_task(rendered), dag_id) for dag_id, rendered in session.execute(query)]
+
+
+@dataclass
+class EndCache:
+    """The ends of gangs that Airflow has recorded. Each XCom is read and parsed once, for all viewers."""
+
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[_EndId, EndRecord | None] = field(default_factory=dict)
+    _dags: dict[int, tuple[float, set[str]]] = field(default_factory=dict)
+
+    def dags(self, hours: int, now: datetime) -> set[str]:
+        """Return the DAGs with ends in the last hours, as they were at most `ENDS_TTL_S` ago. The call blocks."""
+        expires_at, found = self._dags.get(hours, (0.0, set()))
+        if expires_at <= self.clock():
+            query = select(XComModel.dag_id).where(*_are_ends(hours, now)).distinct()
+            with create_session(scoped=False) as session:
+                found = set(session.scalars(query))
+            self._dags[hours] = self.clock() + ENDS_TTL_S, found
+        return found
+
+    def read(self, dag_ids: Iterable[str], hours: int, now: datetime, installation: str) -> list[EndRecord]:
+        """Return how gangs of these DAGs have ended in the last hours, the latest first. The call blocks."""
+        wanted = select(*_END_ID).where(*_are_ends(hours, now), XComModel.dag_id.in_(list(dag_ids)))
+        wanted = wanted.order_by(XComModel.timestamp.desc()).limit(ENDS_MAX)
+        with create_session(scoped=False) as session:
+            ids = [_EndId(*row) for row in session.execute(wanted)]
+            if missing := {one.dag_run_id for one in ids if one not in self._known}:
+                self._parse(session, missing, installation)
+        found = [self._known.get(one) for one in ids]
+        if len(self._known) > ENDS_KEPT_MAX:
+            self._known = {one: self._known.get(one) for one in ids}
+        return [one for one in found if one is not None]
+
+    def _parse(self, session: Session, dag_run_ids: set[int], installation: str) -> None:
+        values = (XComModel.dag_id, XComModel.run_id, XComModel.value)
+        query = select(*_END_ID, *values).where(XComModel.key == XCOM_END, XComModel.dag_run_id.in_(dag_run_ids))
+        for *end_id, dag_id, run_id, value in session.execute(query):
+            one = _EndId(*end_id)
+            event = parse_end(parse_xcom(value))
+            key = TaskKey(dag_id, run_id, one.task_id, one.map_index, installation)
+            self._known[one] = EndRecord.of(key, event, one.at) if event is not None else None
+
+
+class _EndId(NamedTuple):
+    """The primary key of the XCom of an end, and the time at which it was written."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    at: datetime
+
+
+_END_ID: Final = (XComModel.dag_run_id, XComModel.task_id, XComModel.map_index, XComModel.timestamp)
+
+
+def _are_ends(hours: int, now: datetime) -> tuple[Any, ...]:
+    return XComModel.key == XCOM_END, XComModel.timestamp >= now - timedelta(hours=hours)

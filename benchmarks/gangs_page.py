@@ -1,0 +1,108 @@
+"""gangs_page: the page "Gangs" with ten thousand gangs and fifty viewers, on a real API server.
+
+The Jobs are those of `list_gangs`. A process serves the lists and the views as Airflow's API server does: each viewer
+asks for the page as often as an open page refreshes, with filters of their own. Airflow's database is left out: a page
+reads it three times. The row with one viewer shows what the other forty-nine add.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from benchmarks.api_server import api_server, cpu_s, tenant_of
+from benchmarks.harness import Report, arguments, log_progress, median, quantile, rss_mb, with_progress
+from benchmarks.list_gangs import RUNS_PER_DAG, write_jobs
+
+if TYPE_CHECKING:
+    from tests.cluster.tenant import Tenant
+
+VIEWERS = (1, 50)
+
+
+def main() -> None:
+    if len(sys.argv) > 1 and sys.argv[1] == "serve":
+        kubeconfig, viewers, seconds = sys.argv[2:]
+        print(json.dumps(asyncio.run(serve(kubeconfig, int(viewers), float(seconds)))))
+        return
+    options = arguments(__doc__, gangs=10_000, seconds=120)
+    gangs = options.gangs or (1000 if options.quick else 10_000)
+    seconds = options.seconds or (30 if options.quick else 120)
+    report = Report("gangs_page", "CPU is that of the process that serves the page, and of the API server")
+    with api_server() as plane, tenant_of(plane, "page") as tenant:
+        log_progress("the API server runs")
+        asyncio.run(write_jobs(tenant, with_progress([str(number) for number in range(gangs)], "written")))
+        for viewers in VIEWERS:
+            log_progress(f"{viewers} viewers for {seconds} s")
+            report.add(viewers=viewers, gangs=gangs, **measure(tenant, viewers, seconds))
+    report.publish(options.out)
+
+
+def measure(tenant: Tenant, viewers: int, seconds: float) -> dict[str, Any]:
+    """Serve the page in a process of its own. Return figures for a minute."""
+    command = [sys.executable, "-m", "benchmarks.gangs_page", "serve", str(tenant.kubeconfig), str(viewers)]
+    before = cpu_s(tenant.plane)
+    done = subprocess.run([*command, str(seconds)], check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found | {"server_cpu_s_per_min": round((cpu_s(tenant.plane) - before) * 60 / seconds, 2)}
+
+
+async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]:
+    """Serve the page to some viewers."""
+    from airflow_provider_gangjobs.plugins.cluster_lists import ListCache, ListSource
+    from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, Filters, build_gangs_view
+    from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
+
+    config = ClusterConfig.from_extras("bench", {"kube_config_path": kubeconfig})
+
+    async def read_config(_: str) -> ClusterConfig:
+        return config
+
+    cache, source = ListCache(read_config=read_config), ListSource("bench")
+    installation, dag_ids = "production", {f"dag-{number}" for number in range(RUNS_PER_DAG)}
+    took: list[float] = []
+    pages = rows = 0
+
+    def build(found: Any, viewer: int) -> tuple[int, int, str]:
+        query = ({}, {"dag": f"dag-{viewer % RUNS_PER_DAG}"}, {"text": f"dag-{viewer % 7}"}, {"sort": "-ranks"})
+        filters, now = Filters.parse(query[viewer % len(query)]), datetime.now(UTC)
+        visible = dag_ids if viewer % 2 else frozenset(sorted(dag_ids)[:25])
+        lists = [(str(source), found.gangs)] if found.gangs else []
+        view = build_gangs_view(filters, lists, (), dag_ids=visible, without_dag=set(), now=now)
+        return view.refresh_s, view.total, render_gangs(GangsContext(view, now, now), nonce="n", part=True)
+
+    async def watch(viewer: int, until: float) -> None:
+        nonlocal pages, rows
+        await asyncio.sleep(viewer * REFRESH_S / viewers)
+        while time.monotonic() < until:
+            began = time.monotonic()
+            found = await cache.get(source, installation)
+            refresh_s, total, _ = await asyncio.to_thread(build, found, viewer)
+            took.append(time.monotonic() - began)
+            pages, rows = pages + 1, max(rows, total)
+            await asyncio.sleep(max(0.0, refresh_s - took[-1]))
+
+    before, cpu = rss_mb(), time.process_time()
+    until = time.monotonic() + seconds
+    await asyncio.gather(*(watch(viewer, until) for viewer in range(viewers)))
+    per_minute = 60 / seconds
+    (client,) = (one.service.client for one in cache.clients._clients.values())  # noqa: SLF001
+    return {
+        "rows": rows,
+        "pages_per_min": round(pages * per_minute),
+        "requests_per_min": round(sum(client.statistics().requests.values()) * per_minute),
+        "cpu_s_per_min": round((time.process_time() - cpu) * per_minute, 2),
+        "memory_mb": round(rss_mb() - before),
+        "page_median_s": round(median(took), 3),
+        "page_p95_s": round(quantile(took, 0.95), 3),
+    }
+
+
+if __name__ == "__main__":
+    main()

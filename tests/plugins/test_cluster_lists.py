@@ -1,0 +1,135 @@
+"""Lists of gangs are shared by all viewers of the page, have one reader at a time, and never keep the page waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Unreachable
+from airflow_provider_gangjobs.plugins.cluster_lists import ERROR_TTL_S, ListCache, ListSource
+from airflow_provider_gangjobs.plugins.snapshot_cache import OTHER_ERROR
+from tests.plugins.test_snapshot_cache import SECRET, FailingConnection, failing_connection
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+
+SOURCE = ListSource("gpu", "team")
+OWN = "production"
+
+
+class Connection(FailingConnection):
+    """A connection, by its id, whose reading waits and fails."""
+
+    async def __call__(self, conn_id: str) -> ClusterConfig:  # type: ignore[override]
+        self.reads += 1
+        await self.released.wait()
+        raise self.error
+
+
+def connection(error: Exception) -> Connection:
+    return Connection(error, failing_connection(error).released)
+
+
+async def test_fifty_viewers_share_one_reader() -> None:
+    cluster = Connection(ClusterError("no"))
+    cache = ListCache(read_config=cluster)
+
+    viewers = [asyncio.create_task(cache.get(SOURCE, OWN)) for _ in range(50)]
+    await asyncio.sleep(0)
+    viewers[0].cancel()
+    cluster.released.set()
+    found = await asyncio.gather(*viewers[1:])
+
+    assert {one.error for one in found} == {OTHER_ERROR}
+    assert cluster.reads == 1
+
+
+async def test_list_is_read_again_after_it_has_expired() -> None:
+    now = 100.0
+    cluster = connection(ClusterError("no"))
+    cache = ListCache(clock=lambda: now, read_config=cluster)
+
+    await cache.get(SOURCE, OWN)
+    now += ERROR_TTL_S - 1
+    await cache.get(SOURCE, OWN)
+    assert cluster.reads == 1
+    now += 1
+    await cache.get(SOURCE, OWN)
+
+    assert cluster.reads == 2
+
+
+async def test_slow_list_rests_longer() -> None:
+    now = 0.0
+    cluster = Connection(ClusterError("no"))
+    cache = ListCache(clock=lambda: now, read_config=cluster, wait_s=0.0)
+
+    await cache.get(SOURCE, OWN)
+    now = 20.0
+    cluster.released.set()
+    await asyncio.sleep(0.01)
+    now += ERROR_TTL_S + 1
+    await cache.get(SOURCE, OWN)
+
+    assert cluster.reads == 1, "reading took 20 s, so the list serves for 80 s"
+
+
+async def test_page_does_not_wait_for_a_silent_cluster() -> None:
+    cluster = Connection(ClusterError("never"))
+    cache = ListCache(read_config=cluster, wait_s=0.0)
+
+    found = [await cache.get(SOURCE, OWN) for _ in range(3)]
+    cluster.released.set()
+    await asyncio.sleep(0.01)
+
+    assert {one.error for one in found} == {
+        "The cluster of the connection 'gpu' has not answered yet. The page will show its gangs."
+    }
+    assert cluster.reads == 1
+    assert (await cache.get(SOURCE, OWN)).error == OTHER_ERROR
+
+
+async def test_error_reveals_nothing_of_the_connection() -> None:
+    cache = ListCache(read_config=connection(Unreachable(f"GET {SECRET}", SECRET)))
+
+    found = await cache.get(SOURCE, OWN)
+
+    assert found.error == "Airflow's API server cannot reach the cluster of the connection 'gpu'."
+
+
+async def test_list_that_no_page_reads_is_dropped() -> None:
+    cluster = connection(ClusterError("no"))
+    cache = ListCache(read_config=cluster)
+    await cache.get(SOURCE, OWN)
+
+    cache.forget_all_but(frozenset())
+    await cache.get(SOURCE, OWN)
+
+    assert cluster.reads == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("gpu", ListSource("gpu")),
+        (" gpu/team-a ", ListSource("gpu", "team-a")),
+        ("gpu/*", ListSource("gpu", "*")),
+    ],
+)
+def test_item_of_the_setting_names_a_connection_and_perhaps_a_namespace(text: str, source: ListSource) -> None:
+    assert ListSource.parse(text) == source
+
+
+@pytest.mark.parametrize(
+    ("rendered", "source"),
+    [
+        ({"kubernetes_conn_id": "gpu", "namespace": "team"}, ListSource("gpu", "team")),
+        ({"kubernetes_conn_id": "gpu"}, ListSource("gpu")),
+        ({"kubernetes_conn_id": {"a": 1}, "namespace": 7}, ListSource("kubernetes_default")),
+        ("no mapping", ListSource("kubernetes_default")),
+    ],
+)
+def test_rendered_fields_of_a_task_name_the_source(rendered: object, source: ListSource) -> None:
+    assert ListSource.of_task(rendered) == source

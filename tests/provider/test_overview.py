@@ -1,0 +1,111 @@
+"""The overview of all gangs of a namespace: one diagnosis for each, or none, in a bounded number of requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
+from gangjobs_sandbox.api.faults import FaultKind
+from tests.provider.cli_gangs import CliGangs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.service import GangService
+    from gangjobs_sandbox.thread import SandboxThread
+
+
+@pytest.fixture(scope="module")
+def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
+    """A namespace with a gang that runs, two that wait, one that failed, and one that has succeeded."""
+    gangs = CliGangs(embedded)
+    gangs.create_namespace()
+    gangs.submit("train", "sleep 600")
+    gangs.submit("big", "true", workers=4, resources={"cpu": "3"})
+    gangs.submit("kept", "true", keep_suspended=True)
+    gangs.submit("fail", "exit 3")
+    gangs.submit("load", "true")
+    wanted = {"train": Phase.RUNNING, "big": Phase.ASSEMBLING, "fail": Phase.FAILED, "load": Phase.SUCCEEDED}
+    for name, phase in wanted.items():
+        gangs.wait_for(gangs.refs[name], phase)
+    yield gangs
+    gangs.delete_all()
+
+
+async def read(service: GangService) -> Overview:
+    return await read_overview(service.client, service.namespace, installation="")
+
+
+def by_task(overview: Overview) -> dict[str, tuple[str, str | None]]:
+    return {
+        gang.row.task_id: (str(gang.row.phase), gang.diagnosis.category if gang.diagnosis else None)
+        for gang in overview.gangs
+    }
+
+
+def test_each_gang_has_the_diagnosis_that_its_job_and_waiting_pods_show(tonight: CliGangs) -> None:
+    found = tonight.run(read)
+
+    assert by_task(found) == {
+        "train": ("running", "Running"),
+        "big": ("assembling", "InsufficientResources"),
+        "kept": ("queued", "KeptSuspended"),
+        "fail": ("failed", None),
+        "load": ("succeeded", "Succeeded"),
+    }
+    (big,) = (gang for gang in found.gangs if gang.row.task_id == "big")
+    assert big.requests == {"cpu": "12"}
+    assert big.followed_by == ()
+    (use,) = (use for use in found.uses if not use.queue)
+    assert [(dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for dag in use.dags] == [("etl", "200m", "12200m")]
+
+
+def test_gang_whose_job_has_not_changed_is_not_judged_again(tonight: CliGangs) -> None:
+    async def read_twice(service: GangService) -> tuple[Overview, Overview]:
+        first = await read(service)
+        return first, await read_overview(service.client, service.namespace, installation="", before=first)
+
+    first, second = ({gang.row.task_id: gang for gang in found.gangs} for found in tonight.run(read_twice))
+
+    assert first == second
+    is_kept = {name: first[name].diagnosis is gang.diagnosis for name, gang in second.items() if gang.diagnosis}
+    assert is_kept == {"train": True, "load": True, "big": False, "kept": False}
+
+
+def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> None:
+    async def count(service: GangService) -> dict[str, int]:
+        await read(service)
+        return dict(service.client.statistics().requests)
+
+    requests = tonight.run(count)
+
+    # Jobs, pods that wait, and Leases. Kueue is not installed, which is discovered once.
+    assert requests["list"] == 3
+    assert sum(requests.values()) <= 5
+
+
+@pytest.mark.parametrize("resource", ["pods", "leases"])
+def test_what_cannot_be_read_is_unknown(tonight: CliGangs, resource: str) -> None:
+    fault = {"kind": FaultKind.STATUS, "path": f"/namespaces/{tonight.namespace}/{resource}", "code": 403}
+    headers = {"Authorization": f"Bearer {tonight.sandbox.token}"}
+    httpx.post(f"{tonight.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
+
+    found = tonight.run(read)
+
+    (big,) = (gang for gang in found.gangs if gang.row.task_id == "big")
+    assert (big.diagnosis is None) == (resource == "pods")
+    assert (big.followed_by is None) == (resource == "leases")
+
+
+def test_gangs_of_tasks_of_other_installations_are_left_out(tonight: CliGangs) -> None:
+    async def read_other(service: GangService) -> Overview:
+        spec = GangSpec(image="a", workers=1, command=["true"], keep_suspended=True)
+        await service.submit(spec, submission_id=f"by-hand-{tonight.namespace}")
+        return await read_overview(service.client, service.namespace, installation="other")
+
+    assert [gang.row.submission_id for gang in tonight.run(read_other).gangs] == [f"by-hand-{tonight.namespace}"]
