@@ -52,6 +52,32 @@ _TASK_LABELS: dict[str, Any] = {
 }
 
 
+_REST_CONNECTIONS: dict[str, Any] = {
+    "description": (
+        "Connections whose submissions may be read by the REST interface, separated by commas: `gpu` for the namespace "
+        "of the connection, `gpu/research` for another namespace, `gpu/*` for all. Users also need Airflow's "
+        "permission to read the connection.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "gpu, gpu/research",
+    "default": "",
+}
+
+
+_REST_WRITE_CONNECTIONS: dict[str, Any] = {
+    "description": (
+        "Connections by which the REST interface may also submit gangs and delete submissions, in the same form. Users "
+        "also need Airflow's permission to edit the connection. They may run any image with the rights of the "
+        "connection, and use the Secrets and service accounts of the namespaces.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "gpu",
+    "default": "",
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -92,6 +118,8 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "Gangs of Kubernetes pods.",
                 "options": {
                     "installation_id": _INSTALLATION_ID,
+                    "rest_connections": _REST_CONNECTIONS,
+                    "rest_write_connections": _REST_WRITE_CONNECTIONS,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,
                 },
