@@ -101,6 +101,32 @@ _PAGE_CONNECTIONS: dict[str, Any] = {
 }
 
 
+_REST_CONNECTIONS: dict[str, Any] = {
+    "description": (
+        "Connections whose submissions may be read by the REST interface, separated by commas: `gpu` for the namespace "
+        "of the connection, `gpu/research` for another namespace, `gpu/*` for all. Users also need Airflow's "
+        "permission to read the connection.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "gpu, gpu/research",
+    "default": "",
+}
+
+
+_REST_WRITE_CONNECTIONS: dict[str, Any] = {
+    "description": (
+        "Connections by which the REST interface may also submit gangs and delete submissions, in the same form. Users "
+        "also need Airflow's permission to edit the connection. They may run any image with the rights of the "
+        "connection, and use the Secrets and service accounts of the namespaces.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "gpu",
+    "default": "",
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -143,6 +169,8 @@ def get_provider_info() -> dict[str, Any]:
                     "end_from_trigger": _END_FROM_TRIGGER,
                     "installation_id": _INSTALLATION_ID,
                     "page_connections": _PAGE_CONNECTIONS,
+                    "rest_connections": _REST_CONNECTIONS,
+                    "rest_write_connections": _REST_WRITE_CONNECTIONS,
                     "start_from_trigger": _START_FROM_TRIGGER,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,

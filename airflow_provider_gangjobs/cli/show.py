@@ -82,19 +82,9 @@ async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangSt
 
 
 def _head(state: GangState, kind: str) -> dict[str, Any]:
-    """Return what `show` and `why` say in JSON: the phase, the room for ranks, and the diagnosis with its fields."""
-    room = state.capacity and {"room": state.capacity.room, "ranks": state.capacity.ranks, "text": state.capacity.text}
-    return {
-        "apiVersion": VERSION,
-        "kind": kind,
-        "namespace": state.row.namespace,
-        "name": state.row.name,
-        "phase": str(state.phase),
-        "since": plain(state.since),
-        "line": state.line,
-        "diagnosis": plain(state.diagnosis),
-        "capacity": room,
-    }
+    from airflow_provider_gangjobs.tracking.explanation import reason_of
+
+    return {"apiVersion": VERSION, "kind": kind, **plain(reason_of(state))}
 
 
 def _sentence(state: GangState, now: datetime) -> str:

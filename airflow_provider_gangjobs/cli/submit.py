@@ -6,7 +6,6 @@ call that was interrupted is simply repeated.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,9 @@ def configure_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="YAML with the parameters of a GangSpec, or a Job; - for stdin")
     parser.add_argument("--id", required=True, metavar="ID", help="the submission id, such as nightly-2026-01-01")
     add_cluster_options(parser, all_namespaces=False)
+    parser.add_argument(
+        "--server", metavar="URL", help="submit by this Airflow and its --conn-id, with the token in $GANGJOBS_TOKEN"
+    )
     parser.add_argument("-o", "--output", choices=("text", "name"), default="text", metavar="FORMAT", help="text, name")
     parser.add_argument(
         "--wait", action="store_true", help="follow the gang to its end, record its outcomes, and return 1 if it failed"
@@ -43,7 +45,10 @@ def configure_submit(parser: argparse.ArgumentParser) -> None:
 
 def submit(options: argparse.Namespace) -> int:
     """Submit or adopt a gang, and return 0; with --wait, return 1 if the gang did not succeed."""
-    spec = _read_spec(options.file)
+    document = _read_document(options.file)
+    if options.server:
+        return _submit_to_server(document, options)
+    spec = _spec_of(document, options.file)
 
     async def run(gangs: GangService) -> GangEvent | None:
         submission = await gangs.submit(spec, submission_id=options.id)
@@ -81,25 +86,40 @@ async def _follow(gangs: GangService, submission: Submission, spec: GangSpec) ->
         await informers().aclose()
 
 
-def _read_spec(path: str) -> GangSpec:
-    """Return the spec in a file.
+def _submit_to_server(document: dict[str, Any], options: argparse.Namespace) -> int:
+    from airflow_provider_gangjobs.cli.rest import RestServer
+
+    server = RestServer(options)
+    write_lines(_lines_of(server.submit(document), options))
+    if not options.wait:
+        return 0
+    found = server.wait()
+    gang, why = found["gang"], found["why"]["diagnosis"]
+    lines = [f"{gang['namespace']}/{gang['name']} {found['submission']['state']}", why["summary"], why["remedy"]]
+    write_lines([to_one_line(" ".join(filter(None, lines)))])
+    return int(found["submission"]["state"] != "succeeded")
+
+
+def _read_document(path: str) -> dict[str, Any]:
+    """Return the mapping in a file.
 
     Raises:
-        CommandError: the file cannot be read, or contains no spec.
+        CommandError: the file cannot be read, or contains no mapping.
     """
-    from airflow_provider_gangjobs.gang.spec import GangSpec
-
     found = _read_yaml(path)
     if not isinstance(found, dict):
         raise CommandError(f"{path} has no mapping: write the parameters of a GangSpec, such as `image: ...`, or a Job")
-    if found.get("kind") == "Job":
-        return GangSpec(manifest=found)
-    for name in found:
-        if name not in GangSpec.__struct_fields__:
-            close = difflib.get_close_matches(str(name), GangSpec.__struct_fields__, 1)
-            remedy = f"Did you mean {close[0]}?" if close else "docs/submission.md names the parameters of a GangSpec"
-            raise CommandError(f"{path}: GangSpec has no parameter {name!r}. {remedy}")
-    return GangSpec(**found)
+    return found
+
+
+def _spec_of(document: dict[str, Any], path: str) -> GangSpec:
+    from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+    from airflow_provider_gangjobs.gang.validation.read_spec import read_spec
+
+    try:
+        return read_spec(document)
+    except InvalidGangSpec as error:
+        raise CommandError(f"{path}: {' '.join(map(str, error.problems))}") from error
 
 
 def _read_yaml(path: str) -> Any:

@@ -1,10 +1,11 @@
 """The FastAPI application that serves the tab "Gang" and the page "Gangs". Only Airflow's API server loads this module.
 
-Each route returns the whole page, or the part of the page that a refresh replaces.
+Each route returns the whole page, or the part of the page that a refresh replaces. The application of `rest` is mounted
+below them.
 
 Airflow does not authenticate requests to a plugin's application, so each route requires the permissions that Airflow
 itself requires: the user may read the task instances of this DAG, and the logs of its tasks, since the page shows
-messages that the user's program has written. The application changes nothing.
+messages that the user's program has written. The page changes nothing.
 
 Read the record of a task instance from Airflow's database. Only the API server may use this module.
 
@@ -19,14 +20,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import Trigger
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
@@ -38,6 +37,8 @@ from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
 from airflow_provider_gangjobs.plugins.html import PageContext, render, security_headers
 from airflow_provider_gangjobs.plugins.locator import FINISHED_TASK_STATES, GangLocator, TaskRecord, locate, parse_xcom
+from airflow_provider_gangjobs.plugins.rest.access import READ_DAG
+from airflow_provider_gangjobs.plugins.rest.app import URL_PREFIX, make_api
 from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache, SnapshotResult
 from airflow_provider_gangjobs.plugins.view_model import GangView, build_view, view_without_cluster
 
@@ -90,19 +91,17 @@ REFRESH_S: Final = 3
 REFRESH_AFTER_ERROR_S: Final = 30
 """The refresh interval while the API server cannot read the cluster."""
 _MAP_INDEX: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
-READ_PERMISSIONS: Final = [
-    Depends(requires_access_dag(method="GET", access_entity=entity))
-    for entity in (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
-]
 
 
 def make_app() -> FastAPI:
     """Build the application, without the documentation pages of FastAPI."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=READ_PERMISSIONS)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=READ_DAG)
     app.state.snapshots = SnapshotCache()
     app.add_api_route(ROUTE, gang_page, response_class=HTMLResponse)
     app.state.gangs = GangsPage(ListCache(clients=app.state.snapshots.clients))
     app.add_api_route(GANGS_ROUTE, app.state.gangs.respond, response_class=HTMLResponse)
+    # A mounted application has none of the dependencies of this one.
+    app.mount(URL_PREFIX, make_api(app.state.snapshots, read_task_record))
     return app
 
 

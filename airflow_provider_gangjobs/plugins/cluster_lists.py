@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.plugins.clients import SharedClients
 from airflow_provider_gangjobs.plugins.gangs_view import PageList, list_for_page
-from airflow_provider_gangjobs.plugins.snapshot_cache import OTHER_ERROR, ClientCache, describe_error, read_connection
+from airflow_provider_gangjobs.plugins.snapshot_cache import OTHER_ERROR, describe_error, read_connection
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class _Entry:
 class ListCache:
     """The lists of one process. The cache belongs to the event loop of its first use."""
 
-    clients: ClientCache = field(default_factory=ClientCache)
+    clients: SharedClients = field(default_factory=SharedClients)
     clock: Callable[[], float] = time.monotonic
     read_config: Callable[[str], Awaitable[ClusterConfig]] = read_connection
     wait_s: float = WAIT_S
@@ -152,7 +153,7 @@ class ListCache:
         try:
             async with asyncio.timeout(READ_TIMEOUT_S), self._slots:
                 config = await self.read_config(source.conn_id)
-                async with self.clients.use(config) as service:
+                async with self.clients.service(config) as service:
                     namespace = None if source.namespace == ALL_NAMESPACES else namespace or service.namespace
                     read_at = datetime.now(UTC)
                     overview = await read_overview(service.client, namespace, installation=installation, before=before)

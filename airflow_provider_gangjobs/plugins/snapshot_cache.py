@@ -2,8 +2,7 @@
 
 Reading a snapshot takes at most `SNAPSHOT_TIMEOUT_S`, at most `CONCURRENT_SNAPSHOTS_MAX` snapshots are read at the same
 time, and a snapshot serves every request for `SNAPSHOT_TTL_S`. Many open pages of a gang therefore cost the cluster no
-more than one open page. The cache keeps idle clients for a while, since an exec plugin may need a second to return a
-token.
+more than one open page.
 
 The page shows an error as a sentence without any detail of the connection. The API server's log has the whole error.
 """
@@ -13,13 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.cached_read import Answer, CachedReads
-from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import (
     ClusterError,
     CredentialsFailed,
@@ -29,10 +26,10 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
 )
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.plugins.clients import SharedClients
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.plugins.locator import GangLocator
@@ -41,12 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SNAPSHOT_TIMEOUT_S: Final = 10.0
-REQUEST_RETRY_S: Final = 3.0
-"""How long the client repeats a request that got no answer. The time is short because a user waits for the page."""
 CONCURRENT_SNAPSHOTS_MAX: Final = 4
 SNAPSHOT_TTL_S: Final = 2.0
-CLIENT_IDLE_S: Final = 60.0
-"""How long an unused client is kept."""
 
 UNKNOWN_CONNECTION: Final = (
     "Airflow no longer has the rendered fields of this task, so the cluster of its gang is unknown."
@@ -83,55 +76,12 @@ class SnapshotResult:
 
 
 @dataclass
-class _CachedClient:
-    """The use cases on one client, the number of readers that use the client now, and the time of its last use."""
-
-    service: GangService
-    users: int = 0
-    used_at: float = 0.0
-
-
-@dataclass
-class ClientCache:
-    """The clients of one process. The cache belongs to the event loop of its first use."""
-
-    clock: Callable[[], float] = time.monotonic
-    _clients: dict[str, _CachedClient] = field(default_factory=dict, init=False)
-
-    @asynccontextmanager
-    async def use(self, config: ClusterConfig) -> AsyncIterator[GangService]:
-        """Keep a client open for the duration of the block, and for `CLIENT_IDLE_S` after it."""
-        client = await self._acquire(config)
-        try:
-            yield client.service
-        finally:
-            client.users -= 1
-            client.used_at = self.clock()
-
-    async def _acquire(self, config: ClusterConfig) -> _CachedClient:
-        idle = [
-            key
-            for key, client in self._clients.items()
-            if not client.users and self.clock() > client.used_at + CLIENT_IDLE_S
-        ]
-        # Other requests run during each await, so no client that they can find is closed.
-        for unused in [self._clients.pop(key) for key in idle]:
-            await unused.service.client.aclose()
-        client = self._clients.get(config.key)
-        if client is None:
-            client = _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
-            self._clients[config.key] = client
-        client.users += 1
-        return client
-
-
-@dataclass
 class SnapshotCache:
     """The snapshots of one process. The cache belongs to the event loop of its first use."""
 
     clock: Callable[[], float] = time.monotonic
     read_config: Callable[[GangLocator], Awaitable[ClusterConfig]] = read_config
-    clients: ClientCache = field(default_factory=ClientCache)
+    clients: SharedClients = field(default_factory=SharedClients)
     timeout_s: float = SNAPSHOT_TIMEOUT_S
     _snapshots: CachedReads = field(default_factory=CachedReads, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
@@ -165,11 +115,11 @@ class SnapshotCache:
             return SnapshotResult(error=OTHER_ERROR)
 
     async def _read_snapshot(self, locator: GangLocator) -> GangSnapshot:
-        async with self.clients.use(await self.read_config(locator)) as service:
+        async with self.clients.service(await self.read_config(locator)) as service:
             return await service.snapshot(locator.key, namespace=locator.ref.namespace, uid=locator.ref.uid)
 
 
 def describe_error(error: Exception, conn_id: str | None, namespace: str) -> str:
-    """Return the sentence that the page shows for an error."""
+    """Return a sentence for an error, without any detail of the connection."""
     text = next((text for kinds, text in _ERROR_TEXTS if isinstance(error, kinds)), OTHER_ERROR)
     return text.format(conn_id=conn_id, namespace=namespace)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.ending.kill import KillResult, LiveGang
     from airflow_provider_gangjobs.ending.release import ReleaseReport
     from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
-    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.identity import GangRef, SubmissionKey, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.spec import GangSpec, LogOptions
@@ -343,8 +343,12 @@ class GangService(Struct, frozen=True):
 
         return await store_logs(self.client, ref, storage, containers, write, outcomes)
 
-    async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
-        """Read the state of a task's gangs in a bounded number of requests, and what explains why one waits for nodes.
+    async def snapshot(
+        self, key: SubmissionKey, *, namespace: str | None = None, uid: str | None = None
+    ) -> GangSnapshot:
+        """Read the state of the gangs of a task or submission id in a bounded number of requests.
+
+        The snapshot has what explains why a gang waits for nodes.
 
         :param uid: The uid of the Job whose pods are read. By default the Job of the last attempt.
         """

@@ -7,22 +7,20 @@ attempts. The record does not show what a pod waits for and which rank failed: f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - the schema of the REST interface reads the annotations at run time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.identity import ALL_GANGS
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS, GangRef
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 __all__ = [

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.gang_rows import GangRow, format_amount, kept_until, row_of
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone, build_rows, merge_outcomes, tone_of
-from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -30,12 +32,10 @@ from airflow_provider_gangjobs.tracking.watch.wait_evidence import find_claim_pr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
     from typing import Any
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.capacity import Capacity
-    from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 
@@ -66,6 +66,26 @@ class GangState:
     """Plural names of resources that could not be read."""
     capacity: Capacity | None = None
     """How much is free of what the gang waits for; `None` if that is unknown, or the gang can never fit."""
+
+
+class Room(Struct, frozen=True):
+    """How many ranks of a gang the cluster has room for."""
+
+    room: int | None
+    ranks: int
+    text: str
+
+
+class GangReason(Struct, frozen=True):
+    """What one gang does and why: the answer of `gangjobs why`, and of the REST interface."""
+
+    namespace: str
+    name: str
+    phase: Phase
+    since: datetime | None
+    line: str
+    diagnosis: Diagnosis
+    capacity: Room | None
 
 
 async def read_state(client: Client, job: StoredGang) -> GangState:
@@ -123,6 +143,20 @@ def state_of_snapshot(snapshot: GangSnapshot, now: datetime) -> GangState:
     )
 
 
+def reason_of(state: GangState) -> GangReason:
+    """Return the part of the state that answers why a gang is in its phase."""
+    capacity = state.capacity
+    return GangReason(
+        namespace=state.row.namespace,
+        name=state.row.name,
+        phase=state.phase,
+        since=state.since,
+        line=state.line,
+        diagnosis=state.diagnosis,
+        capacity=Room(capacity.room, capacity.ranks, capacity.text) if capacity else None,
+    )
+
+
 def _state_without_job(job: StoredGang) -> GangState:
     observation = observe(None, (), None, job.ref)
     phase = observation.phase
@@ -176,4 +210,13 @@ def _counts_of_job(job: StoredGang) -> Counts:
     )
 
 
-__all__ = ["GangState", "job_of", "observe_snapshot", "read_explained", "read_state", "state_of_snapshot"]
+__all__ = [
+    "GangReason",
+    "GangState",
+    "job_of",
+    "observe_snapshot",
+    "read_explained",
+    "read_state",
+    "reason_of",
+    "state_of_snapshot",
+]

@@ -252,7 +252,7 @@ def test_bad_input_is_one_line_with_the_remedy(
 FILES: dict[str, tuple[str, str]] = {
     "half-written YAML": ("image: a\ncommand: [sh, -c", ", line 2: not valid YAML: expected ',' or ']'"),
     "a list": ("- a\n- b\n", "has no mapping"),
-    "an unknown parameter": ("image: a\nworker: 2\n", "GangSpec has no parameter 'worker'. Did you mean workers?"),
+    "an unknown parameter": ("image: a\nworker: 2\n", "worker: is no parameter of a GangSpec. Did you mean workers?"),
     "no image": ("workers: 2\n", "The gang cannot be submitted"),
     "a number in the place of a command": ("image: a\ncommand: 3\n", "The gang cannot be submitted"),
     "workers that are no number": ("image: a\nworkers: many\n", "The gang cannot be submitted"),

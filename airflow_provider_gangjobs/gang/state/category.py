@@ -7,11 +7,9 @@ later version may add names. `docs/troubleshooting.md` has a row for each.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from typing import Self
 
 
 class Category(StrEnum):

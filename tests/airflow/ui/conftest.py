@@ -39,6 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
         CORE__EXECUTION_API_SERVER_URL=f"http://127.0.0.1:{port}{PATH}/execution/",
         API__PORT=str(port),
         API__BASE_URL=f"http://127.0.0.1:{port}{PATH}",
+        GANGJOBS__REST_WRITE_CONNECTIONS="kubernetes_default",
     )
 
 

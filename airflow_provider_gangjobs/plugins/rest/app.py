@@ -1,0 +1,337 @@
+"""The application of the REST interface, which the application of the pages mounts. Airflow does not authenticate
+requests to a plugin's application, so each route requires a permission by `access`."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
+
+import msgspec
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads annotations
+from fastapi import FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from airflow_provider_gangjobs import __version__
+from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Gone
+from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
+from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey, parse_default_submission_id
+from airflow_provider_gangjobs.gang.spec import Logs, Validate
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - FastAPI reads annotations
+from airflow_provider_gangjobs.plugins.locator import locate
+from airflow_provider_gangjobs.plugins.rest import documents
+from airflow_provider_gangjobs.plugins.rest.access import READ_DAG, Place, ReadPlace, WritePlace
+from airflow_provider_gangjobs.plugins.rest.clusters import Clusters
+from airflow_provider_gangjobs.plugins.rest.limits import Limits, read_json
+from airflow_provider_gangjobs.plugins.rest.problems import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.plugins.locator import TaskRecord
+    from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.submission.record import Submission, SubmissionPage
+
+log = logging.getLogger(__name__)
+
+URL_PREFIX: Final = "/api/v1"
+NAMESPACE: Final = "/connections/{connection_id}/namespaces/{namespace}"
+SUBMISSIONS: Final = f"{NAMESPACE}/submissions"
+SUBMISSION: Final = f"{SUBMISSIONS}/{{submission_id:path}}"
+UPLOADS: Final = f"{NAMESPACE}/uploads"
+GANG_OF_TASK: Final = "/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/{map_index}/gang"
+
+PAGE_MAX: Final = 500
+PAGES_READ_MAX: Final = 10
+"""How many pages of Jobs are read until one has an item: the Jobs of tasks are no items."""
+TOKEN_CHARACTERS_MAX: Final = 4096
+SUBMIT_WITHIN_S: Final = 25.0
+WAIT_FOR_PREVIOUS_S: Final = 5.0
+
+
+def make_api(
+    snapshots: SnapshotCache,
+    read_task_record: Callable[[TaskKey], TaskRecord | None],
+    *,
+    clusters: Clusters | None = None,
+) -> FastAPI:
+    """Build the application.
+
+    :param snapshots: The snapshots of gangs of tasks, which the pages read, too.
+    :param read_task_record: Returns the record of a task instance, or `None` if there is none. It blocks.
+    """
+    app = FastAPI(
+        title="Gang jobs",
+        version=__version__,
+        description="Submissions of gangs under an id that the client chooses. A request may always be repeated.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.clusters = clusters or Clusters()
+    app.state.limits = Limits()
+    app.state.snapshots = snapshots
+    app.state.read_task_record = read_task_record
+    for kind in (StarletteHTTPException, RequestValidationError, GangJobError, ClusterError, TimeoutError, Exception):
+        app.add_exception_handler(kind, respond_with_error)
+    app.add_exception_handler(AirflowNotFoundException, respond_with_error)
+    _add_route(app, "PUT", SUBMISSION, put_submission, {202: "Submission", 200: "Submission"}, body="GangSpec")
+    _add_route(app, "POST", SUBMISSIONS, post_submission, {202: "Submission", 200: "Submission"}, body="NewSubmission")
+    _add_route(app, "GET", SUBMISSION, get_submission, {200: "SubmissionDocument"})
+    _add_route(app, "GET", SUBMISSIONS, list_submissions, {200: "SubmissionList"})
+    _add_route(app, "DELETE", SUBMISSION, delete_submission, {204: "", 202: ""})
+    _add_route(app, "POST", UPLOADS, post_upload, {200: "StoredUpload"}, body="NewUpload")
+    _add_route(app, "GET", GANG_OF_TASK, gang_of_task, {200: "GangDocument"}, dependencies=READ_DAG)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+# -- submissions -----------------------------------------------------------------------------------------------------
+
+SubmissionId = Annotated[str, Path(description="The id that the client chose.")]
+ValidateBy = Annotated[Validate, Query(description="With `server`, the API server checks the Job by a dry run.")]
+
+
+async def put_submission(
+    request: Request,
+    place: WritePlace,
+    submission_id: SubmissionId,
+    validate: ValidateBy = Validate.CLIENT,
+) -> Response:
+    """Submit a gang: 202 for a new gang, and 200 for the gang that exists."""
+    with request.app.state.limits.admit(place.user):
+        body = await read_json(request)
+
+        def read() -> GangSpec:
+            return documents.spec_in(documents.decode(body, dict[str, Any]), place.namespace)
+
+        return await _submit(request, place, submission_id, await _clusters(request).compute(read), validate)
+
+
+async def post_submission(request: Request, place: WritePlace, validate: ValidateBy = Validate.CLIENT) -> Response:
+    """Submit a gang as `PUT` does, with the id in the body."""
+    with request.app.state.limits.admit(place.user):
+        body = await read_json(request)
+
+        def read() -> tuple[str, GangSpec]:
+            new = documents.decode(body, documents.NewSubmission)
+            return new.submission_id, documents.spec_in(new.spec, place.namespace)
+
+        submission_id, spec = await _clusters(request).compute(read)
+        return await _submit(request, place, submission_id, spec, validate)
+
+
+async def _submit(request: Request, place: Place, submission_id: str, spec: GangSpec, validate: Validate) -> Response:
+    if problem := documents.problem_with_address(submission_id):
+        raise InvalidGangSpec((problem,))
+
+    async def submit(gangs: GangService) -> Submission:
+        return await gangs.submit(
+            spec,
+            submission_id=submission_id,
+            validate=validate,
+            deadline_s=SUBMIT_WITHIN_S,
+            wait_for_previous_s=WAIT_FOR_PREVIOUS_S,
+        )
+
+    submission = await _clusters(request).call(place, submit)
+    log.info("User %s submitted %s (%r)", place.user, submission.ref, submission_id)
+    names = {"connection_id": place.conn_id, "namespace": place.namespace, "submission_id:path": submission_id}
+    location = request.scope.get("root_path", "") + SUBMISSION
+    for name, value in names.items():
+        location = location.replace(f"{{{name}}}", quote(value, safe=""))
+    return respond(submission, 200 if submission.adopted else 202, Location=location)
+
+
+async def get_submission(
+    request: Request,
+    place: ReadPlace,
+    submission_id: SubmissionId,
+    logs: Annotated[Logs, Query(description="The ranks whose last lines are read, too.")] = Logs.NONE,
+) -> Response:
+    """Return the state of a submission and, beside it, what its gang does and why, its ranks, and their results."""
+    _require_id_of_client(submission_id)
+
+    async def read(gangs: GangService) -> documents.SubmissionDocument | None:
+        record = await gangs.submission(submission_id, namespace=place.namespace)
+        if record is None:
+            return None
+        snapshot = await gangs.snapshot(OperationKey(submission_id), namespace=place.namespace, uid=record.ref.uid)
+        if snapshot.job is None:  # deleted meanwhile
+            return None
+        lines = await gangs.logs(record.ref, logs, outcomes=snapshot.outcomes) if logs is not Logs.NONE else ()
+        return documents.describe_submission(record, snapshot, lines, gangs.client.server_clock.now())
+
+    with request.app.state.limits.admit(place.user):
+        found = await _clusters(request).call(place, read)
+    if found is None:
+        raise _no_submission()
+    return respond(found)
+
+
+async def list_submissions(
+    request: Request,
+    place: ReadPlace,
+    state: Annotated[SubmissionState | None, Query(description="Only submissions in this state.")] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX, description="The most items of a page.")] = 100,
+    token: Annotated[
+        str | None, Query(alias="continue", max_length=TOKEN_CHARACTERS_MAX, description="The token of this page.")
+    ] = None,
+) -> Response:
+    """Return a page of the submissions. A page may have fewer items than `limit`; the last one has no token."""
+
+    async def read(gangs: GangService) -> documents.SubmissionList:
+        page_token = token
+        for _ in range(PAGES_READ_MAX):
+            page = await _page(gangs, place, limit, page_token)
+            items = tuple(
+                record for record in page.records if documents.is_of_client(record) and state in {None, record.state}
+            )
+            page_token = page.continue_token
+            if items or page_token is None:
+                break
+        return documents.SubmissionList(items, page_token)
+
+    with request.app.state.limits.admit(place.user):
+        return respond(await _clusters(request).call(place, read))
+
+
+async def _page(gangs: GangService, place: Place, limit: int, token: str | None) -> SubmissionPage:
+    try:
+        return await gangs.submissions(namespace=place.namespace, limit=limit, continue_token=token)
+    except (Gone, BadRequest):
+        if token is None:
+            raise
+        raise HTTPException(410, "The page token has expired or is none. Start again with the first page") from None
+
+
+async def delete_submission(request: Request, place: WritePlace, submission_id: SubmissionId) -> Response:
+    """Halt the gang if it has not ended, and delete the submission with its files: 204 when it is gone.
+
+    After 202 the deletion goes on. Ask by the same request when it is done, which continues a deletion that an error
+    has ended.
+    """
+    _require_id_of_client(submission_id)
+    with request.app.state.limits.admit(place.user):
+        gangs = await _clusters(request).delete(place, submission_id)
+    if gangs is None:
+        return respond({"detail": "The gang is halted, and its pods are ending."}, 202, Retry_After="5")
+    if not gangs:
+        raise _no_submission()
+    log.info("User %s deleted submission %r in %s", place.user, submission_id, place.namespace)
+    return Response(status_code=204)
+
+
+def _require_id_of_client(submission_id: str) -> None:
+    """Refuse the ids of tasks, whose gangs belong to those who may read their DAG."""
+    if parse_default_submission_id(submission_id):
+        raise _no_submission()
+
+
+def _no_submission() -> HTTPException:
+    return HTTPException(404, "There is no submission of this id in this namespace")
+
+
+# -- uploads ---------------------------------------------------------------------------------------------------------
+
+
+async def post_upload(request: Request, place: WritePlace) -> Response:
+    """Store files that several submissions share, and return their content id. The same files are stored once."""
+    with request.app.state.limits.admit(place.user):
+        body = await read_json(request)
+
+        def read() -> dict[str, str | bytes]:
+            problems: list[Any] = []
+            files = documents.files_in(documents.decode(body, documents.NewUpload).files, problems)
+            if problems:
+                raise InvalidGangSpec(tuple(problems))
+            return files
+
+        files = await _clusters(request).compute(read)
+        content_id = await _clusters(request).call(place, lambda gangs: gangs.upload(files, namespace=place.namespace))
+    return respond(documents.StoredUpload(content_id))
+
+
+# -- gangs of tasks --------------------------------------------------------------------------------------------------
+
+
+async def gang_of_task(
+    request: Request,
+    user: GetUserDep,
+    dag_id: Annotated[str, Path()],
+    run_id: Annotated[str, Path()],
+    task_id: Annotated[str, Path()],
+    map_index: Annotated[int, Path(description="-1 for a task that is not mapped.")],
+) -> Response:
+    """Return what the gang of a task does and why, and its ranks."""
+    key = TaskKey(dag_id, run_id, task_id, map_index, installation_id())
+    with request.app.state.limits.admit(str(user.get_id())):
+        record = await run_in_threadpool(request.app.state.read_task_record, key)
+        locator = locate(record) if record is not None else None
+        if locator is None:
+            raise HTTPException(404, "Task instance not found, or it has no gang")
+        result = await request.app.state.snapshots.get(locator)
+    if result.error:
+        raise HTTPException(503, result.error)
+    if result.snapshot is None or result.snapshot.job is None:
+        raise HTTPException(404, "The Job of the gang does not exist any more. The XCom gang_end has its end")
+    return respond(documents.describe_gang(result.snapshot, datetime.now(UTC)))
+
+
+# -- the application -------------------------------------------------------------------------------------------------
+
+
+def _clusters(request: Request) -> Clusters:
+    clusters: Clusters = request.app.state.clusters
+    return clusters
+
+
+def _add_route(
+    app: FastAPI,
+    method: str,
+    path: str,
+    route: Callable[..., Any],
+    answers: dict[int, str],
+    *,
+    body: str = "",
+    **more: Any,
+) -> None:
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"description": "", **({"content": _content(kind)} if kind else {})} for status, kind in answers.items()
+    }
+    responses["default"] = {"description": "Problem details.", "content": _content("ProblemDetails", MEDIA_TYPE)}
+    given = {"requestBody": {"required": True, "content": _content(body)}} if body else None
+    status, *_ = answers
+    app.add_api_route(
+        path,
+        route,
+        methods=[method],
+        status_code=status,
+        response_class=Response,
+        response_model=None,
+        responses=responses,
+        openapi_extra=given,
+        **more,
+    )
+
+
+def _content(kind: str, media_type: str = "application/json") -> dict[str, Any]:
+    return {media_type: {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        kinds = (*documents.RESPONSES, *documents.REQUESTS, ProblemDetails)
+        _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,117 @@
+"""`gangjobs submit --server`, against the REST interface over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+import uvicorn
+import yaml
+from fastapi import FastAPI
+from fastapi.responses import RedirectResponse
+
+from airflow_provider_gangjobs.cli import rest as cli_rest
+from airflow_provider_gangjobs.cli.main import main
+from scripts.ports import free_port
+from tests.provider.rest_client import RestClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CLIENT = Path(__file__).parents[2] / "docs" / "samples" / "rest_client.py"
+SPEC = {"image": "i", "command": ["true"], "workers": 2, "resources": {"cpu": "100m"}, "files": {"a": b"\x00\xff"}}
+
+
+@pytest.fixture
+def rest(connection: str, monkeypatch: pytest.MonkeyPatch) -> RestClient:
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__REST_WRITE_CONNECTIONS", connection)
+    monkeypatch.setenv("GANGJOBS_TOKEN", "t")
+    monkeypatch.setattr(cli_rest, "POLL_S", 0.1)
+    return RestClient(connection)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "gang.yaml"
+    path.write_text(yaml.safe_dump(SPEC))
+    return path
+
+
+@asynccontextmanager
+async def airflow(rest: RestClient) -> AsyncIterator[str]:
+    """Serve the interface at its address in Airflow. Yield the URL of Airflow."""
+    async with rest.running() as app:
+        whole = FastAPI()
+        whole.mount("/gangjobs/api/v1", app)
+        whole.add_api_route("/moved/{path:path}", lambda: RedirectResponse("http://127.0.0.1:1/"), methods=["PUT"])
+        port = free_port()
+        server = uvicorn.Server(uvicorn.Config(whole, port=port, log_config=None, lifespan="off"))
+        serving = asyncio.create_task(server.serve())
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{port}"
+        server.should_exit = True
+        await serving
+
+
+async def submit(file: Path, *options: str) -> int:
+    return await asyncio.to_thread(main, ["submit", str(file), *options])
+
+
+async def test_gang_is_submitted_once_and_awaited(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "--server"]
+    async with airflow(rest) as url:
+        first = await submit(file, *options, url)
+        again = await submit(file, *options, f"{url}/", "--wait")
+
+    assert (first, again) == (0, 0)
+    shown = capsys.readouterr().out.splitlines()  # among lines of the log, which begin with a date
+    created, adopted, ended = (line for line in shown if not line[:1].isdecimal())
+    assert created.startswith("Created gang default/by-rest-")
+    assert adopted.startswith("Adopted gang default/by-rest-")
+    assert ended.endswith(" succeeded")
+
+
+async def test_documented_client_works(
+    rest: RestClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = CLIENT.read_text().replace("/gpu/namespaces/batch/", f"/{rest.conn_id}/namespaces/default/")
+    async with airflow(rest) as url:
+        monkeypatch.setenv("AIRFLOW_URL", url)
+        await asyncio.to_thread(exec, program.replace("sleep(5)", "sleep(0.1)"), {})
+
+    assert "succeeded  {}\n" in capsys.readouterr().out
+    assert (await rest.get("nightly")).status_code == 404
+
+
+async def test_refusals_are_one_line(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--id", "a", "--conn-id", rest.conn_id, "--server"]
+    file.write_text("image: a\nwokers: 2\n")  # noqa: ASYNC240 - a small file
+    async with airflow(rest) as url:
+        refused = await submit(file, *options, url)
+        file.write_text("image: a\n")  # noqa: ASYNC240
+        forbidden = await submit(file, *options, url, "-n", "other")
+        moved = await submit(file, *options, f"{url}/moved")
+    silent = await submit(file, *options, f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("GANGJOBS_TOKEN")
+    unknown = await submit(file, *options, "http://a")
+
+    assert (refused, forbidden, moved, silent, unknown) == (1, 1, 1, 3, 1)
+    lines = capsys.readouterr().err.splitlines()
+    expected = (
+        "wokers: is no parameter of a GangSpec. Did you mean workers?",
+        "does not name 'embedded/other'",
+        "Airflow answered 307",
+        "Airflow did not answer",
+        "Set GANGJOBS_TOKEN to a token of Airflow",
+    )
+    assert len(lines) == len(expected)
+    assert all(text in line for text, line in zip(expected, lines, strict=True))
