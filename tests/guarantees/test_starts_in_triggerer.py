@@ -6,11 +6,13 @@ The trigger runs in two triggerers if the first one continues while the second o
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.triggerer import sweeping
 from airflow_provider_gangjobs.ending.sweep.sweeper import LOOK_EVERY_S
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, FOLLOWER_GRACE
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
@@ -143,7 +145,9 @@ async def test_gang_of_a_triggerer_that_stopped_during_the_start_is_ended_by_ano
 ) -> None:
     """Nobody but the triggerer that is stopped knows the gang, whose task is marked as failed."""
     monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", "900")
-    for at in range(LAST):
+    # A sweeper has a context of its own. Here it belongs to its process, and stops with it.
+    monkeypatch.setattr(sweeping, "contextvars", SimpleNamespace(Context=contextvars.copy_context))
+    for at in range(LAST + 1):
         async with simulated(run_s=LONG_S, stops={"triggerer-0": Crash(at, applied)}, in_triggerer=True) as airflow:
             airflow._begin(follow_another_gang(airflow), airflow.process("watcher"))
             await airflow.until(lambda: is_stopped(airflow, "triggerer-0"))
