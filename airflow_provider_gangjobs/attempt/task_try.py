@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
     worker_wait_limit_s,
 )
 from airflow_provider_gangjobs.attempt.messages import submission_messages
-from airflow_provider_gangjobs.attempt.trigger_end import trigger_end
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, trigger_end
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import Claim
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, Results, WaitUntil
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
-XCOM_END: Final = "gang_end"
-"""XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
 RANK_RESULT_BYTES: Final = TERMINATION_MESSAGE_BYTES_MAX - 1
 """The largest result of one rank that the kubelet keeps whole."""
 
