@@ -16,7 +16,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from msgspec.structs import asdict
 from msgspec.structs import replace as replace_struct
@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
     worker_wait_limit_s,
 )
 from airflow_provider_gangjobs.attempt.messages import log_submission
-from airflow_provider_gangjobs.attempt.trigger_end import trigger_end
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, trigger_end
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
 from airflow_provider_gangjobs.parameters.checks import require_importable
@@ -59,11 +59,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
     from airflow_provider_gangjobs.submission.record import Submission
     from airflow_provider_gangjobs.submission.request import PreviousGangs
-
-XCOM_GANG: Final = "gang"
-"""XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
-XCOM_END: Final = "gang_end"
-"""XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
 
 
 class Operator(Protocol):
@@ -302,4 +297,4 @@ class TaskTry:
             self.log.warning("XCom %s could not be pushed (%s). The task goes on", key, type(error).__name__)
 
 
-__all__ = ["XCOM_END", "XCOM_GANG", "TaskTry"]
+__all__ = ["TaskTry"]

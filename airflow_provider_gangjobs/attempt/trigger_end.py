@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
+
+
+XCOM_GANG: Final = "gang"
+"""XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
+XCOM_END: Final = "gang_end"
+"""XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
 
 
 class TriggerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -31,7 +31,7 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
-from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage

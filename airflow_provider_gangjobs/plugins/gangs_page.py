@@ -28,7 +28,7 @@ from sqlalchemy import and_, func, select
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf, installation_id
-from airflow_provider_gangjobs.attempt.task_try import XCOM_END, XCOM_GANG
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.cluster_lists import ListSource
 from airflow_provider_gangjobs.plugins.gangs_view import EndRecord, Filters, build_gangs_view

@@ -27,8 +27,7 @@ from airflow_provider_gangjobs.airflow_api.error_log import is_for_users
 from airflow_provider_gangjobs.airflow_api.masking import mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, is_mappable, push_xcom
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_success, read_task_state
-from airflow_provider_gangjobs.attempt.task_try import XCOM_END
-from airflow_provider_gangjobs.attempt.trigger_end import TriggerEnd
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
 from airflow_provider_gangjobs.cluster.loop_local import loop_local

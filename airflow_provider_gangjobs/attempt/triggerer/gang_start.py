@@ -37,7 +37,7 @@ from airflow_provider_gangjobs.airflow_api.template_context import OnlyInWorkerE
 from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
 from airflow_provider_gangjobs.attempt.messages import log_submission
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
-from airflow_provider_gangjobs.attempt.trigger_end import trigger_end
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_GANG, trigger_end
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.kill import KILL_TIMEOUT_S, KillLimits
 from airflow_provider_gangjobs.attempt.triggerer.sweeping import Follower
@@ -72,7 +72,6 @@ STARTS_AT_ONCE_MAX: Final = 32
 """How many gangs one triggerer starts at the same time."""
 STARTS_PER_CONNECTION_MAX: Final = 8
 """How many of them have the same connection, and so the same API server."""
-XCOM_GANG: Final = "gang"
 NOT_CONFIRMED: Final = "Airflow does not say whether this try still waits for its gang"
 PREFIX: Final = "airflow_provider_gangjobs."
 
@@ -264,8 +263,10 @@ class GangStart:
         args = trigger_args(
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
-        end = trigger_end(
-            rendered.task, self._task.ti, (), self._task.log, is_dag_result=self._task.start.get("is_dag_result", False)
+        is_result = self._task.start.get("is_dag_result", False)
+        # In a thread, because this may load the plugins of Airflow.
+        end = await asyncio.to_thread(
+            trigger_end, rendered.task, self._task.ti, (), self._task.log, is_dag_result=is_result
         )
         args = replace(args, end=end)
         ahead_s = service.client.server_clock.ahead_s or 0.0
