@@ -169,7 +169,7 @@ def test_gang_that_ended_long_ago_is_left_out() -> None:
     later = at(60) + timedelta(hours=1, seconds=1)
 
     assert names(view_of(gangs, now=later, hours="1")) == ["runs"]
-    assert names(view_of(gangs, now=later, hours="6")) == ["ended", "runs"]
+    assert names(view_of(gangs, now=later, hours="6")) == ["runs", "ended"]
 
 
 def test_every_gang_is_on_exactly_one_page() -> None:
