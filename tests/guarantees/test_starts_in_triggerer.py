@@ -147,7 +147,7 @@ async def test_gang_of_a_triggerer_that_stopped_during_the_start_is_ended_by_ano
     monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", "900")
     # A sweeper has a context of its own. Here it belongs to its process, and stops with it.
     monkeypatch.setattr(sweeping, "contextvars", SimpleNamespace(Context=contextvars.copy_context))
-    for at in range(LAST + 1):
+    for at in range(LAST):  # the processes share one sweeper, which would stop at the request LAST
         async with simulated(run_s=LONG_S, stops={"triggerer-0": Crash(at, applied)}, in_triggerer=True) as airflow:
             airflow._begin(follow_another_gang(airflow), airflow.process("watcher"))
             await airflow.until(lambda: is_stopped(airflow, "triggerer-0"))
