@@ -121,9 +121,9 @@ async def push_xcom(
     Raises:
         AirflowRuntimeError: Airflow has refused the XCom, or could not store it.
     """
-    from airflow.sdk.bases.xcom import BaseXCom
+    from airflow.sdk.execution_time.xcom import XCom  # that of a backend, if Airflow has one
 
-    await BaseXCom.aset(
+    await XCom.aset(
         key,
         value,
         dag_id=ti.dag_id,

@@ -271,7 +271,8 @@ def _start(
         start["mapped"] = list(mapped)
     if end is not None:
         start["end"] = {name: value for name, value in structs.asdict(end).items() if value}
-        start["is_dag_result"] = is_dag_result
+    if is_dag_result:
+        start["is_dag_result"] = True
     # One text, because Airflow encodes nested values again at each of the places where it stores them.
     arguments = StartTriggerArgs(
         trigger_cls=TRIGGER, next_method="execute_complete", trigger_kwargs={"start": json.dumps(start)}

@@ -32,6 +32,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.error_log import is_for_users, log_failure
 from airflow_provider_gangjobs.airflow_api.lineage import describes_tasks
+from airflow_provider_gangjobs.airflow_api.task_end import push_xcom
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
 from airflow_provider_gangjobs.airflow_api.template_context import OnlyInWorkerError, template_context
 from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
@@ -263,20 +264,23 @@ class GangStart:
         args = trigger_args(
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
-        is_result = self._task.start.get("is_dag_result", False)
         # In a thread, because this may load the plugins of Airflow.
         end = await asyncio.to_thread(
-            trigger_end, rendered.task, self._task.ti, (), self._task.log, is_dag_result=is_result
+            trigger_end, rendered.task, self._task.ti, (), self._task.log, is_dag_result=self._returns_dag_result
         )
         args = replace(args, end=end)
         ahead_s = service.client.server_clock.ahead_s or 0.0
         until = None if rendered.task.wait_until is WaitUntil.SUBMITTED else rendered.task.until
         return StartedGang(with_timeout(args, rendered.task, self._task.timeout_after, ahead_s), until)
 
+    @property
+    def _returns_dag_result(self) -> bool:
+        return bool(self._task.start.get("is_dag_result", False))
+
     async def _push_gang(self, submission: Submission) -> None:
         """Push the XCom that names the gang. A fault is logged: the gang runs, and the trigger must follow it."""
         try:
-            await sync_to_async(self._task.ti.xcom_push)(XCOM_GANG, asdict(submission.ref))
+            await push_xcom(self._task.ti, XCOM_GANG, asdict(submission.ref), is_dag_result=self._returns_dag_result)
         except Exception as error:  # an XCom backend may raise anything
             self._task.log.warning(
                 "XCom %s could not be pushed (%s). The task goes on", XCOM_GANG, type(error).__name__
