@@ -220,8 +220,7 @@ class TaskTry:
 
     def _defer(self, args: TriggerArgs, *, for_previous: bool = False) -> NoReturn:
         if not for_previous:
-            is_result = self.ti.task.returns_dag_result
-            end = trigger_end(self.task, self.ti, self.storages.result_folders, self.log, is_dag_result=is_result)
+            end = trigger_end(self.task, self.ti, self.storages.result_folders, self.log)
             args = replace(args, end=end)
         args, backstop = with_deadline(
             args, self.task.execution_timeout, self.ti.start_date, server_ahead_s=self.gangs.server_ahead_s

@@ -65,14 +65,14 @@ class TriggerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def trigger_end(
-    task: TaskParameters, ti: Any, result_folders: Sequence[str], log: Logger, *, is_dag_result: bool
+    task: TaskParameters, ti: Any, result_folders: Sequence[str], log: Logger, *, is_dag_result: bool | None = None
 ) -> dict[str, Any] | None:
     """Return `TriggerArgs.end` of a task; `None` if a worker must end the task, or if nobody wants it otherwise.
 
     The log says why a worker must end a task that wants to end in the triggerer.
 
     :param ti: The task instance of the context. Its `task` belongs to a DAG.
-    :param is_dag_result: Whether the task returns the result of its DAG.
+    :param is_dag_result: Whether the task returns the result of its DAG. By default the operator says it.
     """
     if not task.wants_trigger_end:
         return None
@@ -89,6 +89,6 @@ def trigger_end(
         log_limit=task.log_limit,
         deletes=task.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED),
         pushes_xcoms=task.do_xcom_push,
-        is_dag_result=is_dag_result,
+        is_dag_result=ti.task.returns_dag_result if is_dag_result is None else is_dag_result,
         is_mapped_over=not is_mapped and next(iter(ti.task.iter_mapped_dependants()), None) is not None,
     ).to_json()

@@ -195,7 +195,8 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     )
     common = {name: getattr(operator, name) for name in _COMMON}
     end = operator.end_facts if operator.wants_trigger_end else None
-    return _start(parameters, place, common, source, end=end, is_dag_result=operator.returns_dag_result)
+    is_dag_result = getattr(operator, "returns_dag_result", False)  # Airflow before 3.3 has no such attribute
+    return _start(parameters, place, common, source, end=end, is_dag_result=is_dag_result)
 
 
 def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None = None) -> TriggererStart:

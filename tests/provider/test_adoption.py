@@ -129,7 +129,7 @@ def expected_choice(jobs, expected):
         ([job("failed", **MINE)], "adopt 0"),
         ([job("failed")], SubmitNew(1)),
         ([job("failed", **MINE), job("failed", 1)], SubmitNew(2)),
-        ([job("failed and delivered", **MINE)], "adopt 0"),
+        ([job("failed and delivered", **MINE)], SubmitNew(1)),
         ([job("halted", **MINE)], SubmitNew(1)),
         ([job("failed", **MINE, **OTHER)], SubmitNew(1)),
     ],

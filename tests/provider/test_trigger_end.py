@@ -142,7 +142,13 @@ def test_xcoms_are_those_of_a_worker(task: TaskMaker, supervisor: Supervisor, ru
 
     of_worker = {key: serialize(value) for key, value in one.xcoms.items()}
     assert of_worker.pop("gang")
-    assert json.dumps(supervisor.xcoms) == json.dumps({key: of_worker[key] for key in supervisor.xcoms})
+    assert without_try(supervisor.xcoms) == without_try({key: of_worker[key] for key in supervisor.xcoms})
+
+
+def without_try(xcoms: dict[str, Any]) -> str:
+    """Return the XComs as text, without what differs between two tries."""
+    end = {key: value for key, value in xcoms["gang_end"].items() if key not in {"claim", "job_version"}}
+    return json.dumps(xcoms | {"gang_end": end})
 
 
 @pytest.mark.parametrize(("state", "delivered"), [("success", True), ("failed", False), ("scheduled", False)])
