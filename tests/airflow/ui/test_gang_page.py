@@ -98,7 +98,7 @@ def test_unschedulable_gang_shows_its_requests(shared_runs: SharedRuns) -> None:
     page = wait_for_text(shared_runs, "waits", "Insufficient")
 
     assert page.phase == "assembling"
-    assert "Needs 3 x (1000 cpu, 64Mi memory) at once. Insufficient cpu on 2 of 2 nodes" in page.html
+    assert "Needs 3 x (1000 cpu, 64Mi memory) at once. Can never fit on the present nodes" in page.html
     assert re.search(r"assemble_timeout in 1 h 5\d min", page.html)
     assert 'data-refresh-s="3"' in page.html
 

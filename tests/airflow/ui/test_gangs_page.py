@@ -50,7 +50,7 @@ def many(shared_runs: SharedRuns, cluster: SandboxThread) -> SharedRuns:
     async def submit() -> None:
         async with GangService.connect(config) as service:
             spec = GangSpec(image="a", workers=1, command=["sleep", "9999"], resources={"cpu": "100m"})
-            await service.submit(spec, submission_id=ADHOC, namespace=NAMESPACE)
+            await service.submit(spec, submission_id=ADHOC)
 
     asyncio.run(submit())
     return shared_runs
