@@ -45,7 +45,7 @@ def ended_without_worker(held: HeldRun) -> None:
     assert held.run.xcom("gang") == RESULTS
     assert ENDS_HERE in held.trigger_log
     assert "[rank 0] (end of the log" in held.trigger_log
-    assert "[rank 0]" not in held.log("attempt=1.log")
+    assert "[rank 0]" not in held.log("attempt=1.log"), held.trigger_log
 
 
 def xcoms(postgres: Postgres, held: HeldRun) -> dict[str, tuple[Any, ...]]:
