@@ -142,7 +142,12 @@ def kept_until(job: StoredGang) -> datetime | None:
     if ttl_s is None:  # the Job of a gang with roles gets its time to live at the end
         text = job.view.metadata.annotations.ttl or ""
         ttl_s = int(text) if text.isdecimal() else None
-    return None if ttl_s is None or job.ended_at is None else job.ended_at + timedelta(seconds=ttl_s)
+    if ttl_s is None or job.ended_at is None:
+        return None
+    try:
+        return job.ended_at + timedelta(seconds=ttl_s)
+    except OverflowError:  # anybody who may change Jobs may write an annotation of any size
+        return None
 
 
 def _reason_of(job: StoredGang) -> str:

@@ -64,6 +64,10 @@ STATES: dict[str, tuple[JobBuilder, dict[str, Any]]] = {
     ),
     "kept for a time": (of_task().spec(ttlSecondsAfterFinished=60).complete(9), {"kept_until": at(69)}),
     "kept for ever": (of_task().complete(9), {"kept_until": None}),
+    "kept for longer than dates last": (
+        of_task().annotation(ANNOTATION_TTL, "9" * 30).complete(9),
+        {"kept_until": None},
+    ),
 }
 
 
