@@ -170,13 +170,13 @@ class ContainerProcess:
     def _send_command(self, command: str) -> None:
         try:
             fd = os.open(os.path.join(self.directory, CONTROL_FILE), os.O_WRONLY | os.O_NONBLOCK)
+            with open(fd, "wb", buffering=0) as control:
+                control.write(command.encode())
         except OSError as error:
-            # Nobody reads the FIFO: the process has ended, which is the purpose of each command.
-            if error.errno not in (errno.ENXIO, errno.ENOENT):
+            # Nobody reads the FIFO, or its reader has ended since it was opened: the process has ended, which is the
+            # purpose of each command.
+            if error.errno not in (errno.ENXIO, errno.ENOENT, errno.EPIPE):
                 raise
-            return
-        with open(fd, "wb", buffering=0) as control:
-            control.write(command.encode())
 
 
 def _is_locked(directory: str) -> bool:

@@ -13,7 +13,7 @@ from gangjobs_sandbox.node.isolation import Isolation, probe
 from gangjobs_sandbox.node.process import ContainerProcess
 from gangjobs_sandbox.node.shim.output import LINE_BYTES_MAX, Output
 from gangjobs_sandbox.node.shim.root import expanded_folders
-from gangjobs_sandbox.node.shim.spec import Mount
+from gangjobs_sandbox.node.shim.spec import CONTROL_FILE, Mount
 from tests.sandbox.node_processes import (
     log_of,
     parent_of,
@@ -250,3 +250,19 @@ def test_log_is_bounded_on_disk(tmp_path: Path) -> None:
     assert {entry.name for entry in tmp_path.iterdir()} == {"log", "log.1"}
     assert all(entry.stat().st_size <= 1000 for entry in tmp_path.iterdir())
     assert (tmp_path / "log").read_text().endswith("F line 99\n")
+
+
+def test_command_to_a_process_that_ends_at_the_same_moment_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / CONTROL_FILE)
+    reader, open_file = os.open(tmp_path / CONTROL_FILE, os.O_RDONLY | os.O_NONBLOCK), os.open
+
+    def open_and_end(path: str, flags: int) -> int:
+        writer = open_file(path, flags)
+        os.close(reader)
+        return writer
+
+    monkeypatch.setattr(os, "open", open_and_end)
+
+    ContainerProcess(str(tmp_path)).stop(1.0)
