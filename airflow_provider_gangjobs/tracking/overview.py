@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
 from airflow_provider_gangjobs.cluster.resources import PODS
@@ -32,17 +28,16 @@ from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, ex
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.gang_list import list_gangs
+from airflow_provider_gangjobs.tracking.snapshot import list_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
-V = TypeVar("V", bound=msgspec.Struct)
 
 PAGES_MAX: Final = 2
 """How many pages of waiting pods, and of Kueue's Workloads, are read: 500 objects each."""
@@ -134,7 +129,15 @@ def _is_of(job: StoredGang, installation: str) -> bool:
 
 async def _read_pods(client: Client, namespace: str | None, evidence: _Evidence) -> None:
     try:
-        pods, evidence.has_all_pods = await _first_pages(client, PodView, PODS, namespace, LABEL_GANG, "Pending")
+        pods, evidence.has_all_pods = await list_first(
+            client,
+            PodView,
+            PODS,
+            namespace,
+            label_selector=LABEL_GANG,
+            field_selector="status.phase=Pending",
+            pages_max=PAGES_MAX,
+        )
     except ClusterError:
         return
     by_gang: dict[str, list[PodView]] = defaultdict(list)
@@ -150,8 +153,8 @@ async def _read_workloads(
     if resource is None:
         return
     try:
-        found, evidence.has_all_workloads = await _first_pages(
-            client, KueueWorkloadView, resource, namespace, LABEL_KUEUE_JOB_UID
+        found, evidence.has_all_workloads = await list_first(
+            client, KueueWorkloadView, resource, namespace, label_selector=LABEL_KUEUE_JOB_UID, pages_max=PAGES_MAX
         )
     except ClusterError:
         return
@@ -165,27 +168,6 @@ async def _read_workloads(
         if job.queue is not None and len(queues) <= QUEUES_MAX:
             position = await recent_position(client, job.ref.namespace, job.queue, job.queued_uid)
             evidence.positions[job.queued_uid] = position
-
-
-async def _first_pages(
-    client: Client, kind: type[V], resource: Resource, namespace: str | None, selector: str, phase: str = ""
-) -> tuple[list[V], bool]:
-    """Return the first objects, and whether these are all."""
-    found: list[V] = []
-    pages = client.list_views(
-        kind,
-        resource,
-        namespace,
-        label_selector=selector,
-        field_selector=f"status.phase={phase}" if phase else None,
-        limit=PAGE_OBJECTS,
-    )
-    async with aclosing(pages):
-        async for page in pages:
-            found += page
-            if len(found) >= PAGES_MAX * PAGE_OBJECTS:
-                return found, False
-    return found, True
 
 
 # -- pure ------------------------------------------------------------------------------------------------------------

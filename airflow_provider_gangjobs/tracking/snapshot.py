@@ -236,19 +236,43 @@ class _Reader:
         limit: int = PAGE_OBJECTS,
         pages_max: int = 1,
     ) -> tuple[list[V], bool]:
-        """Return the first objects of the gang, and whether these are all. Only the last page is not full."""
-        found: list[V] = []
-        pages = self.client.list_views(
+        return await list_first(
+            self.client,
             kind,
             resource,
             self.ref.namespace,
             label_selector=gang_selector(self.ref.name),
             field_selector=field_selector,
             limit=limit,
+            pages_max=pages_max,
         )
-        async with aclosing(pages):
-            async for page in pages:
-                found += page
-                if len(found) >= pages_max * limit:
-                    return found, False
-        return found, True
+
+
+async def list_first(
+    client: Client,
+    kind: type[V],
+    resource: Resource,
+    namespace: str | None,
+    *,
+    label_selector: str,
+    field_selector: str | None = None,
+    limit: int = PAGE_OBJECTS,
+    pages_max: int = 1,
+) -> tuple[list[V], bool]:
+    """Return the first objects of a namespace or of the cluster, and whether these are all.
+
+    Only the last page is not full.
+
+    Raises:
+        ClusterError: The objects could not be listed.
+    """
+    found: list[V] = []
+    pages = client.list_views(
+        kind, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
+    )
+    async with aclosing(pages):
+        async for page in pages:
+            found += page
+            if len(found) >= pages_max * limit:
+                return found, False
+    return found, True
