@@ -1,4 +1,4 @@
-"""How many mapped tasks each DAG has, and how long their pods run.
+"""The DAG ids of the variants, how many mapped tasks each DAG has, and how long their pods run.
 
 DAG files import this module, so it imports nothing but the standard library.
 """
@@ -10,6 +10,12 @@ from typing import Final
 
 GANGS_VARIABLE: Final = "GANGJOBS_BENCHMARK_GANGS"
 """The environment variable that gives the number of gangs of a measured run."""
+WITH_WORKERS: Final = "gang_with_workers"
+ENDED_IN_TRIGGERER: Final = "gang_ended_in_triggerer"
+WITHOUT_WORKER: Final = "gang_without_worker"
+PEER: Final = "kubernetes_job_operator"
+EMPTY: Final = "empty"
+"""DAG ids of the variants."""
 WARM_UP: Final = "warm_up"
 WARM_UP_GANGS: Final = 2
 TASK_ID: Final = "gang"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, task
 
-from benchmarks.pipeline.sizes import TASK_ID, TASK_PROCESSES_PER_GANG, sizes
+from benchmarks.pipeline.sizes import EMPTY, TASK_ID, TASK_PROCESSES_PER_GANG, sizes
 
-for dag_id, gangs in sizes("empty").items():
+for dag_id, gangs in sizes(EMPTY).items():
     with DAG(dag_id, schedule=None):
 
         @task(task_id=TASK_ID)

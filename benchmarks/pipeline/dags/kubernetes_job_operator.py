@@ -6,9 +6,9 @@ from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperato
 from airflow.sdk import DAG
 from kubernetes.client import models as k8s
 
-from benchmarks.pipeline.sizes import TASK_ID, sizes
+from benchmarks.pipeline.sizes import PEER, TASK_ID, sizes
 
-for dag_id, gangs in sizes("kubernetes_job_operator").items():
+for dag_id, gangs in sizes(PEER).items():
     with DAG(dag_id, schedule=None):
         KubernetesJobOperator.partial(
             task_id=TASK_ID,
