@@ -12,13 +12,13 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.plugins.clients import SharedClients
-from airflow_provider_gangjobs.plugins.gangs_view import PageList, list_for_page
+from airflow_provider_gangjobs.plugins.list_source import ALL_NAMESPACES, ListSource
+from airflow_provider_gangjobs.plugins.page_gangs import PageList, list_for_page
 from airflow_provider_gangjobs.plugins.snapshot_cache import OTHER_ERROR, describe_error, read_connection
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 
@@ -38,37 +38,8 @@ WAIT_S: Final = 4.0
 KEPT_FOR_S: Final = 60.0
 """How old a list may be that is shown while the next one is read."""
 CONCURRENT_READS_MAX: Final = 2
-ALL_NAMESPACES: Final = "*"
 NOT_READ_YET: Final = "The cluster of the connection {conn_id!r} has not answered yet. The page will show its gangs."
 TIMED_OUT: Final = f"The cluster of the connection {{conn_id!r}} did not answer within {READ_TIMEOUT_S:.0f} seconds."
-
-
-@dataclass(frozen=True, order=True)
-class ListSource:
-    """Where a list of gangs comes from."""
-
-    conn_id: str
-    namespace: str = ""
-    """Empty for the namespace of the connection, and `*` for all namespaces."""
-
-    def __str__(self) -> str:
-        return f"{self.conn_id}/{self.namespace}" if self.namespace else self.conn_id
-
-    @classmethod
-    def parse(cls, text: str) -> ListSource:
-        """Read an item of `[gangjobs] page_connections`, such as `gpu`, `gpu/team` or `gpu/*`."""
-        conn_id, _, namespace = text.strip().partition("/")
-        return cls(conn_id.strip(), namespace.strip())
-
-    @classmethod
-    def of_task(cls, rendered: Any) -> ListSource:
-        """Return where the gang of a task is, by the rendered fields of the task."""
-        values = rendered if isinstance(rendered, dict) else {}
-        conn_id, namespace = (values.get(name) for name in ("kubernetes_conn_id", "namespace"))
-        return cls(
-            conn_id if isinstance(conn_id, str) and conn_id else DEFAULT_CONN_ID,
-            namespace if isinstance(namespace, str) else "",
-        )
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,15 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import and_, func, select
 from starlette.concurrency import run_in_threadpool
 
-from airflow_provider_gangjobs.airflow_api.configuration import conf, installation_id
+from airflow_provider_gangjobs.airflow_api.configuration import SECTION, installation_id
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.plugins.cluster_lists import ListSource
-from airflow_provider_gangjobs.plugins.gangs_view import EndRecord, Filters, build_gangs_view
+from airflow_provider_gangjobs.plugins.gangs_view import build_gangs_view
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
+from airflow_provider_gangjobs.plugins.list_source import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
+from airflow_provider_gangjobs.plugins.page_filters import Filters
+from airflow_provider_gangjobs.plugins.page_gangs import EndRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
 
 GANGS_ROUTE: Final = "/gangs"
-SECTION: Final = "gangjobs"
 OPTION: Final = "page_connections"
 SOURCES_MAX: Final = 20
 """How many lists of gangs a page reads at most."""
@@ -162,8 +163,7 @@ def read_sources(now: datetime) -> Sources:
     The connection and the namespace of a task are those of its rendered fields, which Airflow itself has stored, of the
     task instance that has submitted a gang last. A task that pushes no XCom is not found.
     """
-    chosen = str(conf.get(SECTION, OPTION, fallback="") or "")
-    named = [ListSource.parse(item) for item in chosen.split(",") if item.strip()]
+    named = named_sources(OPTION)
     used = _read_used(now)
     dags_of: dict[str, set[str]] = {}
     for source, dag_id in used:

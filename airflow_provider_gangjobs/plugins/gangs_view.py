@@ -1,38 +1,33 @@
-"""Build the view of the page "Gangs": filters, rows, counts, and bars, from lists of gangs and Airflow's records. Pure.
+"""Build the view of the page "Gangs": rows, counts, and choices, from the gangs that the user may see. Pure.
 
-Everything is computed from the gangs that the user may see, also counts, sums, and the choices of the filters. Phases
-and diagnoses are those of the other lists; nothing is judged here. Every list of the view has a limit.
+Everything is computed from these gangs, also counts, sums, and the choices of the filters. Every list has a limit.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field, fields, replace
+from collections import Counter
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace as with_fields
-
-from airflow_provider_gangjobs.gang.gang_rows import WAITING, GangRow, format_amount
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
-from airflow_provider_gangjobs.kube.quantity import parse
-from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line, to_sentence
+from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.plugins.page_bars import build_bars
+from airflow_provider_gangjobs.plugins.page_filters import HOURS, PHASE_CHOICES, PHASE_ORDER, SORTS
+from airflow_provider_gangjobs.plugins.page_gangs import merge_ends
+from airflow_provider_gangjobs.plugins.page_text import TEXT_CHARACTERS_MAX, clean, dag_url, run_url, task_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from airflow_provider_gangjobs.gang.gang_rows import DagUse
-    from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.gang_rows import GangRow
     from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-    from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview
+    from airflow_provider_gangjobs.plugins.page_bars import Bar
+    from airflow_provider_gangjobs.plugins.page_filters import Filters
+    from airflow_provider_gangjobs.plugins.page_gangs import EndRecord, PageGang, PageList
 
 ROWS_PER_PAGE: Final = 50
 REFRESH_S: Final = 10
@@ -42,18 +37,9 @@ MANY: Final = 2000
 MAPPED_ROWS_MAX: Final = 100
 CHOICES_MAX: Final = 500
 BARS_MAX: Final = 20
-SEGMENTS_MAX: Final = 5
-SENTENCE_CHARACTERS_MAX: Final = 300
-TEXT_CHARACTERS_MAX: Final = 250
-"""An id of Airflow has at most 250 characters."""
-HOURS: Final = (1, 6, 24, 72, 168)
-HOURS_DEFAULT: Final = 24
-_WAITING_CHOICE: Final = "waiting"
-PHASE_CHOICES: Final = (_WAITING_CHOICE, *map(str, Phase))
-_PHASE_ORDER: Final = {phase: number for number, phase in enumerate(Phase)}
-_MAPPED_ORDER: Final = _PHASE_ORDER | {Phase.FAILED: -2, Phase.DELETED: -1}
-# Control characters, marks that change the direction of a text, and halves of characters, which UTF-8 does not have.
-_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_MAPPED_ORDER: Final = PHASE_ORDER | {Phase.FAILED: -2, Phase.DELETED: -1}
+_BASE: Final = "../"
+"""Airflow's base URL, relative to the page."""
 _SPANS: Final = (
     ("submitted", "admitted", "queued"),
     ("submitted", "running", "waited"),
@@ -63,265 +49,6 @@ _SPANS: Final = (
     ("running", "ended", "ran"),
 )
 """Two times of a gang that follow each other, and what the gang did in between."""
-
-
-def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return a text as one line of at most so many characters, without characters that a reader cannot see."""
-    return cut_end(to_one_line(_UNPRINTABLE.sub(" ", text[: 4 * characters_max])), characters_max)
-
-
-# -- gangs -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PageGang:
-    """One gang, as the page shows it."""
-
-    row: GangRow
-    category: str = ""
-    sentence: str = ""
-    remedy: str = ""
-    """What to do about a gang that failed; what to do about one that waits is on its tab."""
-    requests: str = ""
-    followed_by: str = ""
-    source: str = ""
-    """Connection and namespace; empty for a gang that only Airflow's records show."""
-    times: tuple[tuple[str, datetime], ...] = ()
-    """Names as in `GangEvent.times`."""
-    words: str = ""
-    """What the filter by text searches, in one case."""
-
-
-@dataclass(frozen=True)
-class PageList:
-    """The gangs of one source by DAG, and what they hold. Gangs that belong to no DAG are under the empty id."""
-
-    by_dag: Mapping[str, tuple[PageGang, ...]] = field(default_factory=dict)
-    uses: tuple[tuple[str, DagUse], ...] = ()
-    """Pairs of a queue and a DAG's use of it."""
-
-
-@dataclass(frozen=True)
-class EndRecord:
-    """How a gang ended, by the XCom `gang_end` of its task."""
-
-    key: TaskKey
-    event: GangEvent
-    at: datetime
-    """When the XCom was written."""
-
-    @classmethod
-    def of(cls, key: TaskKey, event: GangEvent, at: datetime) -> EndRecord:
-        """Return the record without what the page does not show, since many are kept, and without times that have no
-        zone, which only somebody else can have written."""
-        counts = {"ranks": len(event.ranks)} | event.counts
-        times = {name: when for name, when in event.times.items() if when.tzinfo is not None}
-        slim = with_fields(event, counts=counts, times=times, ranks=(), notes=(), streamed={}, whole_logs=())
-        return cls(key, slim, at)
-
-
-def list_for_page(overview: Overview, source: str) -> PageList:
-    """Return the gangs of an overview for the page. All viewers share the result."""
-    by_dag: dict[str, list[PageGang]] = defaultdict(list)
-    for gang in overview.gangs:
-        by_dag[gang.row.dag_id].append(_page_gang(gang, source))
-    uses = tuple((use.queue, dag) for use in overview.uses for dag in use.dags)
-    return PageList({dag_id: tuple(gangs) for dag_id, gangs in by_dag.items()}, uses)
-
-
-NOT_EXPLAINED: Final = "Not all ranks have started. The tab of the task says what the gang waits for."
-RANKS_NOT_READ: Final = "The tab of the task says which rank failed."
-
-
-def _page_gang(gang: ListedGang, source: str) -> PageGang:
-    row, found = gang.row, gang.diagnosis
-    times = (("submitted", row.submitted_at), ("admitted", row.started_at), ("ended", row.ended_at))
-    return _with_words(
-        PageGang(
-            row,
-            category=found.category if found else "",
-            sentence=clean(found.summary if found else _describe_unread(row), SENTENCE_CHARACTERS_MAX),
-            remedy=clean(found.remedy, SENTENCE_CHARACTERS_MAX) if found and row.has_failed else "",
-            requests=_format_requests(gang.requests),
-            followed_by=_format_followers(gang),
-            source=source,
-            times=tuple((name, at) for name, at in times if at is not None),
-        )
-    )
-
-
-def _describe_unread(row: GangRow) -> str:
-    return f"{to_sentence(row.reason)} {RANKS_NOT_READ}" if row.phase in FINAL_PHASES else NOT_EXPLAINED
-
-
-def _format_followers(gang: ListedGang) -> str:
-    if gang.row.phase in FINAL_PHASES:
-        return ""
-    if gang.followed_by is None:
-        return "unknown"
-    return clean(", ".join(gang.followed_by)) or "no triggerer"
-
-
-def _format_requests(requests: Mapping[str, str]) -> str:
-    common = ("cpu", "memory")
-    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
-    return clean(", ".join(f"{requests[name]} {name}" for name in names))
-
-
-def _with_words(gang: PageGang) -> PageGang:
-    row = gang.row
-    parts = (row.namespace, row.name, row.dag_id, row.task, row.run_id, row.submission_id, row.queue)
-    return replace(gang, words="\n".join((*parts, gang.category, gang.sentence)).casefold())
-
-
-_PHASE_OF_STATUS: Final = {
-    Status.SUCCEEDED: Phase.SUCCEEDED,
-    Status.FAILED: Phase.FAILED,
-    Status.TIMEOUT: Phase.FAILED,
-    Status.DELETED: Phase.DELETED,
-    Status.REPLACED: Phase.DELETED,
-}
-"""The other events do not say that the gang has ended."""
-
-
-def merge_ends(gangs: Sequence[PageGang], ends: Iterable[EndRecord]) -> list[PageGang]:
-    """Return the gangs with what their tasks were told at the end, and the ended gangs whose Jobs are gone."""
-    by_uid = {end.event.uid: end for end in ends if end.event.status in _PHASE_OF_STATUS}
-    merged = []
-    for gang in gangs:
-        end = by_uid.get(gang.row.uid)
-        if end is not None and _task_of(gang.row) == end.key.to_mapping():
-            del by_uid[gang.row.uid]
-            gang = _with_end(gang, end)
-        merged.append(gang)
-    return merged + [_with_end(PageGang(_row_of_end(end)), end) for end in by_uid.values()]
-
-
-def _task_of(row: GangRow) -> dict[str, Any]:
-    return {"dag_id": row.dag_id, "run_id": row.run_id, "task_id": row.task_id, "map_index": row.map_index}
-
-
-def _with_end(gang: PageGang, end: EndRecord) -> PageGang:
-    event = end.event
-    phase = _PHASE_OF_STATUS[event.status]
-    return _with_words(
-        replace(
-            gang,
-            row=with_fields(gang.row, phase=phase, ended_at=gang.row.ended_at or event.times.get("ended", end.at)),
-            category=clean(event.category),
-            sentence=clean(event.message, SENTENCE_CHARACTERS_MAX),
-            remedy=clean(event.remedy, SENTENCE_CHARACTERS_MAX),
-            requests=gang.requests or _format_requests(event.requests),
-            followed_by="",
-            times=tuple(sorted(event.times.items(), key=lambda item: item[1])) or gang.times,
-        )
-    )
-
-
-def _row_of_end(end: EndRecord) -> GangRow:
-    event = end.event
-    ended = event.times.get("ended", end.at)
-    return GangRow(
-        namespace=event.namespace,
-        name=event.name,
-        uid=event.uid,
-        phase=_PHASE_OF_STATUS[event.status],
-        attempt=event.attempt or 0,
-        ranks=event.counts.get("ranks", 0),
-        ready=0,
-        succeeded=event.counts.get("succeeded", 0),
-        failed=event.counts.get("failed", 0),
-        submitted_at=event.times.get("submitted", ended),
-        started_at=event.times.get("admitted"),
-        ended_at=ended,
-        queue=clean(event.queue),
-        **end.key.to_mapping(),  # type: ignore[arg-type]
-    )
-
-
-# -- filters ---------------------------------------------------------------------------------------------------------
-
-
-SORTS: Final[dict[str, Callable[[PageGang], Any]]] = {
-    "submitted": lambda gang: gang.row.submitted_at,
-    "phase": lambda gang: _PHASE_ORDER[gang.row.phase],
-    "task": lambda gang: (gang.row.dag_id, gang.row.task_id, gang.row.run_id, gang.row.submission_id),
-    "ranks": lambda gang: gang.row.ranks,
-    "queue": lambda gang: gang.row.queue,
-}
-"""By the names in the URL. A minus before the name reverses the order."""
-
-
-@dataclass(frozen=True)
-class Filters:
-    """What the user wants to see, as the query of the URL says it."""
-
-    phase: str = ""
-    dag: str = ""
-    queue: str | None = None
-    """`None` for all queues, and empty for the gangs without a queue."""
-    hours: int = HOURS_DEFAULT
-    """Gangs that were live within the last hours."""
-    text: str = ""
-    sort: str = "-submitted"
-    page: int = 1
-
-    @classmethod
-    def parse(cls, query: Mapping[str, str]) -> Filters:
-        """Read the query of the URL. A value that is unknown is the default, so that an old address still works."""
-        hours, page = query.get("hours", ""), query.get("page", "")
-        queue = query.get("queue", "*")
-        return cls(
-            phase=found if (found := query.get("phase", "")) in PHASE_CHOICES else "",
-            dag=query.get("dag", "")[:TEXT_CHARACTERS_MAX],
-            queue=None if queue == "*" else queue[:TEXT_CHARACTERS_MAX],
-            hours=int(hours) if hours in set(map(str, HOURS)) else HOURS_DEFAULT,
-            text=clean(query.get("text", "")),
-            sort=found if (found := query.get("sort", "")).removeprefix("-") in SORTS else "-submitted",
-            page=int(page) if page.isascii() and page.isdecimal() and 0 < len(page) < 7 else 1,
-        )
-
-    def query(self, **changes: Any) -> str:
-        """Return the query of the URL of these filters with some changes, without most of what is the default.
-
-        A change without a page goes back to the first one. The query is never empty: an empty one makes no choice.
-        """
-        wanted = replace(self, **{"page": 1, **changes})
-        values = {one.name: getattr(wanted, one.name) for one in fields(Filters)}
-        defaults = {one.name: one.default for one in fields(Filters)}
-        shown = {name: value for name, value in values.items() if value != defaults[name] or name == "hours"}
-        return f"?{urlencode(shown, errors='replace')}"
-
-    @property
-    def cleared(self) -> str:
-        """The query that shows everything."""
-        return Filters().query()
-
-    def sorted_by(self, name: str) -> str:
-        """Return the value of `aria-sort` of a column."""
-        if self.sort.removeprefix("-") != name:
-            return "none"
-        return "descending" if self.sort.startswith("-") else "ascending"
-
-    def sort_query(self, name: str) -> str:
-        """Return the query that sorts by a column, or reverses its order."""
-        return self.query(sort=f"-{name}" if self.sort == name else name)
-
-    def match(self, gang: PageGang, oldest: datetime) -> bool:
-        """Return whether everything but the phase fits."""
-        row = gang.row
-        return (
-            (row.ended_at is None or row.ended_at >= oldest)
-            and (not self.dag or row.dag_id == self.dag)
-            and (self.queue is None or row.queue == self.queue)
-            and (not self.text or self.text.casefold() in gang.words)
-        )
-
-    def match_phase(self, phase: Phase) -> bool:
-        return phase in WAITING if self.phase == _WAITING_CHOICE else self.phase in {"", phase}
-
-
-# -- the view --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -358,11 +85,11 @@ class GangLine:
 
     @property
     def dag_url(self) -> str:
-        return dag_url(self.dag_id)
+        return _BASE + dag_url(self.dag_id)
 
     @property
     def run_url(self) -> str:
-        return f"{self.dag_url}/runs/{_quote(self.run_id)}"
+        return _BASE + run_url(self.dag_id, self.run_id)
 
 
 @dataclass(frozen=True)
@@ -374,30 +101,6 @@ class PhaseCount:
     count: int
     query: str
     is_chosen: bool
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A part of a bar, in percent of its width."""
-
-    dag_id: str
-    amount: str
-    start: float
-    width: float
-    style: str
-    """Class of the element: `held-0`, `held-1`, ..., `others` or `waits`."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What the live gangs of one queue hold and wait for of one resource."""
-
-    queue: str
-    source: str
-    resource: str
-    held: str
-    wanted: str
-    segments: tuple[Segment, ...]
 
 
 @dataclass(frozen=True)
@@ -454,7 +157,7 @@ def build_gangs_view(
     pages = max(1, -(-len(groups) // ROWS_PER_PAGE))
     filters = replace(filters, page=min(filters.page, pages))
     start = (filters.page - 1) * ROWS_PER_PAGE
-    bars = list(_bars(filters, lists, dag_ids, without_dag))
+    bars = list(build_bars(filters, lists, dag_ids, without_dag))
     return GangsView(
         filters,
         lines=tuple(_line(group, now) for group in groups[start : start + ROWS_PER_PAGE]),
@@ -500,7 +203,7 @@ def _groups(gangs: Iterable[PageGang], sort: str) -> list[list[PageGang]]:
     return list(groups.values())
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------
+# -- rows -----------------------------------------------------------------------------------------------------------
 
 
 def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
@@ -512,14 +215,13 @@ def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
     ended = [row.ended_at for row in rows if row.ended_at is not None]
     queues = {row.queue for row in rows}
     followers = {gang.followed_by for gang in ordered if gang.followed_by}
-    url = _task_url(first.row, with_index=False)
     return GangLine(
         anchor=clean(f"m-{first.row.dag_id}-{first.row.run_id}-{first.row.task_id}", 3 * TEXT_CHARACTERS_MAX),
         name=clean(first.row.task_id),
         dag_id=first.row.dag_id,
         run_id=first.row.run_id,
         gang=f"{pluralize(len(group), 'gang')} of a mapped task",
-        task_url=url,
+        task_url=f"{_BASE}{task_url(first.row.dag_id, first.row.run_id, first.row.task_id)}/mapped",
         phases=tuple(
             (str(phase), tone_of(phase), counts[phase]) for phase in sorted(counts, key=_MAPPED_ORDER.__getitem__)
         ),
@@ -547,7 +249,7 @@ def _line_of_gang(gang: PageGang, now: datetime) -> GangLine:
         dag_id=row.dag_id,
         run_id=row.run_id,
         gang=clean(f"{row.namespace}/{row.name}", 2 * TEXT_CHARACTERS_MAX),
-        task_url=_task_url(row, with_index=True) if row.dag_id else "",
+        task_url=_BASE + task_url(row.dag_id, row.run_id, row.task_id, row.map_index) if row.dag_id else "",
         phases=((str(row.phase), tone_of(row.phase), 1),),
         category=gang.category,
         sentence=gang.sentence,
@@ -578,81 +280,3 @@ def _spans(gang: PageGang, now: datetime) -> Iterable[tuple[str, float]]:
     for first, then in pairwise(names):
         what = "assembling" if gang.row.phase is Phase.ASSEMBLING and first == "admitted" else did[first, then]
         yield what, max(0.0, (times[then] - times[first]).total_seconds())
-
-
-def _quote(text: str) -> str:
-    return quote(text, safe="", errors="replace")
-
-
-def dag_url(dag_id: str) -> str:
-    """Return the address of a DAG in Airflow's UI, relative to the page."""
-    return f"../dags/{_quote(dag_id)}"
-
-
-def _task_url(row: GangRow, *, with_index: bool) -> str:
-    task = f"{dag_url(row.dag_id)}/runs/{_quote(row.run_id)}/tasks/{_quote(row.task_id)}"
-    if row.map_index < 0:
-        return task
-    return f"{task}/mapped/{row.map_index}" if with_index else f"{task}/mapped"
-
-
-# -- bars ------------------------------------------------------------------------------------------------------------
-
-
-def _bars(
-    filters: Filters,
-    lists: Sequence[tuple[str, PageList]],
-    dag_ids: AbstractSet[str],
-    without_dag: AbstractSet[str],
-) -> Iterable[Bar]:
-    for source, found in lists:
-        by_queue: dict[str, list[DagUse]] = defaultdict(list)
-        for queue, use in found.uses:
-            is_visible = use.dag_id in dag_ids if use.dag_id else source in without_dag
-            if is_visible and (not filters.dag or use.dag_id == filters.dag) and filters.queue in {None, queue}:
-                by_queue[queue].append(use)
-        for queue, uses in sorted(by_queue.items()):
-            names = {name for use in uses for name in (*use.held, *use.wanted)}
-            for name in sorted(names, key=lambda name: (name not in {"cpu", "memory"}, name)):
-                yield _bar(queue, source, name, uses)
-
-
-def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse]) -> Bar:
-    held = sorted(((_amount(use.held, resource), use.dag_id) for use in uses), reverse=True)
-    wanted = sorted(((_amount(use.wanted, resource), use.dag_id) for use in uses), reverse=True)
-    total_held, total_wanted = sum(n for n, _ in held), sum(n for n, _ in wanted)
-    whole = (total_held + total_wanted) or Decimal(1)
-    parts = [(n, dag_id or "gangs without a DAG", f"held-{i}") for i, (n, dag_id) in enumerate(held[:SEGMENTS_MAX])]
-    parts.append((Decimal(sum(n for n, _ in held[SEGMENTS_MAX:])), "other DAGs", "others"))
-    parts.append((Decimal(total_wanted), "", "waits"))
-    segments, start = [], 0.0
-    for amount, label, style in parts:
-        if amount:
-            width = float(amount / whole * 100)
-            segments.append(Segment(clean(label), _format(resource, amount), round(start, 3), round(width, 3), style))
-            start += width
-    return Bar(
-        queue=clean(queue),
-        source=clean(source),
-        resource=clean(resource),
-        held=_format(resource, Decimal(total_held)),
-        wanted=_describe_waiting(resource, Decimal(total_wanted), wanted),
-        segments=tuple(segments),
-    )
-
-
-def _describe_waiting(resource: str, total: Decimal, wanted: Sequence[tuple[Decimal, str]]) -> str:
-    """Return how much is waited for, and by which DAGs."""
-    if not total:
-        return ""
-    names = [clean(dag_id) or "gangs without a DAG" for amount, dag_id in wanted if amount]
-    more = f" and {len(names) - SEGMENTS_MAX} more" if len(names) > SEGMENTS_MAX else ""
-    return f"{_format(resource, total)} by {', '.join(names[:SEGMENTS_MAX])}{more}"
-
-
-def _amount(amounts: Mapping[str, str], resource: str) -> Decimal:
-    return parse(amounts.get(resource, "0"))
-
-
-def _format(resource: str, amount: Decimal) -> str:
-    return format_amount(resource, amount)

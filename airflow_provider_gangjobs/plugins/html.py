@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from airflow_provider_gangjobs.plugins.gangs_view import clean
+from airflow_provider_gangjobs.plugins.page_text import clean
 
 if TYPE_CHECKING:
     from datetime import datetime

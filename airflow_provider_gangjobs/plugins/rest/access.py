@@ -23,12 +23,10 @@ from fastapi import Depends, HTTPException, Path
 
 from airflow_provider_gangjobs.airflow_api.configuration import SECTION, conf
 from airflow_provider_gangjobs.kube.names import is_dns_label
+from airflow_provider_gangjobs.plugins.list_source import ALL_NAMESPACES, OWN_NAMESPACE, named_sources
 
 READ_OPTION: Final = "rest_connections"
 WRITE_OPTION: Final = "rest_write_connections"
-ANY_NAMESPACE: Final = "*"
-OWN_NAMESPACE: Final = ""
-"""The namespace that the connection names, or else `default`."""
 
 READ_DAG: Final = [
     Depends(requires_access_dag(method="GET", access_entity=entity))
@@ -73,12 +71,12 @@ def _place(method: Literal["GET", "PUT"], conn_id: str, namespace: str, user: Ge
         what = "read" if method == "GET" else "edit"
         raise HTTPException(403, f"This needs Airflow's permission to {what} the connection {conn_id!r}")
     options = (WRITE_OPTION,) if method == "PUT" else (READ_OPTION, WRITE_OPTION)
-    allowed = {name for option in options for name in _namespaces(conn_id, option)}
+    allowed = {one.namespace for option in options for one in named_sources(option) if one.conn_id == conn_id}
     if not allowed:
         raise HTTPException(403, f"[{SECTION}] {options[0]} in Airflow's configuration does not name {conn_id!r}")
     if not is_dns_label(namespace):
         raise HTTPException(404, "The address has no name of a namespace")
-    is_named = bool(allowed & {namespace, ANY_NAMESPACE})
+    is_named = bool(allowed & {namespace, ALL_NAMESPACES})
     if not is_named and OWN_NAMESPACE not in allowed:
         raise namespace_not_allowed(conn_id, namespace, options[0])
     return Place(conn_id, namespace, str(user.get_id()), needs_own_namespace=not is_named)
@@ -88,10 +86,3 @@ def namespace_not_allowed(conn_id: str, namespace: str, option: str = f"{READ_OP
     """Return the error for a namespace that the configuration does not name."""
     entry = f"{conn_id}/{namespace}"
     return HTTPException(403, f"[{SECTION}] {option} in Airflow's configuration does not name {entry!r}")
-
-
-def _namespaces(conn_id: str, option: str) -> set[str]:
-    """Return the namespaces of a connection that an option names, such as `gpu, gpu/research, cpu/*`."""
-    entries = str(conf.get(SECTION, option, fallback="") or "").split(",")
-    named = (entry.strip().partition("/") for entry in entries)
-    return {namespace for name, _, namespace in named if name == conn_id}

@@ -1,0 +1,193 @@
+"""The gangs of the page "Gangs": from lists of clusters, and from what Airflow recorded of their ends. Pure.
+
+Phases and diagnoses are those of the other lists; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace as with_fields
+
+from airflow_provider_gangjobs.gang.gang_rows import GangRow
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
+from airflow_provider_gangjobs.kube.text import to_sentence
+from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.gang_rows import DagUse
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview
+
+
+@dataclass(frozen=True)
+class PageGang:
+    """One gang, as the page shows it."""
+
+    row: GangRow
+    category: str = ""
+    sentence: str = ""
+    remedy: str = ""
+    """What to do about a gang that failed; what to do about one that waits is on its tab."""
+    requests: str = ""
+    followed_by: str = ""
+    source: str = ""
+    """Connection and namespace; empty for a gang that only Airflow's records show."""
+    times: tuple[tuple[str, datetime], ...] = ()
+    """Names as in `GangEvent.times`."""
+    words: str = ""
+    """What the filter by text searches, in one case."""
+
+
+@dataclass(frozen=True)
+class PageList:
+    """The gangs of one source by DAG, and what they hold. Gangs that belong to no DAG are under the empty id."""
+
+    by_dag: Mapping[str, tuple[PageGang, ...]] = field(default_factory=dict)
+    uses: tuple[tuple[str, DagUse], ...] = ()
+    """Pairs of a queue and a DAG's use of it."""
+
+
+@dataclass(frozen=True)
+class EndRecord:
+    """How a gang ended, by the XCom `gang_end` of its task."""
+
+    key: TaskKey
+    event: GangEvent
+    at: datetime
+    """When the XCom was written."""
+
+    @classmethod
+    def of(cls, key: TaskKey, event: GangEvent, at: datetime) -> EndRecord:
+        """Return the record without what the page does not show, since many are kept, and without times that have no
+        zone, which only somebody else can have written."""
+        counts = {"ranks": len(event.ranks)} | event.counts
+        times = {name: when for name, when in event.times.items() if when.tzinfo is not None}
+        slim = with_fields(event, counts=counts, times=times, ranks=(), notes=(), streamed={}, whole_logs=())
+        return cls(key, slim, at)
+
+
+def list_for_page(overview: Overview, source: str) -> PageList:
+    """Return the gangs of an overview for the page. All viewers share the result."""
+    by_dag: dict[str, list[PageGang]] = defaultdict(list)
+    for gang in overview.gangs:
+        by_dag[gang.row.dag_id].append(_page_gang(gang, source))
+    uses = tuple((use.queue, dag) for use in overview.uses for dag in use.dags)
+    return PageList({dag_id: tuple(gangs) for dag_id, gangs in by_dag.items()}, uses)
+
+
+NOT_EXPLAINED: Final = "Not all ranks have started. The tab of the task says what the gang waits for."
+RANKS_NOT_READ: Final = "The tab of the task says which rank failed."
+
+
+def _page_gang(gang: ListedGang, source: str) -> PageGang:
+    row, found = gang.row, gang.diagnosis
+    times = (("submitted", row.submitted_at), ("admitted", row.started_at), ("ended", row.ended_at))
+    return _with_words(
+        PageGang(
+            row,
+            category=found.category if found else "",
+            sentence=clean(found.summary if found else _describe_unread(row), SENTENCE_CHARACTERS_MAX),
+            remedy=clean(found.remedy, SENTENCE_CHARACTERS_MAX) if found and row.has_failed else "",
+            requests=_format_requests(gang.requests),
+            followed_by=_format_followers(gang),
+            source=source,
+            times=tuple((name, at) for name, at in times if at is not None),
+        )
+    )
+
+
+def _describe_unread(row: GangRow) -> str:
+    return f"{to_sentence(row.reason)} {RANKS_NOT_READ}" if row.phase in FINAL_PHASES else NOT_EXPLAINED
+
+
+def _format_followers(gang: ListedGang) -> str:
+    if gang.row.phase in FINAL_PHASES:
+        return ""
+    if gang.followed_by is None:
+        return "unknown"
+    return clean(", ".join(gang.followed_by)) or "no triggerer"
+
+
+def _format_requests(requests: Mapping[str, str]) -> str:
+    common = ("cpu", "memory")
+    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
+    return clean(", ".join(f"{requests[name]} {name}" for name in names))
+
+
+def _with_words(gang: PageGang) -> PageGang:
+    row = gang.row
+    parts = (row.namespace, row.name, row.dag_id, row.task, row.run_id, row.submission_id, row.queue)
+    return replace(gang, words="\n".join((*parts, gang.category, gang.sentence)).casefold())
+
+
+_PHASE_OF_STATUS: Final = {
+    Status.SUCCEEDED: Phase.SUCCEEDED,
+    Status.FAILED: Phase.FAILED,
+    Status.TIMEOUT: Phase.FAILED,
+    Status.DELETED: Phase.DELETED,
+    Status.REPLACED: Phase.DELETED,
+}
+"""The other events do not say that the gang has ended."""
+
+
+def merge_ends(gangs: Sequence[PageGang], ends: Iterable[EndRecord]) -> list[PageGang]:
+    """Return the gangs with what their tasks were told at the end, and the ended gangs whose Jobs are gone."""
+    by_uid = {end.event.uid: end for end in ends if end.event.status in _PHASE_OF_STATUS}
+    merged = []
+    for gang in gangs:
+        end = by_uid.get(gang.row.uid)
+        if end is not None and _task_of(gang.row) == end.key.to_mapping():
+            del by_uid[gang.row.uid]
+            gang = _with_end(gang, end)
+        merged.append(gang)
+    return merged + [_with_end(PageGang(_row_of_end(end)), end) for end in by_uid.values()]
+
+
+def _task_of(row: GangRow) -> dict[str, Any]:
+    return {"dag_id": row.dag_id, "run_id": row.run_id, "task_id": row.task_id, "map_index": row.map_index}
+
+
+def _with_end(gang: PageGang, end: EndRecord) -> PageGang:
+    event = end.event
+    phase = _PHASE_OF_STATUS[event.status]
+    return _with_words(
+        replace(
+            gang,
+            row=with_fields(gang.row, phase=phase, ended_at=gang.row.ended_at or event.times.get("ended", end.at)),
+            category=clean(event.category),
+            sentence=clean(event.message, SENTENCE_CHARACTERS_MAX),
+            remedy=clean(event.remedy, SENTENCE_CHARACTERS_MAX),
+            requests=gang.requests or _format_requests(event.requests),
+            followed_by="",
+            times=tuple(sorted(event.times.items(), key=lambda item: item[1])) or gang.times,
+        )
+    )
+
+
+def _row_of_end(end: EndRecord) -> GangRow:
+    event = end.event
+    ended = event.times.get("ended", end.at)
+    return GangRow(
+        namespace=event.namespace,
+        name=event.name,
+        uid=event.uid,
+        phase=_PHASE_OF_STATUS[event.status],
+        attempt=event.attempt or 0,
+        ranks=event.counts.get("ranks", 0),
+        ready=0,
+        succeeded=event.counts.get("succeeded", 0),
+        failed=event.counts.get("failed", 0),
+        submitted_at=event.times.get("submitted", ended),
+        started_at=event.times.get("admitted"),
+        ended_at=ended,
+        queue=clean(event.queue),
+        **end.key.to_mapping(),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,40 @@
+"""Texts of clusters and programs on one line, and addresses of Airflow's own pages. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+from airflow_provider_gangjobs.kube.text import cut_end, to_one_line
+
+TEXT_CHARACTERS_MAX: Final = 250
+"""An id of Airflow has at most 250 characters."""
+SENTENCE_CHARACTERS_MAX: Final = 300
+# Control characters, marks that change the direction of a text, and halves of characters, which UTF-8 does not have.
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+
+
+def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """Return a text from a cluster or a program as one line without unprintable characters, cut at its end."""
+    return cut_end(to_one_line(_UNPRINTABLE.sub(" ", text[: 4 * characters_max])), characters_max)
+
+
+def dag_url(dag_id: str) -> str:
+    """Return the address of a DAG in Airflow's UI, relative to Airflow's base URL."""
+    return f"dags/{_quote(dag_id)}"
+
+
+def run_url(dag_id: str, run_id: str) -> str:
+    """Return the address of a run of a DAG. See `dag_url`."""
+    return f"{dag_url(dag_id)}/runs/{_quote(run_id)}"
+
+
+def task_url(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """Return the address of a task instance, whose first tab is its log. See `dag_url`."""
+    task = f"{run_url(dag_id, run_id)}/tasks/{_quote(task_id)}"
+    return f"{task}/mapped/{map_index}" if map_index >= 0 else task
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="", errors="replace")
