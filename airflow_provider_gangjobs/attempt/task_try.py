@@ -36,8 +36,8 @@ from airflow_provider_gangjobs.attempt.deferral import (
     worker_wait_limit_s,
 )
 from airflow_provider_gangjobs.attempt.messages import log_submission
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, trigger_end
-from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, XCOM_REFUSED, trigger_end
+from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
@@ -152,7 +152,7 @@ class TaskTry:
         env = task_env(self.ti, self.log)
         request = self.gangs.request(self.task.policies, rule, self.guard.confirm, previous=previous, env=env)
         deletes = self.task.kill_policy is OnKill.DELETE
-        with skip_retries_of_permanent_errors():
+        with skip_retries_of_permanent_errors(), self._refusal_is_kept():
             spec = self.operator.gang_spec(self.storages.result_folder)
             while True:
                 try:
@@ -164,6 +164,17 @@ class TaskTry:
                     self._wait_for_previous(running)
         log_submission(self.task, submission, self.log, server_software=self.gangs.server_software)
         return submission
+
+    @contextmanager
+    def _refusal_is_kept(self) -> Iterator[None]:
+        """Push the error of a submission as an XCom, which the tab of the task shows."""
+        try:
+            yield
+        except GangJobError as error:
+            from airflow_provider_gangjobs.airflow_api.masking import mask
+
+            self._push_xcom(XCOM_REFUSED, {"error": type(error).__name__, "message": mask(str(error))})
+            raise
 
     def _submit_after(self, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""

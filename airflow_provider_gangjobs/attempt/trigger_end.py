@@ -28,6 +28,8 @@ XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
 XCOM_END: Final = "gang_end"
 """XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
+XCOM_REFUSED: Final = "gang_refused"
+"""XCom key of the error for which a try has submitted no gang: its class and its message."""
 
 
 class TriggerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 VERSION: Final = "gangjobs.airflow/v1"
 """The version of the JSON. It changes if a field is removed or gets another meaning."""
-STYLES: Final = {"bad": "bold red", "wait": "yellow", "busy": "cyan", "good": "green"}
+STYLES: Final = {"bad": "bold red", "wait": "yellow", "busy": "cyan", "good": "green", "quiet": "dim"}
 """The colour of a tone."""
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 

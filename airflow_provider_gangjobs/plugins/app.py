@@ -31,12 +31,20 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, XCOM_REFUSED
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
 from airflow_provider_gangjobs.plugins.html import PageContext, render, security_headers
-from airflow_provider_gangjobs.plugins.locator import FINISHED_TASK_STATES, GangLocator, TaskRecord, locate, parse_xcom
+from airflow_provider_gangjobs.plugins.locator import (
+    FINISHED_TASK_STATES,
+    GangLocator,
+    TaskRecord,
+    locate,
+    parse_refusal,
+    parse_xcom,
+)
+from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.rest.access import READ_DAG
 from airflow_provider_gangjobs.plugins.rest.app import URL_PREFIX, make_api
 from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache, SnapshotResult
@@ -64,7 +72,23 @@ def read_task_record(key: TaskKey) -> TaskRecord | None:
             ),
             gang=_xcom(session, key, XCOM_GANG),
             end=_xcom(session, key, XCOM_END),
+            refusal=_xcom(session, key, XCOM_REFUSED),
         )
+
+
+def read_mapped(key: TaskKey) -> tuple[list[MappedRow], int]:
+    """Return the rows of a mapped task, and how many map indexes have no row. The call blocks."""
+    *of_task, _ = _matches(TaskInstance, key)
+    *of_xcoms, _ = _matches(XComModel, key)
+    with create_session(scoped=False) as session:
+        indexes = select(TaskInstance.map_index, TaskInstance.state).where(*of_task, TaskInstance.map_index >= 0)
+        states = dict(session.execute(indexes).tuples())
+        chosen = choose_indexes(states)
+        values = select(XComModel.map_index, XComModel.value).where(
+            *of_xcoms, XComModel.key == XCOM_END, XComModel.map_index.in_(chosen)
+        )
+        ends = {index: parse_xcom(value) for index, value in session.execute(values)} if chosen else {}
+    return mapped_rows(chosen, states, ends), len(states) - len(chosen)
 
 
 def _matches(model: Any, key: TaskKey) -> tuple[Any, ...]:
@@ -121,8 +145,10 @@ async def gang_page(
     """
     key = TaskKey(dag_id, run_id, task_id, parse_map_index(map_index), installation_id())
     record = await run_in_threadpool(read_task_record, key)
-    if record is None:
+    mapped, omitted = await run_in_threadpool(read_mapped, key) if record is None or key.map_index >= 0 else ([], 0)
+    if record is None and not mapped:
         raise HTTPException(404, "Task instance not found")
+    record = record or TaskRecord(key)
     locator, now = locate(record), datetime.now(UTC)
     result = await request.app.state.snapshots.get(locator) if locator is not None else SnapshotResult()
     page = PageContext(
@@ -131,6 +157,10 @@ async def gang_page(
         error=result.error,
         task_state=record.state or "",
         now=now,
+        key=key,
+        refusal=parse_refusal(record.refusal),
+        mapped=tuple(mapped),
+        mapped_omitted=omitted,
     )
     if not is_final(page):
         page = replace(page, refresh_s=REFRESH_AFTER_ERROR_S if result.error else REFRESH_S)
@@ -141,7 +171,7 @@ async def gang_page(
 def _view(locator: GangLocator, result: SnapshotResult, now: datetime) -> GangView | None:
     if result.snapshot is None:
         return view_without_cluster(locator, result.error)
-    return build_view(locator, result.snapshot, now)
+    return build_view(locator, result.snapshot, now, result.ends)
 
 
 def is_final(page: PageContext) -> bool:

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from airflow_provider_gangjobs.plugins.page_text import clean
+from airflow_provider_gangjobs.plugins.page_filters import Filters
+from airflow_provider_gangjobs.plugins.page_text import clean, format_duration, format_ordinal, task_url
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from jinja2 import Template
 
+    from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
+    from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow
     from airflow_provider_gangjobs.plugins.view_model import GangView
 
 PACKAGE: Final = "airflow_provider_gangjobs.plugins"
+_BASE: Final = "../" * 7
+"""Airflow's base URL, relative to the tab."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,35 @@ class PageContext:
     now: datetime
     refresh_s: int = 0
     """Seconds until the next refresh; 0 if the page will not change any more."""
+    key: TaskKey | None = None
+    """The task instance, to which the page has links."""
+    refusal: str = ""
+    """Why the last try of the task has submitted no gang; empty if it has, or if that is not known."""
+    mapped: tuple[MappedRow, ...] = ()
+    """Other map indexes of the task."""
+    mapped_omitted: int = 0
+
+    @property
+    def task_url(self) -> str:
+        """The address of the task instance in Airflow, relative to the page."""
+        key = self.key
+        return f"{_BASE}{task_url(key.dag_id, key.run_id, key.task_id, key.map_index)}" if key is not None else ""
+
+    @property
+    def gangs_url(self) -> str:
+        """The address of the page "Gangs" with the gangs of the DAG, relative to the page."""
+        query = Filters(dag=self.key.dag_id).query() if self.key is not None else ""
+        return f"{_BASE}plugin/gangs{query}"
+
+    @property
+    def is_of_all_indexes(self) -> bool:
+        """The page is that of a mapped task, and of none of its map indexes."""
+        return bool(self.mapped) and self.key is not None and self.key.map_index < 0
+
+    def index_url(self, row: MappedRow) -> str:
+        """Return the address of another map index in Airflow, relative to the page."""
+        assert self.key is not None, "only a task has map indexes"
+        return f"{_BASE}{task_url(self.key.dag_id, self.key.run_id, self.key.task_id, row.map_index)}/plugin/gang"
 
 
 def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
@@ -68,19 +102,6 @@ def format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def format_duration(seconds: float) -> str:
-    """Return `7 s`, `7 min 43 s`, `2 h 05 min` or `3 d 4 h`."""
-    whole = int(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes_left = divmod(minutes, 60)
-    days, hours_left = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours_left} h"
-    if hours:
-        return f"{hours} h {minutes_left:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
 def format_age(at: datetime, now: datetime) -> str:
     """Return the time from `at` to now, such as `7 min 43 s`."""
     return format_duration(max(0.0, (now - at) / timedelta(seconds=1)))
@@ -97,9 +118,8 @@ def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = {"time": format_time, "age": format_age, "remaining": format_remaining, "duration": format_duration}
-    filters["clean"] = clean
-    environment.filters |= filters
+    times = {"time": format_time, "age": format_age, "remaining": format_remaining, "duration": format_duration}
+    environment.filters |= {**times, "clean": clean, "ordinal": format_ordinal}
     return environment.get_template(name)
 
 

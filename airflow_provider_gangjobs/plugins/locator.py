@@ -20,9 +20,11 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
+from airflow_provider_gangjobs.plugins.page_text import clean
 
 FINISHED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """Task states that change only if a user clears or marks the task."""
+REFUSAL_CHARACTERS_MAX: Final = 4000
 _UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
 _TRIGGER_FIELDS: Final = frozenset(each.name for each in fields(TriggerArgs))
 
@@ -41,6 +43,8 @@ class TaskRecord:
     """The XCom `gang`."""
     end: Any = None
     """The XCom `gang_end`."""
+    refusal: Any = None
+    """The XCom `gang_refused`."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,12 @@ def parse_end(value: Any) -> GangEvent | None:
         return GangEvent.from_payload(value)
     except UnreadableEventError:
         return None
+
+
+def parse_refusal(value: Any) -> str:
+    """Return why a try has submitted no gang, by an XCom `gang_refused`; empty if the value has another form."""
+    message = value.get("message") if isinstance(value, Mapping) else None
+    return clean(message, REFUSAL_CHARACTERS_MAX) if isinstance(message, str) else ""
 
 
 def _trigger_args(trigger: Mapping[str, Any] | None) -> TriggerArgs | None:

@@ -20,6 +20,25 @@ def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
     return cut_end(to_one_line(_UNPRINTABLE.sub(" ", text[: 4 * characters_max])), characters_max)
 
 
+def format_duration(seconds: float) -> str:
+    """Return `7 s`, `7 min 43 s`, `2 h 05 min` or `3 d 4 h`."""
+    whole = int(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes_left = divmod(minutes, 60)
+    days, hours_left = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours_left} h"
+    if hours:
+        return f"{hours} h {minutes_left:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def format_ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `3rd`, `4th`, `11th`."""
+    teen = number % 100 in {11, 12, 13}
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
 def dag_url(dag_id: str) -> str:
     """Return the address of a DAG in Airflow's UI, relative to Airflow's base URL."""
     return f"dags/{_quote(dag_id)}"

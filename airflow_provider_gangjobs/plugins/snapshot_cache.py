@@ -25,12 +25,17 @@ from airflow_provider_gangjobs.cluster.errors import (
     TransportError,
     Unauthorized,
 )
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.plugins.clients import SharedClients
+from airflow_provider_gangjobs.plugins.view_model import describe_end
+from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
@@ -40,6 +45,9 @@ log = logging.getLogger(__name__)
 SNAPSHOT_TIMEOUT_S: Final = 10.0
 CONCURRENT_SNAPSHOTS_MAX: Final = 4
 SNAPSHOT_TTL_S: Final = 2.0
+ATTEMPTS_READ_MAX: Final = 5
+"""Of how many other attempts the outcomes are read, the latest first."""
+ENDS_KEPT_MAX: Final = 1000
 
 UNKNOWN_CONNECTION: Final = (
     "Airflow no longer has the rendered fields of this task, so the cluster of its gang is unknown."
@@ -73,6 +81,8 @@ class SnapshotResult:
 
     snapshot: GangSnapshot | None = None
     error: str = ""
+    ends: Mapping[str, str] = field(default_factory=dict)
+    """Why other attempts failed, by the uid of their Jobs."""
 
 
 @dataclass
@@ -83,6 +93,7 @@ class SnapshotCache:
     read_config: Callable[[GangLocator], Awaitable[ClusterConfig]] = read_config
     clients: SharedClients = field(default_factory=SharedClients)
     timeout_s: float = SNAPSHOT_TIMEOUT_S
+    _ends: dict[str, str] = field(default_factory=dict, init=False)
     _snapshots: CachedReads = field(default_factory=CachedReads, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
 
@@ -103,7 +114,7 @@ class SnapshotCache:
             return SnapshotResult(error=UNKNOWN_CONNECTION)
         try:
             async with asyncio.timeout(self.timeout_s), self._slots:
-                return SnapshotResult(await self._read_snapshot(locator))
+                return await self._read_snapshot(locator)
         except TimeoutError:
             return SnapshotResult(error=TIMED_OUT)
         except (ClusterError, AirflowNotFoundException) as error:
@@ -114,9 +125,26 @@ class SnapshotCache:
             log.exception("The API server could not read gang %s", locator.ref)
             return SnapshotResult(error=OTHER_ERROR)
 
-    async def _read_snapshot(self, locator: GangLocator) -> GangSnapshot:
+    async def _read_snapshot(self, locator: GangLocator) -> SnapshotResult:
+        ref = locator.ref
         async with self.clients.service(await self.read_config(locator)) as service:
-            return await service.snapshot(locator.key, namespace=locator.ref.namespace, uid=locator.ref.uid)
+            snapshot = await service.snapshot(locator.key, namespace=ref.namespace, uid=ref.uid)
+            return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))
+
+    async def _read_ends(self, client: Client, snapshot: GangSnapshot) -> dict[str, str]:
+        """Return why other attempts failed. Each is read once, because an earlier attempt does not change."""
+        jobs = (read_gang(job, snapshot.role_jobs) for job in snapshot.jobs if job is not snapshot.job)
+        failed = [job for job in jobs if job.is_over and phase_of(job) is not Phase.SUCCEEDED][:ATTEMPTS_READ_MAX]
+        for job in failed:
+            if job.ref.uid not in self._ends:
+                try:
+                    outcomes = await read_ledger(client, job.ref, shards_max=1)
+                except ClusterError:
+                    continue
+                if len(self._ends) >= ENDS_KEPT_MAX:
+                    self._ends.clear()
+                self._ends[job.ref.uid] = describe_end(job, outcomes)
+        return {job.ref.uid: self._ends[job.ref.uid] for job in failed if job.ref.uid in self._ends}
 
 
 def describe_error(error: Exception, conn_id: str | None, namespace: str) -> str:

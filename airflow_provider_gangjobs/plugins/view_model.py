@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
+from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.gang_rows import format_amount
+from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
@@ -28,20 +31,21 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     outcome_row,
     tone_of,
 )
-from airflow_provider_gangjobs.gang.state.deadlines import next_limit
+from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, next_limit
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.halt import read_deadline_halt
+from airflow_provider_gangjobs.gang.state.observation import observe
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
-from airflow_provider_gangjobs.gang.state.waiting import (
-    WaitCause,
-)
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.quantity import requests_of
-from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.plugins.page_text import format_duration
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
 from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.roles import RoleRanks
@@ -54,13 +58,10 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 200
 ATTEMPTS_MAX: Final = 20
+SPAN_WIDTH_MIN: Final = 2.0
+"""In percent of the bar, so that a short phase is visible."""
 _EXECUTION_TIMEOUT: Final = "execution_timeout"
-_TIMEOUT_PARAMETERS: Final = {
-    Phase.SUBMITTED: "queue_timeout",
-    Phase.QUEUED: "queue_timeout",
-    Phase.ASSEMBLING: "assemble_timeout",
-    Phase.RUNNING: "run_timeout",
-}
+_COLUMNS: Final = ("exit_code", "seconds", "node", "restarts", "message")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,18 @@ class DeadlineView:
 
     parameter: str
     at: datetime
+
+
+@dataclass(frozen=True)
+class PhaseSpan:
+    """A phase as a part of the bar."""
+
+    phase: str
+    began: datetime
+    seconds: float
+    start: float
+    """In percent of the width of the bar, and so is `width`."""
+    width: float
 
 
 @dataclass(frozen=True)
@@ -93,8 +106,11 @@ class GangView:
     phase: str
     tone: Tone
     attempt: int | None = None
+    """Number of the attempt, from 0."""
     since: datetime | None = None
     """When the phase began."""
+    is_over: bool = False
+    """Whether the gang has ended."""
     category: str = ""
     """The `Category` of the diagnosis; empty if it is unknown."""
     summary: str = ""
@@ -103,8 +119,7 @@ class GangView:
     """A sentence that says what the user can do; empty if there is nothing to do."""
     details: tuple[tuple[str, str], ...] = ()
     """Pairs of a name and a value."""
-    phase_times: tuple[tuple[str, datetime], ...] = ()
-    """Pairs of a phase and the time at which the phase began."""
+    spans: tuple[PhaseSpan, ...] = ()
     deadline: DeadlineView | None = None
     """The next deadline."""
     state_counts: tuple[tuple[str, int], ...] = ()
@@ -114,20 +129,32 @@ class GangView:
     """The number of ranks that have no row."""
     other_attempts: tuple[AttemptRow, ...] = ()
     notes: tuple[str, ...] = ()
+    command: str = ""
+    """The command that lists the pods; empty if there are none any more."""
     is_final: bool = False
     """Whether the view will not change any more."""
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """The fields of rows that some row has."""
+        return frozenset(name for name in _COLUMNS if any(getattr(row, name) not in {None, "", 0} for row in self.rows))
 
-def build_view(locator: GangLocator, snapshot: GangSnapshot, now: datetime) -> GangView:
-    """Return the view of the gang that `locator` names."""
+
+def build_view(
+    locator: GangLocator, snapshot: GangSnapshot, now: datetime, ends: Mapping[str, str] | None = None
+) -> GangView:
+    """Return the view of the gang that `locator` names.
+
+    :param ends: Why other attempts ended, by the uid of their Jobs, as far as it is known (`describe_end`).
+    """
     if snapshot.job is None:
         view = _view_without_job(locator)
     else:
         job = read_gang(snapshot.job, snapshot.role_jobs)
         requests = "" if job.has_roles else _format_requests(snapshot.job)
         view = _view_of_job(locator, snapshot, job, requests, now)
-    others = [record_of(read_gang(job, snapshot.role_jobs)) for job in snapshot.jobs if job is not snapshot.job]
-    return replace(view, other_attempts=tuple(map(_attempt_row, others[:ATTEMPTS_MAX])))
+    others = [read_gang(job, snapshot.role_jobs) for job in snapshot.jobs if job is not snapshot.job]
+    return replace(view, other_attempts=tuple(_attempt_row(job, ends or {}) for job in others[:ATTEMPTS_MAX]))
 
 
 # -- the Job exists --------------------------------------------------------------------------------------------------
@@ -141,21 +168,26 @@ def _view_of_job(
     phase = observation.phase
     outcomes = merge_outcomes(snapshot.pods, snapshot.outcomes)
     diagnosis = diagnose(observation, outcomes)
-    summary = _summary(observation, record, diagnosis, requests)
+    summary = _summary(observation, job, record, diagnosis, requests)
     rows = build_rows(snapshot.pods, outcomes, now)
+    if observation.wait.cause is WaitCause.HALTED:
+        rows = [replace(row, tone=Tone.QUIET) if row.tone is Tone.BAD else row for row in rows]
     ranks = observation.counts.ranks
     is_over = observation.verdict is not None or phase is Phase.FAILED
+    first = Phase.QUEUED if job.queue else Phase.SUBMITTED
+    times = [(first if began is Phase.SUBMITTED else began, at) for began, at in observation.began.items()]
     return GangView(
         title=str(record.ref),
         phase=str(phase),
         tone=tone_of(phase),
         attempt=record.attempt,
         since=observation.since,
+        is_over=is_over and phase in FINAL_PHASES,
         category=diagnosis.category,
         summary=summary,
         remedy=diagnosis.remedy,
         details=tuple(_details(record, "" if requests in summary else requests, ranks, job.roles)),
-        phase_times=tuple((str(phase), at) for phase in Phase if (at := observation.began.get(phase)) is not None),
+        spans=_spans(times, None if phase in FINAL_PHASES else now),
         deadline=None if is_over else _next_deadline(locator, observation),
         state_counts=(
             count_by_state(rows, ranks=ranks, is_over=is_over) if snapshot.is_whole else _state_counts_of_job(job)
@@ -163,8 +195,27 @@ def _view_of_job(
         rows=tuple(rows[:ROWS_MAX]),
         rows_omitted=max(0, (len(rows) if snapshot.is_whole else ranks) - len(rows[:ROWS_MAX])),
         notes=tuple(f"The connection may not list {what} in this namespace." for what in snapshot.unread),
+        command=f"kubectl -n {record.ref.namespace} get pods -o wide -l {gang_selector(record.ref.name)}",
         is_final=locator.is_finished and is_over,
     )
+
+
+def _spans(times: Iterable[tuple[str, datetime]], until: datetime | None) -> tuple[PhaseSpan, ...]:
+    """Return the phases between these times as parts of a bar.
+
+    :param until: The end of the last phase that has begun; `None` if this is its end.
+    """
+    ordered = sorted(times, key=lambda one: one[1])
+    ends = [*ordered, *([("", until)] if until is not None else [])]
+    spans = [(str(phase), at, (end - at).total_seconds()) for (phase, at), (_, end) in pairwise(ends) if end > at]
+    whole = sum(seconds for _, _, seconds in spans)
+    widths = [max(SPAN_WIDTH_MIN, 100 * seconds / whole) for _, _, seconds in spans]
+    found, start = [], 0.0
+    for (phase, at, seconds), width in zip(spans, widths, strict=True):
+        part = 100 * width / sum(widths)
+        found.append(PhaseSpan(phase, at, seconds, round(start, 2), round(part, 2)))
+        start += part
+    return tuple(found)
 
 
 def _state_counts_of_job(job: StoredGang) -> tuple[tuple[str, int], ...]:
@@ -181,27 +232,56 @@ def _state_counts_of_job(job: StoredGang) -> tuple[tuple[str, int], ...]:
     return tuple((state, number) for state, number in counts.items() if number)
 
 
-def _summary(observation: Observation, record: SubmissionRecord, diagnosis: Diagnosis, requests: str) -> str:
+def _summary(
+    observation: Observation, job: StoredGang, record: SubmissionRecord, diagnosis: Diagnosis, requests: str
+) -> str:
+    ranks = observation.counts.ranks
+    if ended := _describe_failure(observation, job, record, diagnosis):
+        return ended
+    if observation.phase is Phase.SUCCEEDED:
+        return _describe_success(ranks)
+    if observation.phase is Phase.FINISHING:
+        return Category.FINISHING.meaning
+    capacity = observation.wait.capacity
+    text = ". ".join(filter(None, (observation.wait.text, capacity.text if capacity else "")))
+    is_told = capacity is not None and bool(capacity.resources)  # the text says what is needed
+    lacks_nodes = observation.phase is Phase.ASSEMBLING and observation.counts.placed < ranks
+    if lacks_nodes and requests and not is_told:
+        return f"Needs {ranks} x ({requests}) at once. {text}"
+    if observation.phase is Phase.RUNNING:
+        return "Its only rank has started." if ranks == 1 else f"All {ranks:,} ranks have started."
+    return text
+
+
+def _describe_success(ranks: int) -> str:
+    return "Its only rank succeeded." if ranks == 1 else f"All {ranks:,} ranks succeeded."
+
+
+def _describe_failure(observation: Observation, job: StoredGang, record: SubmissionRecord, diagnosis: Diagnosis) -> str:
+    """Return why a gang has ended that did not succeed; empty for other gangs."""
+    if job.halt_note == EXECUTION_TIMEOUT and observation.wait.cause is WaitCause.HALTED:
+        return f"The {_EXECUTION_TIMEOUT} of the task passed."
+    if (halted := read_deadline_halt(job)) is not None:
+        return describe_deadline(PARAMETERS.get(halted.phase, ""), halted.phase, halted.message)
     if observation.wait.cause is WaitCause.HALTED and record.error is not None:
         return record.error.message
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         return diagnosis.summary
-    capacity = observation.wait.capacity
-    text = ". ".join(filter(None, (observation.wait.text, capacity.text if capacity else "")))
-    is_told = capacity is not None and bool(capacity.resources)  # the text says what is needed
-    lacks_nodes = observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks
-    if lacks_nodes and requests and not is_told:
-        return f"Needs {observation.counts.ranks} x ({requests}) at once. {text}"
-    if observation.phase is Phase.RUNNING:
-        return f"All {pluralize(observation.counts.ranks, 'rank')} have started."
-    return text
+    return ""
+
+
+def describe_deadline(parameter: str, phase: str, what: str, seconds: float | None = None) -> str:
+    """Return the sentence about a gang that a deadline has ended: which deadline, and what the gang waited for."""
+    limit = f" ({format_duration(seconds)})" if seconds is not None else ""
+    passed = f"The gang was {phase} when {parameter or 'a deadline'}{limit} passed"
+    return f"{passed}: {what}" if what else f"{passed}."
 
 
 def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineView | None:
     deadlines = []
     limit = next_limit(observation, locator.deadlines)
     if limit is not None:
-        deadlines.append(DeadlineView(_TIMEOUT_PARAMETERS[limit.phase], limit.at))
+        deadlines.append(DeadlineView(PARAMETERS[limit.phase], limit.at))
     if locator.deadline is not None:
         deadlines.append(DeadlineView(_EXECUTION_TIMEOUT, datetime.fromtimestamp(locator.deadline, UTC)))
     return min(deadlines, key=lambda deadline: deadline.at, default=None)
@@ -210,11 +290,10 @@ def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineVi
 def _details(record: SubmissionRecord, requests: str, ranks: int, roles: Sequence[RoleRanks]) -> list[tuple[str, str]]:
     details = [
         ("Roles", ", ".join(f"{role.size} {role.name}" for role in roles)),
-        ("Ranks", str(ranks)),
+        ("Ranks", f"{ranks:,}"),
         ("Requests of each rank", requests),
         ("Placement", describe_placement(record.decision) if record.decision else ""),
         ("Airflow installation", record.installation),
-        ("Delivered to Airflow", f"{record.delivered_at:%Y-%m-%d %H:%M:%S} UTC" if record.delivered_at else ""),
     ]
     return [(name, value) for name, value in details if value]
 
@@ -229,7 +308,8 @@ def _format_requests(job: Mapping[str, Any]) -> str:
     return ", ".join(f"{format_amount(name, requests[name])} {name}" for name in names if requests[name])
 
 
-def _attempt_row(record: SubmissionRecord) -> AttemptRow:
+def _attempt_row(job: StoredGang, ends: Mapping[str, str]) -> AttemptRow:
+    record = record_of(job)
     return AttemptRow(
         number=record.attempt,
         name=record.ref.name,
@@ -237,14 +317,21 @@ def _attempt_row(record: SubmissionRecord) -> AttemptRow:
         tone=tone_of(record.phase),
         submitted=record.submitted_at,
         ended=record.ended_at,
-        message=f"{record.error.reason}: {record.error.message}".strip(": ") if record.error else "",
+        message=ends.get(record.ref.uid) or describe_end(job, ()),
     )
+
+
+def describe_end(job: StoredGang, outcomes: Sequence[Outcome]) -> str:
+    """Return why an attempt failed, by the outcomes of its ranks as far as they are known; else empty."""
+    observation = observe(job, (), None, job.ref)
+    return _describe_failure(observation, job, record_of(job), diagnose(observation, outcomes))
 
 
 # -- the Job does not exist, or the cluster cannot be read -----------------------------------------------------------
 
 JOB_NOT_FOUND: Final = "The gang's Job does not exist in the cluster."
 FROM_END_EVENT: Final = "The page shows what Airflow recorded when the gang ended."
+JOB_DELETED: Final = "The Job was deleted after the end of the gang. The page shows what Airflow recorded of it."
 
 
 def view_without_cluster(locator: GangLocator, error: str) -> GangView | None:
@@ -254,28 +341,40 @@ def view_without_cluster(locator: GangLocator, error: str) -> GangView | None:
 
 def _view_without_job(locator: GangLocator) -> GangView:
     if locator.end is not None:
-        return _view_of_end(locator, locator.end, f"{JOB_NOT_FOUND} {FROM_END_EVENT}")
+        return _view_of_end(locator, locator.end, JOB_DELETED)
     return GangView(
         title=str(locator.ref),
         phase=str(Phase.DELETED),
         tone=Tone.WAIT,
         summary=JOB_NOT_FOUND,
+        is_over=True,
         is_final=locator.is_finished,
     )
 
 
+_PHASES_OF_TIMES: Final = {"admitted": Phase.ASSEMBLING, "running": Phase.RUNNING, "ended": Phase.FINISHING}
+"""The phase that began at a time in the event; `submitted` is the first one."""
+
+
 def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
-    rows = [_row_of_end(rank) for rank in end.ranks]
+    has_cause = end.status is Status.FAILED
+    rows = [_row_of_end(rank, follows=number > 0 or not has_cause) for number, rank in enumerate(end.ranks)]
     ranks = end.counts.get("ranks", len(rows))
+    first = Phase.QUEUED if end.queue else Phase.SUBMITTED
+    times = [(_PHASES_OF_TIMES.get(name, first), at) for name, at in end.times.items() if at.tzinfo is not None]
+    details = (("Ranks", f"{ranks:,}"), ("Requests", ", ".join(f"{n} {name}" for name, n in end.requests.items())))
     return GangView(
         title=str(locator.ref),
-        phase=str(end.status),
+        phase=str(Phase.FAILED if end.status is Status.TIMEOUT else end.status),
         tone=Tone.GOOD if end.status is Status.SUCCEEDED else Tone.BAD,
         attempt=end.attempt,
+        since=end.times.get("ended"),
+        is_over=True,
         category=end.category,
-        summary=end.message,
-        remedy=end.remedy,
-        details=(("Ranks", str(ranks)),),
+        summary=_summary_of_end(end, ranks),
+        remedy=_remedy_of_end(end),
+        details=tuple((name, value) for name, value in (*details, ("Queue", end.queue)) if value),
+        spans=_spans(times, None),
         state_counts=tuple((name, end.counts[name]) for name in ("failed", "succeeded") if end.counts.get(name)),
         rows=tuple(rows),
         rows_omitted=max(0, ranks - len(rows)),
@@ -284,6 +383,24 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     )
 
 
-def _row_of_end(end: RankEnd) -> RankRow:
+def _summary_of_end(end: GangEvent, ranks: int) -> str:
+    if end.status is Status.SUCCEEDED:
+        return end.message or _describe_success(ranks)
+    if end.status is Status.TIMEOUT:
+        return describe_deadline(_passed_parameter(end), end.phase, end.message, end.seconds)
+    return end.message
+
+
+def _remedy_of_end(end: GangEvent) -> str:
+    if end.status is Status.TIMEOUT and not end.remedy and (parameter := _passed_parameter(end)):
+        return f"Raise {parameter}."
+    return end.remedy
+
+
+def _passed_parameter(end: GangEvent) -> str:
+    return _EXECUTION_TIMEOUT if end.reason == EXECUTION_TIMEOUT else PARAMETERS.get(end.phase, "")
+
+
+def _row_of_end(end: RankEnd, *, follows: bool) -> RankRow:
     known = {name: value for name, value in asdict(end).items() if name != "seconds"}
-    return replace(outcome_row(Outcome(uid="", **known)), seconds=end.seconds)
+    return replace(outcome_row(Outcome(uid="", **known), follows=follows), seconds=end.seconds)

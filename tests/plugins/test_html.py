@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
-from airflow_provider_gangjobs.plugins.html import PageContext, format_duration, format_remaining, render
-from airflow_provider_gangjobs.plugins.view_model import AttemptRow, DeadlineView, GangView
-from tests.unit.builders import at
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.plugins.html import PageContext, format_remaining, render
+from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow, choose_indexes, mapped_rows
+from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
+from airflow_provider_gangjobs.plugins.view_model import AttemptRow, DeadlineView, GangView, PhaseSpan
+from tests.unit.builders import REF, at
 
 MARKUP = """<script>alert(1)</script><img src=x onerror="alert(2)">'"`{{ 7 * 7 }}</style></td>"""
 
@@ -29,7 +34,7 @@ def view_of(text: str) -> GangView:
         summary=text,
         remedy=text,
         details=((text, text),),
-        phase_times=((text, at(3)),),
+        spans=(PhaseSpan("running", at(3), 60.0, 0.0, 100.0),),
         deadline=DeadlineView(text, at(90)),
         state_counts=((text, 1200),),
         rows=(row,),
@@ -40,7 +45,11 @@ def view_of(text: str) -> GangView:
 
 
 def page_of(text: str) -> PageContext:
-    return PageContext(view_of(text), text, "", text, at(60), 3)
+    key, mapped = (
+        TaskKey(text, text, text, 2),
+        (MappedRow(7, text, Tone.BAD, text, at(30)), MappedRow(2, text, Tone.GOOD)),
+    )
+    return PageContext(view_of(text), text, "", text, at(60), 3, key, text, mapped)
 
 
 class Elements(HTMLParser):
@@ -92,6 +101,52 @@ def test_page_loads_no_other_resources() -> None:
     assert html.count('nonce="secret"') == 2
 
 
+def test_page_links_to_the_task_in_airflow_and_to_its_other_map_indexes() -> None:
+    html = render(page_of("a/b"), nonce="n", part=True)
+
+    task = "../" * 7 + "dags/a%2Fb/runs/a%2Fb/tasks/a%2Fb/mapped/"
+    assert f'href="{task}2"' in html
+    assert f'href="{task}2/xcom"' in html
+    assert f'href="{task}7/plugin/gang"' in html
+    assert f'href="{"../" * 7}plugin/gangs?dag=a%2Fb&amp;hours=24"' in html
+
+
+def test_refused_task_shows_the_error_in_the_place_of_a_gang() -> None:
+    html = render(PageContext(None, "", "", "failed", at(60), refusal="workers: must be 1 or more."), nonce="n")
+
+    assert "not submitted" in html
+    assert "workers: must be 1 or more." in html
+    assert "This task has not submitted a gang." not in html
+
+
+def test_what_is_over_has_an_age_and_what_lasts_a_duration() -> None:
+    over = render(replace(page_of("x"), view=replace(view_of("x"), is_over=True)), nonce="n", part=True)
+
+    assert ">1 min 00 s ago</time>" in over
+    assert ">for 1 min 00 s</span>" in render(page_of("x"), nonce="n", part=True)
+    assert ">2nd attempt</span>" in over
+
+
+def test_map_indexes_that_failed_come_first_with_the_reason() -> None:
+    states = {0: "success", 1: "deferred", 2: "failed", 3: None}
+    end = build_event(REF, Status.FAILED, Phase.FAILED, message="rank 0 ran out of memory", times={"ended": at(9)})
+
+    rows = mapped_rows(choose_indexes(states), states, {2: end.to_payload(), 1: {"v": 99}})
+
+    assert [(row.map_index, row.state, row.tone) for row in rows] == [
+        (2, "failed", Tone.BAD),
+        (1, "deferred", Tone.BUSY),
+        (3, "no state", Tone.WAIT),
+        (0, "success", Tone.GOOD),
+    ]
+    assert (rows[0].sentence, rows[0].ended) == ("rank 0 ran out of memory", at(9))
+
+
+def test_ordinals_are_english() -> None:
+    numbers = (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)
+    assert " ".join(map(format_ordinal, numbers)) == "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
+
+
 def test_page_contains_the_part() -> None:
     page = page_of("text")
 
@@ -113,7 +168,7 @@ def test_every_field_of_a_row_has_a_column() -> None:
     )
 
     body = html[html.index("<tbody>") : html.index("</tbody>")]
-    assert Elements(body).text.split() == ["5", "s", "9", "8", "n", "4", "m"]
+    assert Elements(body).text.split() == ["5", "s", "9", "7", "s", "n", "4", "m"]
     shown = {field.name for field in fields(RankRow)} - {"tone", "role", "role_rank"}
     assert len(shown) == body.count("<td") + body.count("<th"), "every field has a column, and a role that of the rank"
 

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate, parse_gang_ref
+from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate, parse_gang_ref, parse_refusal
 
 KEY = TaskKey("dag", "run", "task")
 REF = GangRef("team", "train-0", "0c5e7f3a-1111-2222-3333-444455556666")
@@ -89,3 +89,16 @@ def test_unreadable_end_event_is_ignored() -> None:
 
     assert locator is not None
     assert locator.end is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"error": "InvalidGangSpec", "message": "workers: must be 1 or more."}, "workers: must be 1 or more."),
+        ({"message": 7}, ""),
+        ("a text", ""),
+        (None, ""),
+    ],
+)
+def test_refusal_of_a_task_is_the_message_of_its_error(value: object, text: str) -> None:
+    assert parse_refusal(value) == text

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.gang.capacity import Capacity, ResourceUse
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
@@ -19,10 +20,12 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_A
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.view_model import (
     FROM_END_EVENT,
-    JOB_NOT_FOUND,
+    JOB_DELETED,
     ROWS_MAX,
+    SPAN_WIDTH_MIN,
     DeadlineView,
     build_view,
+    describe_end,
     view_without_cluster,
 )
 from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
@@ -134,7 +137,11 @@ def test_running_gang_shows_its_deadline_and_how_long_ranks_have_run() -> None:
     assert {(row.state, row.seconds, row.node, row.tone) for row in view.rows} == {
         ("running", 60.0, "node-a", Tone.BUSY)
     }
-    assert view.phase_times == (("submitted", at(0)), ("assembling", at(3)), ("running", at(20)))
+    assert [(span.phase, span.began, span.seconds) for span in view.spans] == [
+        ("submitted", at(0), 3.0),
+        ("assembling", at(3), 17.0),
+        ("running", at(20), 60.0),
+    ]
 
 
 def test_execution_timeout_is_shown_when_it_comes_first() -> None:
@@ -159,6 +166,7 @@ def test_failed_gang_shows_the_cause_first() -> None:
     assert "resources.memory" in view.remedy
     assert ranks_and_states(view) == [(2, "failed"), (0, "failed"), (1, "succeeded")]
     assert (view.rows[0].exit_code, view.rows[0].message) == (137, "OOMKilled: killed")
+    assert [row.tone for row in view.rows] == [Tone.BAD, Tone.QUIET, Tone.GOOD], "only the cause is red"
     assert view.rows[2].message == "", "only readers of XComs may see results"
 
 
@@ -199,7 +207,24 @@ def test_halted_gang_shows_the_reason_of_the_halt() -> None:
 
     view = build_view(WITH_DEADLINES, snapshot_of(built), at(60))
 
-    assert (view.phase, view.summary, view.deadline) == ("failed", "4 pods, none placed", None)
+    assert (view.phase, view.deadline) == ("failed", None)
+    assert view.summary == "The gang was assembling when assemble_timeout passed: 4 pods, none placed"
+    assert "raise assemble_timeout" in view.remedy
+
+
+def test_gang_past_the_execution_timeout_says_so() -> None:
+    built = job().suspended(30).annotation(ANNOTATION_HALTED, EXECUTION_TIMEOUT)
+
+    assert build_view(LOCATOR, snapshot_of(built), at(60)).summary == "The execution_timeout of the task passed."
+
+
+def test_no_rank_is_the_cause_of_a_halt() -> None:
+    note = "Deadline.running.ranks: 2/2 ranks"
+    pods = ranks(2, lambda it: it.on("n").failed(143, when=31))
+
+    view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).annotation(ANNOTATION_HALTED, note), pods), at(60))
+
+    assert {row.tone for row in view.rows} == {Tone.QUIET}
 
 
 def test_gang_that_its_queue_has_given_up_shows_what_to_do() -> None:
@@ -263,6 +288,71 @@ def test_other_attempts_have_one_row_each() -> None:
     assert view.other_attempts[0].message == "BackoffLimitExceeded: Job has reached the specified backoff limit"
 
 
+def test_outcomes_of_another_attempt_say_why_it_failed() -> None:
+    current, earlier = job(), job(uid="earlier").failed(30, message="Job has reached the specified backoff limit")
+    evicted = pod("a").rank(1).on("node-1").failed(137, when=29).disrupted("EvictionByEvictionAPI", 29)
+    why = describe_end(earlier.read(), [outcome_of(evicted.view())])
+
+    snapshot = GangSnapshot(jobs=[current.obj, earlier.obj], job=current.obj)
+    view = build_view(LOCATOR, snapshot, at(60), {"earlier": why})
+
+    assert view.other_attempts[0].message.startswith("rank 1 was evicted")
+    assert view.other_attempts[0].message.endswith("on node-1")
+
+
+@pytest.mark.parametrize(
+    ("built", "summary"),
+    [
+        (job().complete(60).counts(succeeded=4), "All 4 ranks succeeded."),
+        (job(1).complete(9), "Its only rank succeeded."),
+    ],
+)
+def test_gang_that_has_succeeded_says_so_first(built: JobBuilder, summary: str) -> None:
+    view = build_view(LOCATOR, snapshot_of(built), at(90))
+
+    assert (view.summary, view.remedy, view.is_over) == (summary, "", True)
+
+
+def test_short_phase_is_visible_in_the_bar() -> None:
+    view = build_view(LOCATOR, snapshot_of(job().started(1)), at(100_000))
+
+    assert [span.phase for span in view.spans] == ["submitted", "assembling"]
+    assert view.spans[0].width > SPAN_WIDTH_MIN * 0.9
+    assert sum(span.width for span in view.spans) == pytest.approx(100, abs=0.1)
+
+
+def test_phases_of_a_deleted_gang_come_from_its_end_event() -> None:
+    times = {"submitted": at(0), "admitted": at(30), "running": at(40), "ended": at(100)}
+    end = build_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, queue="gpu", times=times)
+
+    view = build_view(replace(LOCATOR, end=end), GangSnapshot(), at(200))
+
+    assert [(span.phase, span.seconds) for span in view.spans] == [
+        ("queued", 30.0),
+        ("assembling", 10.0),
+        ("running", 60.0),
+    ]
+    assert view.since == at(100)
+
+
+def test_end_event_of_a_timeout_names_the_parameter_and_its_limit() -> None:
+    end = build_event(REF, Status.TIMEOUT, Phase.QUEUED, message="the quota is used up", seconds=600.0)
+
+    view = build_view(replace(LOCATOR, end=end), GangSnapshot(), at(700))
+
+    assert view.phase == "failed"
+    assert view.summary == "The gang was queued when queue_timeout (10 min 00 s) passed: the quota is used up"
+    assert view.remedy == "Raise queue_timeout."
+
+
+def test_column_without_a_value_is_left_out() -> None:
+    waiting = build_view(LOCATOR, snapshot_of(job(2).started(3), ranks(2)), at(30))
+    running = build_view(LOCATOR, snapshot_of(job(2).started(3), ranks(2, lambda it: it.on("n").running())), at(30))
+
+    assert waiting.columns == frozenset()
+    assert running.columns == {"node", "seconds"}
+
+
 def test_deleted_gang_is_shown_from_its_end_event() -> None:
     ended = outcome_of(pod("a").rank(0).on("n").succeeded(when=65).view())
     end = build_event(
@@ -272,11 +362,12 @@ def test_deleted_gang_is_shown_from_its_end_event() -> None:
     view = build_view(replace(LOCATOR, end=end, is_finished=True), GangSnapshot(), at(90))
 
     assert (view.phase, view.tone, view.attempt, view.is_final) == ("succeeded", Tone.GOOD, 2, True)
+    assert view.summary == "All 30 ranks succeeded."
     assert [(row.rank, row.seconds, row.node) for row in view.rows] == [(0, 60.0, "n")]
     assert (view.rows_omitted, view.state_counts, view.notes) == (
         29,
         (("succeeded", 30),),
-        (f"{JOB_NOT_FOUND} {FROM_END_EVENT}",),
+        (JOB_DELETED,),
     )
 
 

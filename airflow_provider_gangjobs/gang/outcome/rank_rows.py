@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import (
+    Outcome,
+    OutcomeKind,
+    failures_first,
+    outcome_of,
+    root_cause,
+)
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import refusal
@@ -40,6 +46,8 @@ class Tone(StrEnum):
     WAIT = "wait"
     BUSY = "busy"
     GOOD = "good"
+    QUIET = "quiet"
+    """Of a rank that ended because another one had failed."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,9 @@ def build_rows(pods: Iterable[PodView], outcomes: Sequence[Outcome], now: dateti
     ended_uids = {outcome.uid for outcome in outcomes}
     live = sorted((pod for pod in pods if pod.metadata.uid not in ended_uids), key=_live_order)
     ordered = failures_first(outcomes, len(outcomes))
-    bad = [outcome_row(outcome) for outcome in ordered if outcome.outcome is not OutcomeKind.SUCCEEDED]
+    cause = root_cause(outcomes)
+    failed = (outcome for outcome in ordered if outcome.outcome is not OutcomeKind.SUCCEEDED)
+    bad = [outcome_row(outcome, follows=cause is not None and outcome.uid != cause.uid) for outcome in failed]
     good = [outcome_row(outcome) for outcome in ordered if outcome.outcome is OutcomeKind.SUCCEEDED]
     return [*bad, *(_live_row(pod, now) for pod in live), *good]
 
@@ -109,8 +119,11 @@ def count_by_state(rows: Sequence[RankRow], *, ranks: int, is_over: bool) -> tup
     return (*counts.items(), (WITHOUT_POD, missing)) if missing > 0 else tuple(counts.items())
 
 
-def outcome_row(outcome: Outcome) -> RankRow:
-    """Return the row of a pod that has ended. The row omits the rank's result, which only readers of XComs may see."""
+def outcome_row(outcome: Outcome, *, follows: bool = False) -> RankRow:
+    """Return the row of a pod that has ended. The row omits the rank's result, which only readers of XComs may see.
+
+    :param follows: The pod is not the one that failed first.
+    """
     succeeded = outcome.outcome is OutcomeKind.SUCCEEDED
     # The reason "Error" says no more than the exit code.
     reason = "" if outcome.reason == "Error" else outcome.reason
@@ -119,7 +132,7 @@ def outcome_row(outcome: Outcome) -> RankRow:
     return RankRow(
         rank=outcome.rank,
         state=str(outcome.outcome),
-        tone=Tone.GOOD if succeeded else Tone.BAD,
+        tone=Tone.GOOD if succeeded else Tone.QUIET if follows else Tone.BAD,
         exit_code=outcome.exit_code,
         seconds=outcome.seconds,
         node=outcome.node,

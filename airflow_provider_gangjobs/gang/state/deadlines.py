@@ -67,7 +67,12 @@ def next_limit(observation: Observation, deadlines: Deadlines) -> Limit | None:
     return Limit(limited_as, allowed, since + timedelta(seconds=left_s))
 
 
-_PARAMETERS: Final = {Phase.QUEUED: "queue_timeout", Phase.ASSEMBLING: "assemble_timeout"}
+PARAMETERS: Final = {
+    Phase.QUEUED: "queue_timeout",
+    Phase.ASSEMBLING: "assemble_timeout",
+    Phase.RUNNING: "run_timeout",
+}
+"""The parameter of the task that limits a phase."""
 _WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, *NODE_CAUSES})
 
 
@@ -77,7 +82,7 @@ def missing_limit(observation: Observation, deadlines: Deadlines) -> str | None:
     `None` if the wait has a limit, or if the gang does not wait for these.
     """
     waits = observation.wait.cause in _WAITS and next_limit(observation, deadlines) is None
-    return _PARAMETERS.get(observation.phase) if waits else None
+    return PARAMETERS.get(observation.phase) if waits else None
 
 
 def next_deadline(observation: Observation, deadlines: Deadlines) -> datetime | None:

@@ -14,6 +14,38 @@
   prefersDark.addEventListener("change", applyTheme);
   if (parentRoot()) new MutationObserver(applyTheme).observe(parentRoot(), { attributes: true, attributeFilter: ["class"] });
 
+  // Times are in the time zone that the user has chosen in Airflow, or else in that of the browser. Without a script, and
+  // in a browser that does not know the zone, they are in UTC, as the server writes them.
+  const clock = () => {
+    let timeZone;
+    try { timeZone = parentRoot() ? JSON.parse(localStorage.getItem("timezone")) || undefined : undefined; } catch { timeZone = undefined; }
+    const number = { month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+    return new Intl.DateTimeFormat("en-CA", { year: "numeric", ...number, hourCycle: "h23", timeZoneName: "short", timeZone });
+  };
+  const showLocalTimes = () => {
+    let format;
+    try { format = clock(); } catch { return; }
+    document.querySelectorAll("time[datetime]").forEach((time) => {
+      const at = new Date(time.dateTime);
+      if (isNaN(at)) return;
+      const part = Object.fromEntries(format.formatToParts(at).map((one) => [one.type, one.value]));
+      const text = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+      if (time.title) { time.title = text; } else { time.title = time.textContent; time.textContent = text; }
+    });
+  };
+  showLocalTimes();
+
+  // A page without HTTPS may not write to the clipboard. Then the text is selected, so that the user can copy it.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copies]");
+    if (!button) return;
+    const source = document.getElementById(button.dataset.copies);
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+    } catch { getSelection().selectAllChildren(source); }
+  });
+
   // A frame of Airflow may not open a link in the whole window. An element of Airflow's own page may.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[target=_top]");
@@ -63,6 +95,7 @@
       const isOpen = new Map([...main.querySelectorAll("details")].map((details) => [details.id, details.open]));
       const focused = main.contains(document.activeElement) ? document.activeElement : null;
       main.innerHTML = html; // The server escapes every value, and the page's policy lets no other script run.
+      showLocalTimes();
       main.querySelectorAll("details").forEach((details) => { if (isOpen.has(details.id)) details.open = isOpen.get(details.id); });
       if (focused) restoreFocus(focused);
       main.querySelectorAll(".wide").forEach((table, i) => { table.scrollLeft = scrollPositions[i] || 0; });
