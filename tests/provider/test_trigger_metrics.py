@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.timeouts import TIMEOUT_S
+from tests.unit.test_alerts import metrics_of_queries
 
 try:
     from airflow._shared.observability.metrics import stats
@@ -103,8 +104,14 @@ async def test_harvest_of_a_gang_is_counted(connection: str, server: socket.sock
 
     assert [event async for event in trigger.run()]
     found = await received(server, "airflow.gangjobs.harvest.released")
+    sample = collect_sample(0)
     await informers().aclose()
 
+    sent = {
+        f"airflow.gangjobs.{name}".replace(".", "_")
+        for name in (*sample.gauges, *(key.name for key in sample.counters))
+    }
+    assert metrics_of_queries() - sent <= {"airflow_gangjobs_diagnoses"}, "each query of docs/alerts has its metrics"
     assert found["airflow.gangjobs.harvest.recorded"] == found["airflow.gangjobs.harvest.released"] == "3|c"
     assert found["airflow.gangjobs.harvest.backlog"] == "0|g"
     assert int(found["airflow.gangjobs.requests.patch"].removesuffix("|c")) >= 3
