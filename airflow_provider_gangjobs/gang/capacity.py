@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -226,6 +227,17 @@ class ClusterUse:
             holder = Holder.of(pod)
             node.add(holder, pod.spec.amounts())
             self._gangs.add((holder.namespace, holder.gang))
+
+    def free(self) -> dict[str, Decimal] | None:
+        """Return what is free on the nodes that are ready and not cordoned, by resource; `None` if it is unknown."""
+        if not self._knows_pods:
+            return None
+        total: Counter[str] = Counter()
+        for node in self._nodes.values():
+            spec = node.view.spec
+            if not spec.unschedulable and not any(taint.goes_away for taint in spec.taints):
+                total.update({name: max(amount, 0) for name, amount in node.free.items() if name != PODS})
+        return {name: Decimal(n) / (THOUSANDTHS if name == CPU else 1) for name, n in total.items()}
 
     def measure(self, demand: GangDemand) -> Capacity:
         """Return whether a gang fits now, later or never, and who holds what it needs. Call this after `add`.

@@ -124,6 +124,11 @@ class GangsView:
     phase_choices: tuple[str, ...] = PHASE_CHOICES
     hour_choices: tuple[int, ...] = HOURS
 
+    @property
+    def shows_free(self) -> bool:
+        """What is free is known of some resource."""
+        return any(bar.free for bar in self.bars)
+
 
 def build_gangs_view(
     filters: Filters,

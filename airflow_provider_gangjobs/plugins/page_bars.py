@@ -31,7 +31,11 @@ class Segment:
     start: float
     width: float
     style: str
-    """Class of the element: `held-0`, `held-1`, ..., `others` or `waits`."""
+    """Class of the element: `held-0`, `held-1`, ..., `others`, `free` or `waits`."""
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.dag_id)
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Bar:
     source: str
     resource: str
     held: str
+    free: str
+    """Empty if it is unknown."""
     wanted: str
     segments: tuple[Segment, ...]
 
@@ -62,17 +68,18 @@ def build_bars(
         for queue, uses in sorted(by_queue.items()):
             names = {name for use in uses for name in (*use.held, *use.wanted)}
             for name in sorted(names, key=lambda name: (name not in {"cpu", "memory"}, name)):
-                yield _bar(queue, source, name, uses)
+                # The quota of a queue decides about its gangs, and not what is free on nodes.
+                yield _bar(queue, source, name, uses, Decimal(0) if queue else found.free.get(name, Decimal(0)))
 
 
-def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse]) -> Bar:
+def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse], free: Decimal) -> Bar:
     held = sorted(((_amount(use.held, resource), use.dag_id) for use in uses), reverse=True)
     wanted = sorted(((_amount(use.wanted, resource), use.dag_id) for use in uses), reverse=True)
     total_held, total_wanted = sum(n for n, _ in held), sum(n for n, _ in wanted)
-    whole = (total_held + total_wanted) or Decimal(1)
+    whole = (total_held + total_wanted + free) or Decimal(1)
     parts = [(n, dag_id or "gangs without a DAG", f"held-{i}") for i, (n, dag_id) in enumerate(held[:SEGMENTS_MAX])]
     parts.append((Decimal(sum(n for n, _ in held[SEGMENTS_MAX:])), "other DAGs", "others"))
-    parts.append((Decimal(total_wanted), "", "waits"))
+    parts += [(free, "", "free"), (Decimal(total_wanted), "", "waits")]
     segments, start = [], 0.0
     for amount, label, style in parts:
         if amount:
@@ -86,6 +93,7 @@ def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse]) -> Bar:
         source=clean(source),
         resource=clean(resource),
         held=format_amount(resource, Decimal(total_held)),
+        free=format_amount(resource, free) if free else "",
         wanted=_describe_waiting(resource, Decimal(total_wanted), wanted),
         segments=tuple(segments),
     )
@@ -102,7 +110,3 @@ def _describe_waiting(resource: str, total: Decimal, wanted: Sequence[tuple[Deci
 
 def _amount(amounts: Mapping[str, str], resource: str) -> Decimal:
     return parse(amounts.get(resource, "0"))
-
-
-def _format(resource: str, amount: Decimal) -> str:
-    return format_amount(resource, amount)

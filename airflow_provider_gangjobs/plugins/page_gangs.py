@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
+    from decimal import Decimal
 
     from airflow_provider_gangjobs.gang.gang_rows import DagUse
     from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -53,6 +54,8 @@ class PageList:
     by_dag: Mapping[str, tuple[PageGang, ...]] = field(default_factory=dict)
     uses: tuple[tuple[str, DagUse], ...] = ()
     """Pairs of a queue and a DAG's use of it."""
+    free: Mapping[str, Decimal] = field(default_factory=dict)
+    """What is free in the cluster, by resource, as far as it is known."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def list_for_page(overview: Overview, source: str) -> PageList:
     for gang in overview.gangs:
         by_dag[gang.row.dag_id].append(_page_gang(gang, source))
     uses = tuple((use.queue, dag) for use in overview.uses for dag in use.dags)
-    return PageList({dag_id: tuple(gangs) for dag_id, gangs in by_dag.items()}, uses)
+    return PageList({dag_id: tuple(gangs) for dag_id, gangs in by_dag.items()}, uses, overview.free)
 
 
 NOT_EXPLAINED: Final = "Not all ranks have started. The tab of the task says what the gang waits for."

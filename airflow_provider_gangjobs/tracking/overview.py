@@ -29,9 +29,11 @@ from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.gang_list import list_gangs
 from airflow_provider_gangjobs.tracking.snapshot import list_first
+from airflow_provider_gangjobs.tracking.watch.cluster_use import recent_cluster_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from decimal import Decimal
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -75,6 +77,8 @@ class Overview:
 
     gangs: tuple[ListedGang, ...] = ()
     uses: tuple[QueueUse, ...] = ()
+    free: Mapping[str, Decimal] = field(default_factory=dict)
+    """What is free in the cluster, by resource; empty if that is unknown, or if no gang waits for nodes."""
 
 
 @dataclass
@@ -89,6 +93,7 @@ class _Evidence:
     has_all_workloads: bool = False
     positions: dict[str, int | None] = field(default_factory=dict)
     leases: Sequence[FollowerLease] | None = None
+    free: Mapping[str, Decimal] = field(default_factory=dict)
 
 
 async def read_overview(
@@ -110,6 +115,8 @@ async def read_overview(
     waiting = [job for job in jobs if not job.is_over and phase_of(job) not in {Phase.RUNNING, Phase.FINISHING}]
     if any(phase_of(job) is Phase.ASSEMBLING for job in waiting):
         await _read_pods(client, namespace, evidence)
+        use = await recent_cluster_use(client)
+        evidence.free = (use.free() if use is not None else None) or {}
     queued = [job for job in waiting if waits_for_kueue(job)]
     if queued:
         await _read_workloads(client, namespace, queued, evidence)
@@ -182,6 +189,7 @@ def judge(jobs: Sequence[StoredGang], evidence: _Evidence, before: Overview) -> 
     return Overview(
         gangs=tuple(_listed(job, evidence, known.get(job.ref.uid)) for job in jobs),
         uses=tuple(QueueUse(queue, tuple(use_by_dag(found))) for queue, found in sorted(by_queue.items())),
+        free=evidence.free,
     )
 
 

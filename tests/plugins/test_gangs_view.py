@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -59,13 +60,14 @@ def view_of(
     own_connection: bool = False,
     ends: Iterable[EndRecord] = (),
     uses: Iterable[QueueUse] = (),
+    free: dict[str, Decimal] | None = None,
     now: datetime = NOW,
     **query: str,
 ) -> GangsView:
     """Return the page of a user who may see some DAGs."""
     return build_gangs_view(
         Filters.parse(query),
-        [(SOURCE, list_for_page(Overview(tuple(gangs), tuple(uses)), SOURCE))],
+        [(SOURCE, list_for_page(Overview(tuple(gangs), tuple(uses), free or {}), SOURCE))],
         ends,
         dag_ids=frozenset(dags),
         without_dag={SOURCE} if own_connection else set(),
@@ -310,6 +312,20 @@ def test_bar_shows_who_holds_and_who_waits() -> None:
         ("eval", "2", 37.5, 12.5, "held-1"),
         ("", "8", 50, 50, "waits"),
     ]
+
+
+def test_free_capacity_is_shown_for_gangs_that_no_queue_holds_back() -> None:
+    use = DagUse(dag_id="etl", running=1, waiting=1, held={"cpu": "4"}, wanted={"cpu": "8"})
+
+    view = view_of([], uses=[QueueUse("", (use,)), QueueUse("gpus", (use,))], free={"cpu": Decimal("2.5")})
+
+    assert [(bar.queue, bar.free) for bar in view.bars] == [("", "2500m"), ("gpus", "")]
+    assert [(one.style, one.amount) for one in view.bars[0].segments] == [
+        ("held-0", "4"),
+        ("free", "2500m"),
+        ("waits", "8"),
+    ]
+    assert '<span class="key free">2500m</span>' in render_gangs(GangsContext(view, NOW, NOW), nonce="n")
 
 
 # -- hostile data ----------------------------------------------------------------------------------------------------

@@ -203,7 +203,11 @@ def test_live_pods_with_a_message_come_first() -> None:
 
 
 def test_halted_gang_shows_the_reason_of_the_halt() -> None:
-    built = job().suspended(30).annotation(ANNOTATION_HALTED, "Deadline.assembling.unschedulable: 4 pods, none placed")
+    built = (
+        job()
+        .suspended(30)
+        .annotation(ANNOTATION_HALTED, "DeadlineExceeded.assembling.unschedulable: 4 pods, none placed")
+    )
 
     view = build_view(WITH_DEADLINES, snapshot_of(built), at(60))
 
@@ -219,7 +223,7 @@ def test_gang_past_the_execution_timeout_says_so() -> None:
 
 
 def test_no_rank_is_the_cause_of_a_halt() -> None:
-    note = "Deadline.running.ranks: 2/2 ranks"
+    note = "DeadlineExceeded.running.ranks: 2/2 ranks"
     pods = ranks(2, lambda it: it.on("n").failed(143, when=31))
 
     view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).annotation(ANNOTATION_HALTED, note), pods), at(60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -315,3 +316,12 @@ def test_room_is_what_a_placement_one_by_one_finds(sizes, ranks, cpu, used):
         assert found.room == placed
         assert bool(found.text) is (placed < ranks)
         assert sum(amount for _, amount in found.resources[0].holders) == 1000 * (sum(sizes) - sum(left.values()))
+
+
+def test_free_capacity_is_that_of_nodes_which_take_pods():
+    nodes = [node("n0"), node("n1", unschedulable=True), node("n2", taints=[NOT_READY]), node("n3", more={GPU: "8"})]
+    cluster = ClusterUse(nodes)
+    cluster.add([pod({"cpu": "1500m", GPU: "3"}, on="n3")])
+
+    assert cluster.free() == {"cpu": Decimal("6.5"), "memory": Decimal(32 * 2**30), GPU: Decimal(5)}
+    assert ClusterUse(nodes, knows_pods=False).free() is None
