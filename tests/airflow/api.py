@@ -26,6 +26,10 @@ class Api:
         self._token = ""
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
+        return json.loads(self.read(path, method, body))
+
+    def read(self, path: str, method: str = "GET", body: Any = None) -> str:
+        """Return the body of the response as text."""
         request = urllib.request.Request(
             self._url + path,
             data=None if body is None else json.dumps(body).encode(),
@@ -33,7 +37,7 @@ class Api:
             method=method,
         )
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-            return json.load(reply)
+            return str(reply.read().decode())
 
     def is_healthy(self) -> bool:
         health = self.call("GET", "/api/v2/monitor/health")

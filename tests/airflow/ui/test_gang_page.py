@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.plugins.view_model import JOB_DELETED
 from scripts.ports import free_port
 from tests.airflow.polling import wait_for
 from tests.airflow.ui.users import ADMIN, LOGLESS, NOT_FOR_READER, READER
@@ -121,10 +122,12 @@ def test_failed_gang_shows_the_cause_and_the_earlier_attempt(shared_runs: Shared
 
     assert page.phase == "failed"
     assert "rank 1 exited with code 3" in page.html
-    assert "attempt 1" in page.html
+    assert "2nd attempt" in page.html
+    assert len(re.findall(r'<span class="state bad">failed</span>', page.html)) == 2, "the rank, and the first attempt"
     assert 'data-refresh-s="0"' in page.html
     attempts = page.html[page.html.index("Other attempts") :]
     assert f"<td>{shared_runs.gang('fails')['name'][:-1]}0</td>" in attempts
+    assert "rank 1 exited with code 3" in attempts
     assert "&lt;img src=x onerror=alert(1)&gt;" in page.html
     assert "<img" not in page.html
 
@@ -135,7 +138,9 @@ def test_deleted_gang_is_shown_from_its_end_event(shared_runs: SharedRuns) -> No
     page = fetch_gang_page(shared_runs, "done")
 
     assert page.phase == "succeeded"
-    assert "The page shows what Airflow recorded when the gang ended." in page.html
+    assert JOB_DELETED in page.html
+    assert "All 3 ranks succeeded." in page.html
+    assert [name for name in ("submitted", "assembling", "running") if f'"of-{name}"' in page.html]
     assert len(re.findall(r'<span class="state good">succeeded</span>', page.html)) == 3
     assert "what rank 0 found out" not in page.html
 
@@ -150,6 +155,26 @@ def test_each_mapped_task_has_its_own_page(shared_runs: SharedRuns) -> None:
         page = fetch_gang_page(shared_runs, "mapped", map_index=index)
         assert name in page.html
         assert page.phase == phase
+
+
+def test_mapped_task_has_a_list_of_its_map_indexes(shared_runs: SharedRuns) -> None:
+    shared_runs.run("mapped").wait()
+
+    all_indexes = fetch_gang_page(shared_runs, "mapped").html
+
+    assert re.findall(r'mapped/(\d)/plugin/gang" target="_top">', all_indexes) == ["1", "0"], "the failed one is first"
+    assert "rank 0 exited with code 1" in all_indexes
+    assert 'aria-current="true"' in fetch_gang_page(shared_runs, "mapped", map_index=1).html
+
+
+def test_refused_task_shows_why(shared_runs: SharedRuns) -> None:
+    assert shared_runs.run("refused").wait() == "failed"
+
+    page = fetch_gang_page(shared_runs, "refused")
+
+    assert "not submitted" in page.html
+    assert "plenty" in page.html
+    assert 'data-refresh-s="0"' in page.html
 
 
 def test_task_without_a_gang_has_an_empty_page(shared_runs: SharedRuns) -> None:

@@ -106,6 +106,32 @@ def test_tab_refreshes_by_itself(tab: Callable[..., None], shared_runs: SharedRu
     assert browser.run("return window.stayed"), "the page was not reloaded"
 
 
+def test_times_are_in_the_zone_that_the_user_has_chosen_in_airflow(
+    tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser
+) -> None:
+    shared_runs.run("runs").wait_for_task("gang", "deferred")
+    tab("runs")
+    browser.run("localStorage.setItem('timezone', JSON.stringify('Asia/Tokyo'))")
+
+    tab("runs")
+
+    wait_until("a local time", lambda: "GMT+9" in browser.text(".foot time"))
+    assert browser.run("return document.querySelector('.foot time').title").endswith(" UTC")
+    browser.run("localStorage.removeItem('timezone')")
+
+
+def test_command_is_copied_or_selected(tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser) -> None:
+    shared_runs.run("runs").wait_for_task("gang", "deferred")
+    tab("runs")
+    wait_until("the command", lambda: browser.find("[data-copies=command]"))
+
+    browser.click("[data-copies=command]")
+
+    copied = "return document.querySelector('[data-copies=command]').textContent === 'Copied' || String(getSelection())"
+    wait_until("the copy", lambda: browser.run(copied))
+    assert browser.text("#command").startswith("kubectl -n ")
+
+
 def test_output_of_a_rank_is_shown_as_text(tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser) -> None:
     assert shared_runs.run("fails").wait() == "failed"
 

@@ -55,6 +55,9 @@ with DAG("mapped", schedule=None):
         task_id="gang", image="python:3.12-slim", workers=1, resources={"cpu": "100m", "memory": "64Mi"}
     ).expand(command=[["true"], ["false"]])
 
+with DAG("refused", schedule=None):
+    gang(SLEEPS, cpu="{{ 'plenty' }}")
+
 with DAG("plain", schedule=None):
 
     @task
