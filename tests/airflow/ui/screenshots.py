@@ -1,28 +1,34 @@
-"""Take the pictures of a task whose gang waited, and of the page "Gangs".
+"""Take the pictures of the page "Gangs", of the tab of a gang that waits, and of the log of a task whose gang waited.
 
-    python -m tests.airflow.ui.screenshots URL docs/images/airflow-waits.png docs/images/gangs-page.png
+    python -m tests.airflow.ui.screenshots URL docs/images
 
 The URL is the address that `make up` prints. The program runs example DAGs, one of whose gangs wait for each other. It
-takes the picture of the page while they do, and then that of the log of the task that ended last.
+takes the pictures of page and tab while they do, and then that of the log of the task that ended last.
 """
 
 from __future__ import annotations
 
 import argparse
 import urllib.parse
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scripts.ports import free_port
 from tests.airflow.api import Api
 from tests.airflow.polling import wait_for
 from tests.airflow.ui.browser import Browser, WebDriverError, open_browser
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.airflow.api import DagRun
+
 DAG, TASK = "simulate_heat_gangs", "simulate"
 POINTS = 44
 """How finely the example simulates, so that the gangs wait for each other."""
 OTHER_DAGS = ("count_visitors_gang", "sweep_digits_gangs", "solve_poisson_gang")
-WIDTH, HEIGHT = 1500, 700
-PAGE_HEIGHT = 1000
+WIDTH, HEIGHT, PAGE_HEIGHT = 1500, 700, 1000
 FIRST_LINE = "Created gang"
 SCROLL_UP = "document.querySelectorAll('*').forEach(element => { element.scrollTop = 0 })"
 """The page shows the end of a log first."""
@@ -31,8 +37,7 @@ SCROLL_UP = "document.querySelectorAll('*').forEach(element => { element.scrollT
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("url")
-    parser.add_argument("picture", type=Path)
-    parser.add_argument("page", type=Path, help="the picture of the page")
+    parser.add_argument("folder", type=Path)
     options = parser.parse_args()
     url = options.url.rstrip("/")
     api = Api(url)
@@ -40,37 +45,57 @@ def main() -> None:
     token = api.call("GET", "/auth/token")["access_token"]
     others = [api.trigger(dag_id) for dag_id in OTHER_DAGS]
     run = api.trigger(DAG, points=POINTS)
-    _take_page(url, token, options.page)
+    with _logged_in(url, token, height=PAGE_HEIGHT) as browser:
+        browser.go(f"{url}/plugin/gangs")
+        _take(browser, "Gangs", options.folder / "gangs-page.png")
+        _open_waiting_tab(browser, url, run)
+        _take(browser, "Gang", options.folder / "gang-tab.png")
     for each in (run, *others):
         each.wait()
     run_id = urllib.parse.quote(run.run_id, safe="")
     last = max(run.mapped(TASK), key=lambda ti: str(ti["end_date"]))
-    with open_browser(free_port(), width=WIDTH, height=HEIGHT) as browser:
-        browser.go(f"{url}/auth/login/")
-        browser.run("document.cookie = `_token=${arguments[0]}; path=/`", token)
+    with _logged_in(url, token, height=HEIGHT) as browser:
         browser.go(f"{url}/dags/{DAG}/runs/{run_id}/tasks/{TASK}/mapped/{last['map_index']}")
         wait_for("the log", lambda: _shows_log(browser), poll_s=1.0)
-        browser.screenshot(options.picture)
+        browser.screenshot(options.folder / "airflow-waits.png")
 
 
-def _take_page(url: str, token: str, picture: Path) -> None:
-    """Take the picture of the page as soon as a gang waits for another one."""
-    with open_browser(free_port(), width=WIDTH, height=PAGE_HEIGHT) as browser:
+@contextmanager
+def _logged_in(url: str, token: str, *, height: int) -> Iterator[Browser]:
+    with open_browser(free_port(), width=WIDTH, height=height) as browser:
         browser.go(f"{url}/auth/login/")
         browser.run("document.cookie = `_token=${arguments[0]}; path=/`", token)
-        browser.go(f"{url}/plugin/gangs")
-        wait_for("gangs that wait", lambda: _shows_waiting(browser), poll_s=1.0)
-        browser.leave_frame()
-        browser.screenshot(picture)
+        yield browser
 
 
-def _shows_waiting(browser: Browser) -> bool:
-    try:
-        browser.leave_frame()
-        browser.enter_frame("iframe[title=Gangs]")
-        return "Insufficient" in browser.text("table.gangs")
-    except WebDriverError:
-        return False
+def _open_waiting_tab(browser: Browser, url: str, run: DagRun) -> None:
+    """Open the tab of the last gang that the page shows as waiting."""
+    links = (
+        "return [...document.querySelectorAll('.mapped tr')].filter((row) => row.textContent.includes('assembling'))"
+    )
+    index = browser.run(f"{links}.at(-1).querySelector('th a').textContent")
+    number = str(index).rpartition("[")[2].rstrip("]")
+    browser.leave_frame()
+    browser.go(
+        f"{url}/dags/{DAG}/runs/{urllib.parse.quote(run.run_id, safe='')}/tasks/{TASK}/mapped/{number}/plugin/gang"
+    )
+
+
+def _take(browser: Browser, title: str, picture: Path) -> None:
+    """Take the picture of a page of the plugin as soon as it shows a gang that waits for another one."""
+
+    def shows_waiting() -> bool:
+        try:
+            browser.leave_frame()
+            browser.enter_frame(f"iframe[title={title}]")
+            return "Insufficient" in browser.text("main")
+        except WebDriverError:
+            return False
+
+    wait_for("gangs that wait", shows_waiting, poll_s=1.0)
+    browser.leave_frame()
+    browser.screenshot(picture)
+    browser.enter_frame(f"iframe[title={title}]")
 
 
 def _shows_log(browser: Browser) -> bool:
