@@ -22,8 +22,6 @@ from tests.airflow.ui.browser import Browser, WebDriverError, open_browser
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.airflow.api import DagRun
-
 DAG, TASK = "simulate_heat_gangs", "simulate"
 POINTS = 44
 """How finely the example simulates, so that the gangs wait for each other."""
@@ -48,7 +46,7 @@ def main() -> None:
     with _logged_in(url, token, height=PAGE_HEIGHT) as browser:
         browser.go(f"{url}/plugin/gangs")
         _take(browser, "Gangs", options.folder / "gangs-page.png")
-        _open_waiting_tab(browser, url, run)
+        _open_waiting_tab(browser)
         _take(browser, "Gang", options.folder / "gang-tab.png")
     for each in (run, *others):
         each.wait()
@@ -68,17 +66,12 @@ def _logged_in(url: str, token: str, *, height: int) -> Iterator[Browser]:
         yield browser
 
 
-def _open_waiting_tab(browser: Browser, url: str, run: DagRun) -> None:
+def _open_waiting_tab(browser: Browser) -> None:
     """Open the tab of the last gang that the page shows as waiting."""
-    links = (
-        "return [...document.querySelectorAll('.mapped tr')].filter((row) => row.textContent.includes('assembling'))"
-    )
-    index = browser.run(f"{links}.at(-1).querySelector('th a').textContent")
-    number = str(index).rpartition("[")[2].rstrip("]")
+    rows = "[...document.querySelectorAll('.mapped tr')].filter((row) => row.textContent.includes('assembling'))"
+    address = browser.run(f"return {rows}.at(-1).querySelector('a[aria-label^=Gang]').href")
     browser.leave_frame()
-    browser.go(
-        f"{url}/dags/{DAG}/runs/{urllib.parse.quote(run.run_id, safe='')}/tasks/{TASK}/mapped/{number}/plugin/gang"
-    )
+    browser.go(address)
 
 
 def _take(browser: Browser, title: str, picture: Path) -> None:
