@@ -316,6 +316,8 @@ def test_invalid_parameter_fails_without_a_retry(task: TaskMaker) -> None:
         operator.execute(train.next_try())
 
     assert train.jobs == []
+    assert train.xcoms["gang_refused"]["error"] == "InvalidGangSpec"
+    assert "workers" in train.xcoms["gang_refused"]["message"], "the tab shows why"
 
 
 def test_deleted_gang_is_an_error_of_its_own(task: TaskMaker) -> None:
