@@ -116,7 +116,8 @@ def parse_end(value: Any) -> GangEvent | None:
 def parse_refusal(value: Any) -> str:
     """Return why a try has submitted no gang, by an XCom `gang_refused`; empty if the value has another form."""
     message = value.get("message") if isinstance(value, Mapping) else None
-    return clean(message, REFUSAL_CHARACTERS_MAX) if isinstance(message, str) else ""
+    lines = message[:REFUSAL_CHARACTERS_MAX].splitlines() if isinstance(message, str) else ()
+    return "\n".join(clean(line, REFUSAL_CHARACTERS_MAX) for line in lines)
 
 
 def _trigger_args(trigger: Mapping[str, Any] | None) -> TriggerArgs | None:

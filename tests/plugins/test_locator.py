@@ -95,6 +95,7 @@ def test_unreadable_end_event_is_ignored() -> None:
     ("value", "text"),
     [
         ({"error": "InvalidGangSpec", "message": "workers: must be 1 or more."}, "workers: must be 1 or more."),
+        ({"message": "2 problems\n  * a\x00b\n  * c"}, "2 problems\n* a b\n* c"),
         ({"message": 7}, ""),
         ("a text", ""),
         (None, ""),
