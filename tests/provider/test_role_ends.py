@@ -247,6 +247,20 @@ async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
     assert [attempt.phase for attempt in view.other_attempts] == [str(Phase.FAILED)]
 
 
+@in_virtual_time
+async def test_ledger_of_an_earlier_attempt_is_read_once_and_says_why_it_failed(plane):
+    from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache
+
+    first = await running(plane)
+    end(plane, first, "worker", exit_code=1)
+    await Follower(plane, first).event()
+    await submit_roles(plane, claim="ti-2")
+    snapshot, cache = await read_snapshot(plane.client, NAMESPACE, KEY.digests), SnapshotCache()
+    ends = await cache._read_ends(plane.client, snapshot)
+    assert "of role worker exited with code 1" in ends[first.uid]
+    assert await cache._read_ends(None, snapshot) == ends, "no client is needed"
+
+
 def view_of(plane: VirtualControlPlane, snapshot, ref: GangRef):
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.plugins.view_model import build_view
