@@ -44,6 +44,7 @@ POSTGRES = "tests.airflow.postgres.programs"
 BROWSER = "tests.airflow.ui.browser"
 KUBELETS = "tests.kubelet.build"
 LAUNCHERS = "tests.launchers.programs"
+PROMTOOL = "tests.promtool"
 
 
 GO_PROGRAMS = {"GOGC": "400", "GOMEMLIMIT": "512MiB"}
@@ -134,6 +135,7 @@ ALL = (
             REPEATABLE,
             *_spread(4, "worksteal"),
         ),
+        requires=(PROMTOOL,),
         load=100,
     ),
     Tier(

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,12 @@ import pytest
 import yaml
 
 from airflow_provider_gangjobs.gang.state.category import Category
+from tests import promtool
 
 FOLDER = Path(__file__).parents[2] / "docs" / "alerts"
 RULES = FOLDER / "gangjobs-rules.yaml"
 DASHBOARD = FOLDER / "gangjobs-dashboard.json"
-PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(
-    PROMTOOL is None,
-    reason="no promtool on PATH (Debian, Ubuntu: apt-get install prometheus)",
-)
+needs_promtool = pytest.mark.skipif(not promtool.is_installed(), reason=promtool.MISSING)
 
 
 def rules() -> list[dict[str, Any]]:
@@ -53,16 +48,9 @@ def labels_of_queries() -> set[str]:
     return {name for found in (*selected, *grouped) for name in found}
 
 
-def promtool(*arguments: str) -> str:
-    assert PROMTOOL is not None, "install prometheus"
-    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @needs_promtool
 def test_prometheus_accepts_the_rules() -> None:
-    assert f"SUCCESS: {len(rules())} rules found" in promtool("check", "rules", str(RULES))
+    assert f"SUCCESS: {len(rules())} rules found" in promtool.run("check", "rules", str(RULES))
 
 
 @needs_promtool
@@ -71,7 +59,7 @@ def test_prometheus_can_read_each_query_of_the_dashboard(tmp_path: Path) -> None
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
 
-    promtool("check", "rules", str(file))
+    promtool.run("check", "rules", str(file))
 
 
 CASES = {
@@ -115,7 +103,7 @@ def evaluate(tmp_path: Path, values: dict[str, str], expected: dict[str, bool]) 
     test = {"interval": "1m", "input_series": series(values), "promql_expr_test": checks}
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
-    promtool("test", "rules", str(file))
+    promtool.run("test", "rules", str(file))
 
 
 def minutes(values: str) -> int:
