@@ -176,7 +176,10 @@ def _view(locator: GangLocator, result: SnapshotResult, now: datetime) -> GangVi
 
 def is_final(page: PageContext) -> bool:
     """Return whether the page will not change any more."""
-    return page.view.is_final if page.view is not None else not page.error and page.task_state in FINISHED_TASK_STATES
+    if page.view is not None:
+        return page.view.is_final
+    states = {row.state for row in page.mapped} if page.is_of_all_indexes else {page.task_state}
+    return not page.error and states <= FINISHED_TASK_STATES
 
 
 def parse_map_index(text: str) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,8 @@ CONCURRENT_SNAPSHOTS_MAX: Final = 4
 SNAPSHOT_TTL_S: Final = 2.0
 ATTEMPTS_READ_MAX: Final = 5
 """Of how many other attempts the outcomes are read, the latest first."""
+ENDS_WITHIN_S: Final = 3.0
+"""The page is shown without them if they take longer."""
 ENDS_KEPT_MAX: Final = 1000
 
 UNKNOWN_CONNECTION: Final = (
@@ -129,7 +132,10 @@ class SnapshotCache:
         ref = locator.ref
         async with self.clients.service(await self.read_config(locator)) as service:
             snapshot = await service.snapshot(locator.key, namespace=ref.namespace, uid=ref.uid)
-            return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDS_WITHIN_S):
+                    return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))
+        return SnapshotResult(snapshot)
 
     async def _read_ends(self, client: Client, snapshot: GangSnapshot) -> dict[str, str]:
         """Return why other attempts failed. Each is read once, because an earlier attempt does not change."""
@@ -143,7 +149,8 @@ class SnapshotCache:
                     continue
                 if len(self._ends) >= ENDS_KEPT_MAX:
                     self._ends.clear()
-                self._ends[job.ref.uid] = describe_end(job, outcomes)
+                if outcomes:
+                    self._ends[job.ref.uid] = describe_end(job, outcomes)
         return {job.ref.uid: self._ends[job.ref.uid] for job in failed if job.ref.uid in self._ends}
 
 
