@@ -360,9 +360,12 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     has_cause = end.status is Status.FAILED
     rows = [_row_of_end(rank, follows=number > 0 or not has_cause) for number, rank in enumerate(end.ranks)]
     ranks = end.counts.get("ranks", len(rows))
-    first = Phase.QUEUED if end.queue else Phase.SUBMITTED
+    first = Phase.QUEUED if end.queue or end.phase is Phase.QUEUED else Phase.SUBMITTED
     times = [(_PHASES_OF_TIMES.get(name, first), at) for name, at in end.times.items() if at.tzinfo is not None]
-    details = (("Ranks", f"{ranks:,}"), ("Requests", ", ".join(f"{n} {name}" for name, n in end.requests.items())))
+    details = (
+        ("Ranks", f"{ranks:,}" if ranks else ""),
+        ("Requests", ", ".join(f"{n} {name}" for name, n in end.requests.items())),
+    )
     return GangView(
         title=str(locator.ref),
         phase=str(Phase.FAILED if end.status is Status.TIMEOUT else end.status),
