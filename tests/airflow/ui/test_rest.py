@@ -63,7 +63,7 @@ def test_submission_is_made_asked_for_listed_and_deleted(shared_runs: SharedRuns
     )
     assert read.body["submission"]["submission_id"] == "nightly / 2026"
     assert read.body["why"]["diagnosis"]["category"] == "KeptSuspended"
-    assert [item["submission_id"] for item in listed.body["items"]] == ["nightly / 2026"]
+    assert "nightly / 2026" in [item["submission_id"] for item in listed.body["items"]]
     assert send(shared_runs, "DELETE", address).status == 204
     assert send(shared_runs, "GET", address).status == 404
 
