@@ -365,6 +365,7 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     details = (
         ("Ranks", f"{ranks:,}" if ranks else ""),
         ("Requests", ", ".join(f"{n} {name}" for name, n in end.requests.items())),
+        ("Queue", end.queue),
     )
     return GangView(
         title=str(locator.ref),
@@ -376,7 +377,7 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
         category=end.category,
         summary=_summary_of_end(end, ranks),
         remedy=_remedy_of_end(end),
-        details=tuple((name, value) for name, value in (*details, ("Queue", end.queue)) if value),
+        details=tuple((name, value) for name, value in details if value),
         spans=_spans(times, None),
         state_counts=tuple((name, end.counts[name]) for name in ("failed", "succeeded") if end.counts.get(name)),
         rows=tuple(rows),
