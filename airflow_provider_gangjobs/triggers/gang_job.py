@@ -53,7 +53,11 @@ class _GangTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
         await import_in_thread(*CLIENT, *NEEDED_TO_RUN)
-        from airflow_provider_gangjobs.attempt.triggerer.gang_completion import complete, deliver_when_accepted
+        from airflow_provider_gangjobs.attempt.triggerer.gang_completion import (
+            ask_airflow_once,
+            complete,
+            deliver_when_accepted,
+        )
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
         from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
         from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
@@ -64,6 +68,8 @@ class _GangTrigger(BaseTrigger):
         is_in_triggerer = self.task_instance is not None
         sweeping = following(self.args) if is_in_triggerer else nullcontext()
         with report_metrics(), sweeping:
+            if is_in_triggerer:
+                ask_airflow_once(self.args, self.task_instance)
             event = await wait_for_event(self.args, self.until, self.log, loop_ends=not is_in_triggerer)
             ends_here = is_in_triggerer and await complete(self.args, event, self.task_instance, self.log)
         if ends_here:

@@ -43,11 +43,14 @@ class Supervisor:
     def __init__(self) -> None:
         self.state: str | None = "deferred"
         self.xcoms: dict[str, Any] = {}
+        self.asked: list[str] = []
+        """The types of the requests."""
         self.columns: dict[str, tuple[Any, ...]] = {}
         self.refused: str | None = None
         """The key of the XCom that Airflow cannot store."""
 
     def send(self, message: Any) -> Any:
+        self.asked.append(type(message).__name__)
         if not isinstance(message, SetXCom):
             return TaskStatesResult(task_states={message.run_ids[0]: {"train": self.state}})
         if message.key == self.refused:
@@ -171,6 +174,14 @@ def test_gang_whose_event_airflow_did_not_accept_is_adopted_by_the_next_try(task
 
     assert one.execute() == RESULTS
     assert one.xcoms["gang"]["name"].endswith("-0"), "another gang was submitted"
+
+
+def test_first_request_to_airflow_which_takes_seconds_does_not_wait_for_the_end_of_the_gang(
+    supervisor: Supervisor, run: Any
+) -> None:
+    run(script="exit 3")
+
+    assert supervisor.asked.count("GetTaskStates") == 1
 
 
 def test_failed_gang_resumes_its_task_in_a_worker(supervisor: Supervisor, run: Any) -> None:

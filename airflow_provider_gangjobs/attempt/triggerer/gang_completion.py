@@ -45,9 +45,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.service import GangService
 
+FIRST_REQUEST_S: Final = 30.0
+"""How long an end waits for the first answer of Airflow to this process; see `ask_airflow_once`."""
 END_WITHIN_S: Final = 30.0
-"""How long an end in the triggerer may take. Together with the times of the wait (`FINISH_S` and `LOAD_S` of the log
-streams) it is shorter than `attempt.deferral.BACKSTOP_S`, after which Airflow itself ends the deferral."""
+"""How long an end in the triggerer may take. Together with `FIRST_REQUEST_S` and the times of the wait
+(`FINISH_AFTER_TIMEOUT_S` and the grace period of a pod) it is shorter than `attempt.deferral.BACKSTOP_S`, after which
+Airflow itself ends the deferral."""
 LOGS_AT_ONCE_MAX: Final = 8
 """How many gangs of an event loop copy their logs at once."""
 LOG_BYTES_MAX: Final = 256 * 1024
@@ -78,6 +81,18 @@ class _Limits:
         self.deliveries = asyncio.Semaphore(DELIVERIES_AT_ONCE_MAX)
         self.running: set[asyncio.Task[None]] = set()
         """References to the deliveries: the event loop itself keeps only weak ones."""
+        self.first_request: asyncio.Task[str] | None = None
+
+
+def ask_airflow_once(args: TriggerArgs, ti: Any) -> None:
+    """Ask Airflow for the state of the task, if the process has not asked Airflow before and the task may end here.
+
+    At the first request of a triggerer, its supervisor loads the API server of Airflow, which takes 4 CPU seconds, and
+    does nothing else meanwhile. So the trigger asks when its wait begins, and not only when the gang has ended.
+    """
+    limits = loop_local(_Limits)
+    if args.end is not None and limits.first_request is None:
+        limits.first_request = asyncio.create_task(read_task_state(ti, cast("Logger", _log)), name="first request")
 
 
 async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) -> bool:
@@ -92,6 +107,8 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) ->
     try:
         if event.status is not Status.SUCCEEDED:
             raise _NeedsWorkerError("the gang has not succeeded")
+        if (first := loop_local(_Limits).first_request) is not None:
+            await asyncio.wait({first}, timeout=FIRST_REQUEST_S)
         async with asyncio.timeout(END_WITHIN_S):
             end = TriggerEnd.of(args.end)
             config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)

@@ -43,8 +43,8 @@ def ended_without_worker(held: HeldRun) -> None:
     held.wait_until_gone()
     ran_once(held.deployment.cluster_history, held.key())
     assert held.run.xcom("gang") == RESULTS
-    assert ENDS_HERE in held.trigger_log
-    assert "[rank 0] (end of the log" in held.trigger_log
+    assert ENDS_HERE in held.trigger_log, held.trigger_log
+    assert "[rank 0] (end of the log" in held.trigger_log, held.trigger_log
     assert "[rank 0]" not in held.log("attempt=1.log"), held.trigger_log
 
 

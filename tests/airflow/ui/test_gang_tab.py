@@ -97,7 +97,7 @@ def test_tab_shows_the_gang_in_airflows_page(
 def test_tab_refreshes_by_itself(tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser) -> None:
     shared_runs.run("waits").wait_for_task("gang", "deferred")
     tab("waits")
-    wait_until("why it waits", lambda: "Can never fit" in browser.text(".summary"))
+    wait_until("why it waits", lambda: "Can never fit on the present nodes" in browser.text(".summary"))
     first = browser.text(".foot time")
     assert browser.run("window.stayed = true; return 1") == 1
 
