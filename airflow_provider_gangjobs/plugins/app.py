@@ -82,7 +82,7 @@ def read_mapped(key: TaskKey) -> tuple[list[MappedRow], int]:
     *of_xcoms, _ = _matches(XComModel, key)
     with create_session(scoped=False) as session:
         indexes = select(TaskInstance.map_index, TaskInstance.state).where(*of_task, TaskInstance.map_index >= 0)
-        states = dict(session.execute(indexes).tuples().all())
+        states = {index: state or "" for index, state in session.execute(indexes)}
         chosen = choose_indexes(states)
         values = select(XComModel.map_index, XComModel.value).where(
             *of_xcoms, XComModel.key == XCOM_END, XComModel.map_index.in_(chosen)

@@ -44,12 +44,12 @@ class MappedRow:
     ended: datetime | None = None
 
 
-def choose_indexes(states: Mapping[int, str | None]) -> list[int]:
+def choose_indexes(states: Mapping[int, str]) -> list[int]:
     """Return the map indexes that get a row: those that failed first, and then those that are not over."""
-    return sorted(states, key=lambda index: (_STATES.get(states[index] or "", _OTHER_STATE)[0], index))[:ROWS_MAX]
+    return sorted(states, key=lambda index: (_STATES.get(states[index], _OTHER_STATE)[0], index))[:ROWS_MAX]
 
 
-def mapped_rows(indexes: Iterable[int], states: Mapping[int, str | None], ends: Mapping[int, Any]) -> list[MappedRow]:
+def mapped_rows(indexes: Iterable[int], states: Mapping[int, str], ends: Mapping[int, Any]) -> list[MappedRow]:
     """Return the rows of these map indexes.
 
     :param ends: The XComs `gang_end`.

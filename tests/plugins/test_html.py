@@ -130,7 +130,7 @@ def test_what_is_over_has_an_age_and_what_lasts_a_duration() -> None:
 
 
 def test_map_indexes_that_failed_come_first_with_the_reason() -> None:
-    states = {0: "success", 1: "deferred", 2: "failed", 3: None}
+    states = {0: "success", 1: "deferred", 2: "failed", 3: ""}
     end = build_event(REF, Status.FAILED, Phase.FAILED, message="rank 0 ran out of memory", times={"ended": at(9)})
 
     rows = mapped_rows(choose_indexes(states), states, {2: end.to_payload(), 1: {"v": 99}})
