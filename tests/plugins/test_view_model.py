@@ -346,7 +346,7 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
         total=1,
         progress=Progress(step=3, total=12, eta_s=7200),
     )
-    built = job(2).started(3).ready(2)
+    built = job(2).started(3)
     built.obj["metadata"]["annotations"] = {ANNOTATION_RESTARTS: "together:3", ANNOTATION_PROGRESS: report.to_json()}
 
     view = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.running())), at(60))
