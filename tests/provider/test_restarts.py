@@ -1,0 +1,85 @@
+"""Programs that are started again in the pods of their gang, on the embedded cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END
+from airflow_provider_gangjobs.exceptions import AppFailed
+from tests.provider.task_runner import run_trigger
+
+if TYPE_CHECKING:
+    from tests.provider.task_runner import Task, TaskMaker
+
+FAIL_ONCE = 'if test "$RANK.$GANG_RESTART" = 1.0; then echo no luck; exit 3; fi'
+WRITE_RESTART = 'printf "[$RANK, $GANG_RESTART]" > "$GANG_RESULT_PATH"'
+
+
+def restarted(task: TaskMaker, script: str = f"{FAIL_ONCE}; {WRITE_RESTART}", **parameters: object) -> Task:
+    return task(script, **{"workers": 3, "restarts": 1, "results": "all", "on_finish": "keep", **parameters})
+
+
+def test_program_that_fails_once_runs_again_in_the_same_pods(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = restarted(task)
+    operator, context = train.operator(), train.next_try()
+
+    assert operator.execute(context) == [[0, 1], [1, 1], [2, 1]]
+
+    assert len(train.pods) == 3
+    log = capsys.readouterr().out
+    assert "gangjobs-supervisor {" not in log
+    assert "[rank 1] (last lines before restart 1)" in log
+    assert "[rank 1] no luck" in log
+    assert " lost in 1 restart" in log
+    end = context["ti"].xcoms[XCOM_END]
+    assert (end["restarts_total"], end["restarts_max"]) == (1, 1)
+    assert [(one["rank"], one["code"]) for one in end["restarts"]] == [(1, 3)]
+    assert end["restarts"][0]["took_s"] > 0
+    use = end["time_use"]
+    assert use["useful_s"] + use["lost_s"] + use["stopped_s"] + use["assembling_s"] == pytest.approx(use["held_s"], abs=0.01)
+
+
+def test_restarts_that_are_used_up_fail_the_gang(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match=r"restarted in their pods 1 time of 1, the last time because rank 1") as failed:
+        restarted(task, "test $RANK = 0 && sleep 600; test $RANK = 1 || sleep 600; echo never; exit 4").execute()
+
+    assert (failed.value.first_rank, failed.value.exit_code) == (1, 4)
+    assert "never" in str(failed.value)
+
+
+def test_exit_code_that_is_named_fails_the_gang_at_once(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed) as failed:
+        restarted(task, f"{FAIL_ONCE}; sleep 600", no_restart_on_exit_codes=3).execute()
+
+    assert failed.value.exit_code == 3
+    assert "restarted" not in str(failed.value)
+
+
+def test_shard_restarts_alone(task: TaskMaker) -> None:
+    train = restarted(task, FAIL_ONCE.replace("RANK", "SHARD_INDEX") + "; " + WRITE_RESTART.replace("RANK", "SHARD_INDEX"), launch="shards")
+
+    assert train.execute() == [[0, 0], [1, 1], [2, 0]]
+
+
+def test_deferred_task_tells_the_restarts_in_its_event(task: TaskMaker) -> None:
+    event = run_trigger(restarted(task, deferrable=True).defer())
+
+    assert event["status"] == "succeeded"
+    assert event["restarts_total"] == 1
+    assert event["time_use"]["restarts"] == 1
+
+
+def test_restarts_are_known_without_a_stream(task: TaskMaker) -> None:
+    event = run_trigger(restarted(task, deferrable=True, stream_logs=False).defer())
+
+    assert event["restarts_total"] == 1
+
+
+def test_restarts_that_nobody_told_are_unknown(task: TaskMaker) -> None:
+    event = run_trigger(restarted(task, deferrable=True, launch="shards", rendezvous=None).defer())
+
+    assert event.get("restarts_total") != 0
