@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.validation import (
     job_checks,
     metadata_checks,
     pod_checks,
+    restart_checks,
     role_checks,
     structure_checks,
 )
@@ -33,6 +34,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     metadata_checks.check_queue_parameters,
     job_checks.check_containers,
     job_checks.check_restart_policy,
+    restart_checks.check_restarts,
     pod_checks.check_env,
     pod_checks.check_resources,
     pod_checks.check_volumes,
