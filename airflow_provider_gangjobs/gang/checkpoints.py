@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.identity import SubmissionKey
     from airflow_provider_gangjobs.kube.views import Object
 
 VOLUME: Final = "gang-checkpoints"
@@ -90,15 +89,16 @@ def is_object_store(given: Any) -> bool:
         return False
 
 
-def with_checkpoints(pod: Object, place: CheckpointPlace, key: SubmissionKey, *, keep: bool) -> Object:
+def with_checkpoints(pod: Object, place: CheckpointPlace, folder: str, *, keep: bool) -> Object:
     """Return the spec of a pod whose main container, the first one, knows its folder for checkpoints.
 
+    :param folder: The path of the folder below the place.
     :param keep: Whether the folder stays after success.
     """
     main, *others = pod["containers"]
     main, volumes = {**main}, [*pod.get("volumes", [])]
     root = place.url or place.folder or MOUNT_PATH
-    variables = {ENV_URL if place.url else ENV_DIR: f"{root}/{key.folder}"}
+    variables = {ENV_URL if place.url else ENV_DIR: f"{root}/{folder}"}
     if not keep:
         variables[ENV_KEEP] = "0"
     if place.claim:

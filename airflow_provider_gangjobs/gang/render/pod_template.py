@@ -171,7 +171,7 @@ def gang_template(
             ]
     pod.setdefault("restartPolicy", "Never")
     if spec.checkpoints is not None:
-        pod = with_checkpoints(pod, place_of(spec.checkpoints), attempt.key, keep=spec.keep_checkpoints)
+        pod = with_checkpoints(pod, place_of(spec.checkpoints), attempt.key.folder, keep=spec.keep_checkpoints)
     template["spec"] = with_supervisor(spec, pod, rank_0) if spec.is_supervised else pod
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
     return template
