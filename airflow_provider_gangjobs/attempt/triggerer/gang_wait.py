@@ -22,6 +22,7 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.error_log import log_failure
@@ -31,7 +32,8 @@ from airflow_provider_gangjobs.attempt.triggerer.metrics import count_diagnosis
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of, with_history
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.diagnosis import UNEVENTFUL
@@ -173,11 +175,16 @@ class _GangWait:
             if limit_s is not None:
                 finish_s = min(finish_s, max(limit_s - (_monotonic() - began), 0.0))
             await streaming.finish(finish_s)
+            if event.status is not Status.RUNNING:
+                await streaming.read_summary()
         except BaseException:
             await streaming.stop(save=True)
             raise
         await streaming.stop(save=False, has_run=bool(event.ranks))
-        return replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
+        event = replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
+        earlier = convert(self._args.earlier_use, TimeUse) if self._args.earlier_use else None
+        report = None if streaming.told is None else streaming.told.report
+        return with_history(event, report, streaming.restarts_max, earlier)
 
     async def run(self, limit_s: float | None) -> GangEvent:
         """Return the event of the gang, or the event of the timeout."""

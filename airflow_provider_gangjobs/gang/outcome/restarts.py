@@ -185,15 +185,14 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_progress(self) -> Progress:
         """Return the progress that the line describes."""
-        known = {name: _known(value) for name, value in list((self.metrics or {}).items())[:METRICS_MAX]}
+        told = {to_one_line(name)[:NAME_CHARACTERS_MAX]: _known(value) for name, value in (self.metrics or {}).items()}
+        metrics = [(name, value) for name, value in told.items() if value is not None]
         return Progress(
             step=_known(self.step),
             total=_known(self.total),
             rate=_known(self.rate),
             eta_s=_known(self.eta_s),
-            metrics={
-                to_one_line(name)[:NAME_CHARACTERS_MAX]: value for name, value in known.items() if value is not None
-            },
+            metrics=dict(metrics[:METRICS_MAX]),
             at=_known(self.at),
         )
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations at run time
 from datetime import datetime  # noqa: TC003
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 from airflow_provider_gangjobs.kube.quantity import parse
 from airflow_provider_gangjobs.kube.text import pluralize
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -124,7 +126,7 @@ def _hours(requests: Mapping[str, str], seconds: Mapping[str, float | None]) -> 
 
 
 def _product(amount: float, seconds: float | None) -> float | None:
-    return None if seconds is None else round(amount * seconds / 3600, 4)
+    return None if seconds is None else round(amount * seconds / 3600, 6)
 
 
 def add_uses(first: TimeUse | None, second: TimeUse | None) -> TimeUse | None:
@@ -140,7 +142,7 @@ def add_uses(first: TimeUse | None, second: TimeUse | None) -> TimeUse | None:
         restarts=None if first.restarts is None or second.restarts is None else first.restarts + second.restarts,
         hours={
             name: ResourceHours(
-                total=round(one.total + other.total, 4),
+                total=round(one.total + other.total, 6),
                 useful=_sum(one.useful, other.useful),
                 lost=_sum(one.lost, other.lost),
                 waiting=_sum(one.waiting, other.waiting),
@@ -151,7 +153,7 @@ def add_uses(first: TimeUse | None, second: TimeUse | None) -> TimeUse | None:
 
 
 def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else round(first + second, 4)
+    return None if first is None or second is None else round(first + second, 6)
 
 
 def describe_use(use: TimeUse, ranks: int) -> str:
@@ -159,25 +161,23 @@ def describe_use(use: TimeUse, ranks: int) -> str:
     held_s = use.held_s or 0.0
     per, unit = next(((per, unit) for per, unit in _UNITS if held_s >= per), _UNITS[-1])
     what, hours = _main_resource(use, ranks)
-    scale = 3600 / per
 
     def amount(number: float | None) -> str:
-        return "unknown" if number is None else f"{number * scale:.1f}"
+        return "unknown" if number is None else f"{number * 3600 / per:.1f}"
 
-    lost = f"{amount(hours.lost)} lost"
-    if use.restarts:
-        lost += f" in {pluralize(use.restarts, 'restart')}"
-    if use.attempts > 1:
-        lost += (
-            f" and {pluralize(use.attempts - 1, 'attempt')}"
-            if use.restarts
-            else f" in {use.attempts - 1} of {use.attempts} attempts"
-        )
-    parts = f"{amount(hours.useful)} useful, {lost}, {amount(hours.waiting)} waiting"
+    total = f"{pluralize(ranks, 'rank')} x {held_s / per:.1f} {unit}: {amount(hours.total)} {what} {unit}"
+    parts = f"{amount(hours.useful)} useful, {amount(hours.lost)} lost{_ends(use)}, {amount(hours.waiting)} waiting"
     if hours.useful is None and hours.lost is None:
-        parts = "unknown how much of it was useful, because the supervisor of rank 0 has not told it"
+        parts = "of which nobody knows how much was useful, because the end of the log of rank 0 could not be read"
     queued = f"; queued for {_span(use.queued_s)} before" if use.queued_s is not None and use.queued_s >= 1 else ""
-    return f"{pluralize(ranks, 'rank')} x {held_s / per:.1f} {unit}: {hours.total * scale:.1f} {what} {unit}, {parts}{queued}"
+    return f"{total}, {parts}{queued}"
+
+
+def _ends(use: TimeUse) -> str:
+    """Return in what the work was lost, as the end of a phrase."""
+    ends = [pluralize(use.restarts, "restart")] if use.restarts else []
+    ends += [pluralize(use.attempts, "attempt")] if use.attempts > 1 else []
+    return f" in {' and '.join(ends)}" if ends else ""
 
 
 def _main_resource(use: TimeUse, ranks: int) -> tuple[str, ResourceHours]:

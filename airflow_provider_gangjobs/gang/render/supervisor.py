@@ -41,6 +41,7 @@ SUPERVISOR_ENV: Final = frozenset(
         "GANG_PROGRESS_TIMEOUT_S",
         "GANG_PROGRESS_PATH",
         "GANG_SUPERVISOR_ADDRESS",
+        "GANG_SUPERVISOR_LISTEN",
         "GANG_SUPERVISOR_PORT",
         "GANG_SUPERVISOR_KEY_FILE",
         "GANG_STOP_GRACE_S",
@@ -50,15 +51,20 @@ SUPERVISOR_ENV: Final = frozenset(
 )
 """Variables of the supervisor and the program. The supervisor sets the last one."""
 
-# Kubernetes replaces `$(NAME)` and `$$` in a command, so the script has neither. The options keep files of the user in
-# the same folder, and variables such as PYTHONPATH, from changing the modules that the supervisor imports.
+LISTEN: Final = {
+    "name": "GANG_SUPERVISOR_LISTEN",
+    "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+}
+"""The address on which rank 0 listens, because another pod may listen on the same port of a shared network."""
+
+# Kubernetes replaces `$(NAME)` and `$$` in a command, so the script has neither.
 SCRIPT: Final = f"""\
 for python in python3 python; do
   if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
     if [ -n "$GANG_CHECKPOINT_DIR$GANG_CHECKPOINT_URL" ]; then
       "$python" -I {FILES_PATH}/{PROGRESS_HELPER_FILE} prepare || exit 1
     fi
-    exec "$python" -I -S {FILES_PATH}/{SUPERVISOR_FILE} "$@"
+    exec "$python" {FILES_PATH}/{SUPERVISOR_FILE} "$@"
   fi
 done
 why="The image has no Python 3.8 or later, which restarts, progress_timeout and checkpoints need"
@@ -87,7 +93,7 @@ def with_supervisor(spec: GangSpec, pod: Object, address: str) -> Object:
     supervised = {
         **{name: value for name, value in main.items() if name != "args"},
         "command": ["/bin/sh", "-c", SCRIPT, "gangjobs", *words],
-        "env": [*({"name": name, "value": value} for name, value in variables.items()), *main["env"]],
+        "env": [*({"name": name, "value": value} for name, value in variables.items()), LISTEN, *main["env"]],
         "volumeMounts": [*main.get("volumeMounts", []), {"name": RUN_VOLUME, "mountPath": RUN_PATH}],
     }
     volumes = [*pod.get("volumes", []), {"name": RUN_VOLUME, "emptyDir": {}}]
