@@ -64,8 +64,14 @@ def torch_task(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> Ca
 
     def make(program: str, **parameters: Any) -> Task:
         files = {"train_torch.py": PROGRAM.read_text(), "main.py": program}
-        given = {"launch": "torchrun", "rendezvous": Rendezvous(port=port), "files": files, "logs": "all"}
-        return task("", command=["/gang/files/main.py"], **{**given, **parameters})
+        given = {
+            "command": ["/gang/files/main.py"],
+            "launch": "torchrun",
+            "rendezvous": Rendezvous(port=port),
+            "files": files,
+            "logs": "all",
+        }
+        return task("", **{**given, **parameters})
 
     return make
 
