@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.checkpoints import to_text
 from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 
 HASH_LENGTH: Final = 16
@@ -196,6 +197,11 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     rendezvous, each rank restarts alone."""
     no_restart_on_exit_codes: Sequence[int] = ()
     """Exit codes of a program after which the gang fails at once."""
+    checkpoints: str | None = None
+    """Where the ranks keep their checkpoints: `pvc://CLAIM/PATH`, `volume://NAME/PATH`, an absolute path on a volume of
+    the pods, or the URL of an object store. Each task of a run has a folder there."""
+    keep_checkpoints: bool = True
+    """Whether the folder stays after the programs of all ranks have succeeded."""
     progress_timeout_s: float | None = None
     """How long a rank that has begun to report progress may be silent before it counts as failed."""
     termination_grace_s: int | None = None
@@ -212,6 +218,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
             force_setattr(self, name, convert_parameter(name, getattr(self, name)))
         if isinstance(self.roles, Mapping):
             force_setattr(self, "roles", {name: _convert_role(role) for name, role in self.roles.items()})
+        force_setattr(self, "checkpoints", to_text(self.checkpoints))
         if self.gang_scheduler == "auto":
             force_setattr(self, "gang_scheduler", None)
 
@@ -223,7 +230,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def is_supervised(self) -> bool:
         """A supervisor runs the program of each rank (`gang.render.supervisor`)."""
-        return bool(self.restarts) or self.progress_timeout_s is not None
+        return bool(self.restarts) or self.progress_timeout_s is not None or self.checkpoints is not None
 
     @cached_property
     def field_digests(self) -> dict[str, str]:
@@ -261,7 +268,9 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
 
 # The namespace is part of the search for the gang. A different timeout does not make a different gang.
-_NOT_IN_HASH: Final = frozenset({"namespace", "assemble_timeout_s", "run_timeout_s", "execution_timeout_s"})
+_NOT_IN_HASH: Final = frozenset(
+    {"namespace", "assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "keep_checkpoints"}
+)
 
 
 def _is_of_provider(file: str) -> bool:

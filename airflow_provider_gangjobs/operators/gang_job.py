@@ -176,6 +176,13 @@ class GangJobOperator(GangParameters):
         program of one rank has failed. With `launch="shards"` each rank restarts alone, and has as many restarts. From
         0 (the default) to 1000. Needs `command`, and Python 3.8 or later in the image. Not for a lost pod or node,
         which `max_disruptions` answers.
+    :param checkpoints: Where the ranks keep their checkpoints: a PersistentVolumeClaim as `pvc://CLAIM/PATH` or
+        `{"claim": ..., "path": ...}`, a volume of the pods as `volume://NAME/PATH` or `{"volume": ..., "path": ...}`,
+        an absolute path on a volume that the ranks mount, or an `ObjectStoragePath` or its URL. The task has a folder
+        there in each run, which `GANG_CHECKPOINT_DIR` or, in an object store, `GANG_CHECKPOINT_URL` names. It is the
+        same for restarts, retries and a task that was cleared. Defaults to none. (templated)
+    :param keep_checkpoints: Whether the folder stays after success. False lets rank 0 remove it when the programs of
+        all ranks have succeeded. Defaults to true.
     :param no_restart_on_exit_codes: An exit code, or several, after which the gang fails without a further restart.
     :param max_disruptions: How often in a row a gang that was lost to a disruption (preempted, evicted, or its node
         lost) is submitted again within the same try, without spending a retry. From 0 (the default) to 100. Each
@@ -279,6 +286,8 @@ class GangJobOperator(GangParameters):
         run_timeout: timedelta | float | None = None,
         progress_timeout: timedelta | float | None = None,
         restarts: int = 0,
+        checkpoints: str | Mapping[str, str] | os.PathLike[str] | ObjectStoragePath | None = None,
+        keep_checkpoints: bool = True,
         no_restart_on_exit_codes: int | Sequence[int] | None = None,
         max_disruptions: int = 0,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
@@ -346,6 +355,8 @@ class GangJobOperator(GangParameters):
         self.run_timeout_s = checks.to_seconds(run_timeout)
         self.progress_timeout_s = checks.to_seconds(progress_timeout)
         self.restarts = restarts
+        self.checkpoints = to_url(checkpoints)
+        self.keep_checkpoints = keep_checkpoints
         self.no_restart_on_exit_codes = shorthands.to_exit_codes(no_restart_on_exit_codes)
         self.max_disruptions = max_disruptions
         self.callbacks = callback_paths(callbacks)

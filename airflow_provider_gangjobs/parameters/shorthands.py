@@ -84,7 +84,8 @@ def restart_problems(spec: Mapping[str, Any], launch: Any) -> tuple[Problem, ...
 
     :param spec: The parameters of the `GangSpec`.
     """
-    is_wanted = spec.get("restarts") or spec.get("progress_timeout_s") is not None
+    names = ("restarts", "progress_timeout_s", "checkpoints")
+    is_wanted = any(spec.get(name) not in (None, 0) for name in names)
     if not is_wanted or spec.get("rendezvous") is not False or launch == "shards":
         return ()
     remedy = 'Leave it out, or give launch="shards" if the ranks are independent, so that each restarts alone'

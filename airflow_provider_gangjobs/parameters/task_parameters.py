@@ -75,6 +75,7 @@ class TaskParameters:
     log_containers: tuple[str, ...]
     log_limit: int
     log_storage: str | None
+    checkpoints: Any
     stream_logs: bool | int | Sequence[int]
     queue_timeout_s: float | None
     assemble_timeout_s: float | None
@@ -163,6 +164,7 @@ class GangParameters(ShortErrors):
         "slots_per_worker",
         "result_storage",
         "log_storage",
+        "checkpoints",
     )
     template_ext: Sequence[str] = ()
     template_fields_renderers = {  # noqa: RUF012 - Airflow's name and form

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.parameters import gangjobs_result, python_runner
+from airflow_provider_gangjobs.parameters import gangjobs_rank, gangjobs_result, python_runner
 from airflow_provider_gangjobs.parameters.python_runner import Gang
 from tests.timeouts import TIMEOUT_S
 
@@ -352,12 +352,12 @@ def test_ranks_without_a_rendezvous_have_no_host_names() -> None:
 # -- what the image needs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [python_runner, gangjobs_result], ids=["runner", "helper"])
+@pytest.mark.parametrize("module", [python_runner, gangjobs_result, gangjobs_rank], ids=["runner", "results", "rank"])
 def test_programs_of_ranks_have_the_syntax_of_python_3_8(module: Any) -> None:
     ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("module", [python_runner, gangjobs_result], ids=["runner", "helper"])
+@pytest.mark.parametrize("module", [python_runner, gangjobs_result, gangjobs_rank], ids=["runner", "results", "rank"])
 def test_programs_of_ranks_import_only_the_standard_library(module: Any) -> None:
     tree = ast.parse(Path(module.__file__).read_text()).body  # without the import of fsspec inside a function
     imported = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.gang.checkpoints import place_of, with_checkpoints
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.strategic_merge import merge_pod_template
@@ -169,8 +170,9 @@ def gang_template(
                 for container in containers
             ]
     pod.setdefault("restartPolicy", "Never")
-    if spec.is_supervised:
-        template["spec"] = with_supervisor(spec, pod, rank_0)
+    if spec.checkpoints is not None:
+        pod = with_checkpoints(pod, place_of(spec.checkpoints), attempt.key.folder, keep=spec.keep_checkpoints)
+    template["spec"] = with_supervisor(spec, pod, rank_0) if spec.is_supervised else pod
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
     return template
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.checkpoints import CHECKPOINT_ENV
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
@@ -213,7 +214,7 @@ def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> It
 def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
     if wrong := names.problem_with_env_name(name):
         yield Problem(path, wrong, "Rename the variable")
-    elif name in _SET_BY_THE_PROVIDER or (parsed.spec.is_supervised and name in SUPERVISOR_ENV):
+    elif name in _SET_BY_THE_PROVIDER or (parsed.spec.is_supervised and name in SUPERVISOR_ENV | CHECKPOINT_ENV):
         yield Problem(path, f"{name} is set by the provider for every rank", "Remove it")
     elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
         yield Problem(path, f"{name} is set by the rendezvous", "Remove it, or set rendezvous=False")

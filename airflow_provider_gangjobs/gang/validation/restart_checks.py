@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RESTARTS_MAX: Final = 1000
-SUPERVISED_PARAMETERS: Final = ("restarts", "progress_timeout_s")
+SUPERVISED_PARAMETERS: Final = ("restarts", "progress_timeout_s", "checkpoints")
 """The parameters that need a supervisor in each rank."""
 
 

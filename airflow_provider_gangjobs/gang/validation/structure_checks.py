@@ -253,5 +253,6 @@ _PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
     "env": _env,
     "resources": _resources,
     "keep_suspended": _boolean,
+    "keep_checkpoints": _boolean,
     "rendezvous": _rendezvous,
 }

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec, validate_choices
 from airflow_provider_gangjobs.gang.validation import (
+    checkpoint_checks,
     job_checks,
     metadata_checks,
     pod_checks,
@@ -39,6 +40,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     pod_checks.check_resources,
     pod_checks.check_volumes,
     pod_checks.check_files,
+    checkpoint_checks.check_checkpoints,
     job_checks.check_size,
 )
 """Checks of specs that passed the structural checks."""
