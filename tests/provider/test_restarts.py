@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END
 from airflow_provider_gangjobs.exceptions import AppFailed
+from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STREAMED
+from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from tests.provider.task_runner import Task, TaskMaker
 
 FAIL_ONCE = 'if test "$RANK.$GANG_RESTART" = 1.0; then echo no luck; exit 3; fi'
@@ -19,6 +27,23 @@ WRITE_RESTART = 'printf "[$RANK, $GANG_RESTART]" > "$GANG_RESULT_PATH"'
 
 def restarted(task: TaskMaker, script: str = f"{FAIL_ONCE}; {WRITE_RESTART}", **parameters: object) -> Task:
     return task(script, **{"workers": 3, "restarts": 1, "results": "all", "on_finish": "keep", **parameters})
+
+
+@contextmanager
+def opened_when_streamed(train: Task, gate: Path) -> Iterator[None]:
+    """Create the file `gate` when the Job says that a log is streamed."""
+
+    def is_streamed() -> bool:
+        return any(ANNOTATION_STREAMED in job["metadata"]["annotations"] for job in train.jobs)
+
+    def open_gate() -> None:
+        wait_for(is_streamed)
+        gate.touch()
+
+    opening = Thread(target=open_gate)
+    opening.start()
+    yield
+    opening.join()
 
 
 def test_program_that_fails_once_runs_again_in_the_same_pods(
@@ -32,15 +57,32 @@ def test_program_that_fails_once_runs_again_in_the_same_pods(
     assert len(train.pods) == 3
     log = capsys.readouterr().out
     assert "gangjobs-supervisor {" not in log
-    assert "[rank 1] (last lines before restart 1)" in log
-    assert "[rank 1] no luck" in log
     assert " lost in 1 restart" in log
     end = context["ti"].xcoms[XCOM_END]
     assert (end["restarts_total"], end["restarts_max"]) == (1, 1)
     assert [(one["rank"], one["code"]) for one in end["restarts"]] == [(1, 3)]
     assert end["restarts"][0]["took_s"] > 0
     use = end["time_use"]
-    assert use["useful_s"] + use["lost_s"] + use["stopped_s"] + use["assembling_s"] == pytest.approx(use["held_s"], abs=0.01)
+    parts = (use["useful_s"], use["lost_s"], use["stopped_s"], use["assembling_s"])
+    assert sum(parts) == pytest.approx(use["held_s"], abs=0.01)
+
+
+def test_log_shows_the_restart_with_the_last_lines_of_the_failed_rank(
+    task: TaskMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = tmp_path / "gate"
+    train = restarted(task, f"echo begins; until test -e {gate}; do sleep 0.2; done; {FAIL_ONCE}; {WRITE_RESTART}")
+
+    with opened_when_streamed(train, gate):
+        train.execute()
+
+    log = capsys.readouterr().out
+    assert "[rank 0] Rank 1 has failed with exit code 3. Restart 1 of 1 begins." in log
+    assert log.index("[rank 1] (last lines before restart 1)") < log.index("[rank 1] no luck")
+    assert "[rank 0] All 3 ranks run again" in log
+    assert "gangjobs-supervisor {" not in log
+    (job,) = train.jobs
+    assert SupervisorReport.parse(job["metadata"]["annotations"].get(ANNOTATION_PROGRESS)).total in (None, 1)
 
 
 def test_restarts_that_are_used_up_fail_the_gang(task: TaskMaker) -> None:
@@ -60,7 +102,7 @@ def test_exit_code_that_is_named_fails_the_gang_at_once(task: TaskMaker) -> None
 
 
 def test_shard_restarts_alone(task: TaskMaker) -> None:
-    train = restarted(task, FAIL_ONCE.replace("RANK", "SHARD_INDEX") + "; " + WRITE_RESTART.replace("RANK", "SHARD_INDEX"), launch="shards")
+    train = restarted(task, f"RANK=$SHARD_INDEX; {FAIL_ONCE}; {WRITE_RESTART}", launch="shards")
 
     assert train.execute() == [[0, 0], [1, 1], [2, 0]]
 
@@ -77,9 +119,3 @@ def test_restarts_are_known_without_a_stream(task: TaskMaker) -> None:
     event = run_trigger(restarted(task, deferrable=True, stream_logs=False).defer())
 
     assert event["restarts_total"] == 1
-
-
-def test_restarts_that_nobody_told_are_unknown(task: TaskMaker) -> None:
-    event = run_trigger(restarted(task, deferrable=True, launch="shards", rendezvous=None).defer())
-
-    assert event.get("restarts_total") != 0
