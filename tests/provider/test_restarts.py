@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def opened_when_streamed(train: Task, gate: Path) -> Iterator[None]:
         return any(ANNOTATION_STREAMED in job["metadata"]["annotations"] for job in train.jobs)
 
     def open_gate() -> None:
-        wait_for(is_streamed)
+        wait_for("the stream of a log", is_streamed)
         gate.touch()
 
     opening = Thread(target=open_gate)
@@ -71,7 +72,12 @@ def test_log_shows_the_restart_with_the_last_lines_of_the_failed_rank(
     task: TaskMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = tmp_path / "gate"
-    train = restarted(task, f"echo begins; until test -e {gate}; do sleep 0.2; done; {FAIL_ONCE}; {WRITE_RESTART}")
+    train = restarted(
+        task,
+        f"echo begins; until test -e /gates/gate; do sleep 0.2; done; {FAIL_ONCE}; {WRITE_RESTART}",
+        volumes=[{"name": "gates", "hostPath": {"path": str(tmp_path)}}],
+        volume_mounts=[{"name": "gates", "mountPath": "/gates"}],
+    )
 
     with opened_when_streamed(train, gate):
         train.execute()
@@ -89,7 +95,7 @@ def test_restarts_that_are_used_up_fail_the_gang(task: TaskMaker) -> None:
     with pytest.raises(AppFailed, match=r"restarted in their pods 1 time of 1, the last time because rank 1") as failed:
         restarted(task, "test $RANK = 0 && sleep 600; test $RANK = 1 || sleep 600; echo never; exit 4").execute()
 
-    assert (failed.value.first_rank, failed.value.exit_code) == (1, 4)
+    assert (failed.value.rank, failed.value.exit_code) == (1, 4)
     assert "never" in str(failed.value)
 
 
@@ -119,3 +125,35 @@ def test_restarts_are_known_without_a_stream(task: TaskMaker) -> None:
     event = run_trigger(restarted(task, deferrable=True, stream_logs=False).defer())
 
     assert event["restarts_total"] == 1
+
+
+ENDINGS = {
+    "an exit code": "test $RANK = 0 && sleep 600; echo no luck; exit 3",
+    "a signal": "test $RANK = 0 && sleep 600; sh -c 'kill -9 $$$$'; exit $?",
+    "an error of the program": (
+        'test $RANK = 0 && sleep 600; printf \'{"error": "out of luck", "at": 1}\' > "$GANG_RESULT_PATH"; exit 1'
+    ),
+    "rank 0 fails": "test $RANK = 1 && sleep 600; echo no luck; exit 5",
+}
+
+
+@pytest.mark.parametrize("script", ENDINGS.values(), ids=ENDINGS)
+def test_end_with_a_supervisor_is_told_as_without(task: TaskMaker, script: str) -> None:
+    """A `progress_timeout` has supervisors, too, and no restart."""
+    with pytest.raises(AppFailed) as plain:
+        task(script, logs="none").execute()
+    with pytest.raises(AppFailed) as supervised:
+        task(script, logs="none", progress_timeout=3600).execute()
+
+    assert told_by(supervised.value) == told_by(plain.value)
+
+
+def told_by(error: AppFailed) -> tuple[Any, ...]:
+    """Return what an error says, without the names of the gang and its pods."""
+    message = re.sub(rf"{error.ref.partition('/')[2]}[-\w]*", "GANG", error.message)
+    return error.exit_code, error.rank, error.category, error.reason, error.ranks, message
+
+
+def test_command_that_does_not_exist_fails_with_its_name(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match="/no/such/program"):
+        task("", command=["/no/such/program"], restarts=1).execute()
