@@ -59,7 +59,7 @@ def test_program_that_fails_once_runs_again_in_the_same_pods(
     log = capsys.readouterr().out
     assert "gangjobs-supervisor {" not in log
     assert " lost in 1 restart" in log
-    end = context["ti"].xcoms[XCOM_END]
+    end = train.xcoms[XCOM_END]
     assert (end["restarts_total"], end["restarts_max"]) == (1, 1)
     assert [(one["rank"], one["code"]) for one in end["restarts"]] == [(1, 3)]
     assert end["restarts"][0]["took_s"] > 0
