@@ -264,7 +264,7 @@ class LogStreaming:
         if self._streams is not None and self._deleted:
             await self._streams.finish(within_s)
 
-    async def read_summary(self, within_s: float = SUMMARY_S) -> None:
+    async def read_summary(self, within_s: float) -> None:
         """Read the end of the log of rank 0, if its supervisor has a summary there that was not streamed.
 
         Without the summary, some things about the gang stay unknown.
