@@ -284,8 +284,8 @@ class LogStreaming:
         with suppress(ClusterError, LogShortened, TimeoutError):
             async with asyncio.timeout(within_s), informers().client(self.config) as client:
                 for part in await read_last_parts(client, source, lines_max=LAST_LINES_READ):
-                    if (line := parse_line(part.text)) is not None:
-                        told.add(0, line)
+                    if (found := parse_line(part.text)) is not None:
+                        told.report = told.report.with_line(found[1])
 
     # -- the end ---------------------------------------------------------------------------------------------
 
