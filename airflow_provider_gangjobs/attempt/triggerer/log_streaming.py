@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, ToldBySupervisors
@@ -150,13 +152,18 @@ second from a triggerer, and lines that it reads after the event are missing."""
 class LogStreaming:
     """The streams of one wait, as one asyncio task. The harvest uses it as its `LogReader`."""
 
-    def __init__(self, args: TriggerArgs, log: Logger) -> None:
+    def __init__(
+        self, args: TriggerArgs, log: Logger, on_told: Callable[[SupervisorLine], None] = lambda line: None
+    ) -> None:
         self._args = args
         self._log = log
+        self._on_told = on_told
         self.config: ClusterConfig | None = None
         """The cluster of the gang, once it is known."""
         self.told: ToldBySupervisors | None = None
         """What the supervisors of the ranks have told; `None` if the gang has none."""
+        self.task: TaskKey | None = None
+        """The task of the gang, as its Job names it. Known with `told`."""
         self.restarts_max: int | None = None
         """How often programs may be restarted in place; `None` if the gang has no supervisors."""
         self._stored_positions = ""
@@ -201,7 +208,8 @@ class LogStreaming:
             if self.told is None:
                 from airflow_provider_gangjobs.tracking.logs.gang_streams import ToldBySupervisors
 
-                self.told = ToldBySupervisors(alone=job.restarts_alone)
+                self.told = ToldBySupervisors(alone=job.restarts_alone, on_told=self._on_told)
+            self.task = job.task_key
             self.told.resume(job.view.metadata.annotations.progress)
 
     def observe(self, pods: Sequence[PodView]) -> None:

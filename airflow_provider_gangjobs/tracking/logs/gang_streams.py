@@ -79,10 +79,12 @@ class ToldBySupervisors:
     """What the supervisors of one gang have told in the logs that were read.
 
     :param alone: Whether each rank is restarted alone. Otherwise rank 0 tells of all ranks.
+    :param on_told: Called with each new line, when the report has it.
     """
 
-    def __init__(self, *, alone: bool = False) -> None:
+    def __init__(self, *, alone: bool = False, on_told: Callable[[SupervisorLine], None] = lambda line: None) -> None:
         self.alone = alone
+        self._on_told = on_told
         self.report = SupervisorReport()
         self._pods: dict[int | None, PodView] = {}
         """The last observed pod of each rank that has started."""
@@ -120,6 +122,8 @@ class ToldBySupervisors:
         is_new = line.event != "restart" or (key not in self._restarts and len(self._restarts) < NEW_RESTARTS_MAX)
         if line.event == "restart":
             self._restarts.add(key)
+        if is_new:
+            self._on_told(line)
         return is_new
 
 
