@@ -1358,7 +1358,8 @@ async def _say_goodbye(
     """Wait until the other ranks know that all have succeeded, and remove the checkpoints if the task wants that."""
     waits = [asyncio.ensure_future(event.wait()) for event in (coordinator.is_acknowledged, supervisor.hurry)]
     await asyncio.wait(waits, timeout=settings.lost_contact_s, return_when=asyncio.FIRST_COMPLETED)
-    if settings.address and os.environ.get("GANG_KEEP_CHECKPOINTS") == "0" and not supervisor.hurry.is_set():
+    knows_all = settings.address or settings.size == 1
+    if knows_all and os.environ.get("GANG_KEEP_CHECKPOINTS") == "0" and not supervisor.hurry.is_set():
         helper = os.path.join(os.environ.get("GANG_FILES", "/gang/files"), "gangjobs_rank.py")
         removed = asyncio.Event()
         remover = Program(libc, lambda status: removed.set())
