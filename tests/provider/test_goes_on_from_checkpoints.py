@@ -61,6 +61,8 @@ class Life:
     @property
     def last(self) -> int:
         """The last step that all ranks have done."""
+        if len(self.steps) < RANKS:  # the gang was stopped before the first step of a rank
+            return self.first - 1
         return min(steps[-1][0] for steps in self.steps.values())
 
 
