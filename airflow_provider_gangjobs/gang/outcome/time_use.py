@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations at run time
 from datetime import datetime  # noqa: TC003
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -77,7 +77,7 @@ def time_use_of(
     ran_s = (ended - running).total_seconds()
     stopped_s, lost_s = _losses(ran_s, succeeded=succeeded, restarts_max=restarts_max, report=report)
     useful_s = None if stopped_s is None or lost_s is None else max(ran_s - stopped_s - lost_s, 0.0)
-    seconds = {
+    seconds: dict[str, float | None] = {
         "queued_s": max((admitted - submitted).total_seconds(), 0.0),
         "assembling_s": (running - admitted).total_seconds(),
         "useful_s": useful_s,
@@ -85,8 +85,9 @@ def time_use_of(
         "stopped_s": stopped_s,
         "held_s": (ended - admitted).total_seconds(),
     }
+    rounded: dict[str, Any] = {name: None if value is None else round(value, 3) for name, value in seconds.items()}
     return TimeUse(
-        **{name: None if value is None else round(value, 3) for name, value in seconds.items()},
+        **rounded,
         restarts=0 if restarts_max is None or not restarts_max else report.total,
         hours=_hours(requests, seconds),
     )

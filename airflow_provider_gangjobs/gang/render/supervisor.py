@@ -109,7 +109,7 @@ def _variables(spec: GangSpec, address: str, stop_grace_s: Any) -> Mapping[str, 
     return {
         "GANG_RESTARTS_MAX": str(spec.restarts),
         "GANG_NO_RESTART_ON_EXIT_CODES": _join(spec.no_restart_on_exit_codes),
-        "GANG_PROGRESS_TIMEOUT_S": "" if spec.progress_timeout_s is None else f"{spec.progress_timeout_s:g}",
+        "GANG_PROGRESS_TIMEOUT_S": "" if spec.progress_timeout_s is None else f"{spec.progress_timeout_s:.12g}",
         "GANG_PROGRESS_PATH": f"{RUN_PATH}/progress",
         "GANG_SUPERVISOR_ADDRESS": address,
         "GANG_SUPERVISOR_PORT": str(PORT),
