@@ -1,4 +1,4 @@
-"""The supervisor of a rank: it starts the rank's program, and starts it again in place when a program of the gang fails.
+"""The supervisor of a rank starts its program, and starts it again in place when a program of the gang fails.
 
     python3 gangjobs_supervisor.py COMMAND [ARGUMENT...]
 
@@ -36,7 +36,7 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 RUNNING = "running"
@@ -671,6 +671,7 @@ class RankSupervisor:
         self._progress = ProgressFile(settings.progress_path)
         self._wanted = Wanted()
         self._is_stopping = False
+        self._hung_error = ""
         self._failure: Optional[Tuple[int, str]] = None  # the exit code and the error after the program has stopped
         self._heard_s = 0.0  # time since rank 0 was last heard of
         self._was_connected = settings.is_coordinator
@@ -747,7 +748,7 @@ class RankSupervisor:
                 previous, size = size, os.stat(path).st_size
                 if size > 0 and size == previous:
                     break
-        with contextlib.suppress(OSError), open(path, "rb") as file:
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: ASYNC230 - a local file
             content = file.read(STACKS_BYTES_MAX)
             if content:
                 title = f"The stacks of rank {self._settings.rank}, which reports no progress:\n"
@@ -822,7 +823,7 @@ class RankSupervisor:
             self.report = replace(self.report, silent_s=self._progress.silent_s, **values)
 
     def _fail_as_hung(self) -> None:
-        error = describe_hung(self._settings.rank, self.report.step, self._settings)
+        error = self._hung_error = describe_hung(self._settings.rank, self.report.step, self._settings)
         self._change(replace(self.report, kind=HUNG, code=HUNG_EXIT_CODE, error=error))
         self._stop()
 
@@ -832,7 +833,7 @@ class RankSupervisor:
             self.lose_contact(f"Rank {self._settings.rank} has not heard of rank 0 for {self._heard_s:.0f} s")
 
     def lose_contact(self, error: str) -> None:
-        """End this rank, which cannot be a part of a restart any more. If its program has succeeded, so has the rank."""
+        """End this rank, which no restart can include any more. If its program has succeeded, so has the rank."""
         if self.finished.done() or self._failure is not None:
             return
         if self.report.has_succeeded:
@@ -1230,7 +1231,7 @@ class Client:
             began = time.monotonic()
             try:
                 await self._connect_once()
-            except Refused as error:
+            except RefusedError as error:
                 supervisor.lose_contact(str(error))
                 return
             except (OSError, ValueError, asyncio.TimeoutError, ProtocolError):
@@ -1259,7 +1260,7 @@ class Client:
         """Prove to rank 0 that this is a rank of the gang, and have it proven that rank 0 is the one of the gang.
 
         Raises:
-            Refused: this rank cannot be a part of the gang any more.
+            RefusedError: this rank cannot be a part of the gang any more.
             ProtocolError: the other side does not have the key.
         """
         settings, own = self._settings, secrets.token_hex(16)
@@ -1272,13 +1273,13 @@ class Client:
         if not hmac.compare_digest(expected.encode(), str(answer.get("proof")).encode("utf-8", "replace")):
             raise ProtocolError("the proof is wrong")
         if is_refused:
-            raise Refused(f"Another supervisor of rank {settings.rank} has been connected to rank 0 before")
+            raise RefusedError(f"Another supervisor of rank {settings.rank} has been connected to rank 0 before")
         if self._coordinator not in (None, coordinator):
-            raise Refused("The supervisor of rank 0 is another one than before")
+            raise RefusedError("The supervisor of rank 0 is another one than before")
         self._coordinator = str(coordinator)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """This rank cannot be a part of its gang any more."""
 
 
