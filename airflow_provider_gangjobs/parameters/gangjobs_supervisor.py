@@ -833,7 +833,7 @@ class RankSupervisor:
             self.lose_contact(f"Rank {self._settings.rank} has not heard of rank 0 for {self._heard_s:.0f} s")
 
     def lose_contact(self, error: str) -> None:
-        """End this rank, which cannot be a part of a restart any more. If its program has succeeded, so has the rank."""
+        """End this rank, which no restart can include any more. If its program has succeeded, so has the rank."""
         if self.finished.done() or self._failure is not None:
             return
         if self.report.has_succeeded:
@@ -1359,7 +1359,8 @@ async def _say_goodbye(
     """Wait until the other ranks know that all have succeeded, and remove the checkpoints if the task wants that."""
     waits = [asyncio.ensure_future(event.wait()) for event in (coordinator.is_acknowledged, supervisor.hurry)]
     await asyncio.wait(waits, timeout=settings.lost_contact_s, return_when=asyncio.FIRST_COMPLETED)
-    if settings.address and os.environ.get("GANG_KEEP_CHECKPOINTS") == "0" and not supervisor.hurry.is_set():
+    knows_all = settings.address or settings.size == 1
+    if knows_all and os.environ.get("GANG_KEEP_CHECKPOINTS") == "0" and not supervisor.hurry.is_set():
         helper = os.path.join(os.environ.get("GANG_FILES", "/gang/files"), "gangjobs_rank.py")
         removed = asyncio.Event()
         remover = Program(libc, lambda status: removed.set())

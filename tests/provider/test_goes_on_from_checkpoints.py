@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.exceptions import AppFailed
+from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.provider.test_operator_disruptions import evict
 
 if TYPE_CHECKING:
-    from tests.provider.task_runner import TaskMaker
+    from collections.abc import Callable
+
+    from tests.provider.task_runner import Task, TaskMaker
 
 EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "include" / "train_resumable.py"
 RANKS = 2
@@ -24,7 +27,7 @@ import os, random, signal, threading, time
 import train_resumable
 
 rank, restart = int(os.environ["RANK"]), int(os.environ["GANG_RESTART"])
-life = "/disk/{}-{}-{}".format(os.environ["GANG_ATTEMPT"], restart, rank)
+life = "/disk/{}-{}-{}-{}".format(os.environ["GANG_ATTEMPT"], restart, rank, time.time_ns())
 draw = random.Random("{}-{}".format(os.environ["SEED"], restart))
 victim, after_s = draw.randrange(int(os.environ["GANG_SIZE"])), draw.uniform(*eval(os.environ["KILLED_AFTER_S"]))
 if rank == victim and restart < int(os.environ["KILLS"]):
@@ -58,16 +61,21 @@ class Life:
     @property
     def last(self) -> int:
         """The last step that all ranks have done."""
+        if len(self.steps) < RANKS:  # the gang was stopped before the first step of a rank
+            return self.first - 1
         return min(steps[-1][0] for steps in self.steps.values())
 
 
 def lives(folder: Path) -> list[Life]:
     """Return all restarts of all attempts of a gang, in their order."""
-    found: dict[tuple[int, int], dict[int, list[tuple[int, float]]]] = {}
-    for path in folder.glob("*-*-*"):
-        attempt, restart, rank = map(int, path.name.split("-"))
+    found: dict[tuple[int, int, int], dict[int, list[tuple[int, float]]]] = {}
+    for path in sorted(folder.glob("*-*-*-*")):
+        attempt, restart, rank, _ = map(int, path.name.split("-"))
         lines = [line.split() for line in path.read_text().splitlines()]
-        found.setdefault((attempt, restart), {})[rank] = [(int(step), float(at)) for step, at in lines]
+        # Pods that a queue has stopped are followed by others of the same attempt.
+        number = sum(rank in found.get((attempt, restart, pods), {}) for pods in range(len(found)))
+        steps = [(int(step), float(at)) for step, at in lines]
+        found.setdefault((attempt, restart, number), {})[rank] = steps
     return [Life(found[key]) for key in sorted(found)]
 
 
@@ -119,20 +127,48 @@ def test_no_step_is_lost_beyond_the_interval_of_checkpoints(task: TaskMaker, tmp
 
 def test_attempt_after_a_lost_pod_goes_on_where_the_one_before_was(task: TaskMaker, tmp_path: Path) -> None:
     train = task("", **killed(tmp_path, steps=150, every=5, max_disruptions=1))
-
-    def drain_after_a_checkpoint() -> None:
-        of_last_rank = f"checkpoints/d/{train.run_id}/train/step-*/rank-{RANKS - 1:05}-of-*"
-        wait_for("two checkpoints", lambda: len([*tmp_path.glob(of_last_rank)]) > 1)
-        evict(train, 0)
-
-    drain = threading.Thread(target=drain_after_a_checkpoint, daemon=True)
-    drain.start()
-    train.execute()
-    drain.join()
+    while_it_runs(train, tmp_path, lambda: evict(train, 0))
 
     before, after = lives(tmp_path)
     assert after.first > 1
     assert before.last - (after.first - 1) <= 5
+
+
+def test_gang_that_was_stopped_and_runs_again_as_in_a_queue_goes_on(task: TaskMaker, tmp_path: Path) -> None:
+    train = task("", **killed(tmp_path, steps=150, every=5))
+
+    def stop_and_run_again() -> None:
+        suspend(train, True)
+        wait_for("no pods", lambda: not train.pods)
+        suspend(train, False)
+
+    while_it_runs(train, tmp_path, stop_and_run_again)
+
+    before, after = lives(tmp_path)
+    assert after.first > 1
+    assert before.last - (after.first - 1) <= 5
+
+
+def suspend(train: Task, is_suspended: bool) -> None:
+    """Suspend or resume the Job of the task, as Kueue does."""
+    (job,) = train.jobs
+    metadata, change = job["metadata"], {"spec": {"suspend": is_suspended}}
+    assert train.cluster is not None
+    train.cluster.call(lambda it: it.registry.patch(JOBS, metadata["name"], metadata["namespace"], change))
+
+
+def while_it_runs(train: Task, folder: Path, act: Callable[[], None]) -> None:
+    """Execute the task, and act when it has written two checkpoints."""
+
+    def act_after_two_checkpoints() -> None:
+        of_last_rank = f"checkpoints/d/{train.run_id}/train/step-*/rank-{RANKS - 1:05}-of-*"
+        wait_for("two checkpoints", lambda: len([*folder.glob(of_last_rank)]) > 1, poll_s=0.05)
+        act()
+
+    other = threading.Thread(target=act_after_two_checkpoints, daemon=True)
+    other.start()
+    train.execute()
+    other.join()
 
 
 def test_folder_is_removed_after_the_success_if_the_task_wants_that(task: TaskMaker, tmp_path: Path) -> None:

@@ -134,6 +134,15 @@ REFUSED: dict[str, tuple[GangSpec, str]] = {
         spec("pvc://data", rendezvous=False, keep_checkpoints=False),
         "none of them knows when all have succeeded",
     ),
+    "a removal by each of independent roles": (
+        GangSpec(
+            roles={name: {"image": "i", "command": ["train"]} for name in ("leader", "worker")},
+            checkpoints="pvc://data",
+            rendezvous=False,
+            keep_checkpoints=False,
+        ),
+        "none of them knows when all have succeeded",
+    ),
     "no command": (GangSpec(image="i", checkpoints="pvc://data"), "is missing with checkpoints"),
 }
 

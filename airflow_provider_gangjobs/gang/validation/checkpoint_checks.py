@@ -37,7 +37,8 @@ def check_checkpoints(parsed: ParsedSpec) -> Iterator[Problem]:
         yield Problem("checkpoints", str(error), REMEDY)
         return
     yield from _place(parsed, place)
-    if not spec.keep_checkpoints and rendezvous_of(spec, parsed.shape) is None and parsed.shape.size > 1:
+    is_alone = rendezvous_of(spec, parsed.shape) is None and parsed.shape.size > 1
+    if not spec.keep_checkpoints and (spec.rendezvous is False or is_alone):
         what = "is False, and the ranks are independent: none of them knows when all have succeeded"
         yield Problem("keep_checkpoints", what, "Leave it out, and remove the folder of the run later")
 
