@@ -207,6 +207,14 @@ def test_rank_0_removes_the_older_checkpoints(place: str) -> None:
     assert sorted(ranks[0]._store.parts()) == [5, 6]
 
 
+def test_rest_of_a_checkpoint_that_was_being_removed_disappears(tmp_path: Path) -> None:
+    rest = tmp_path / ".removed-step-000000000001-7" / "rank-00000-of-00001"
+    rest.mkdir(parents=True)
+
+    assert Checkpoints(str(tmp_path), 0, 1).newest() is None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_state_that_all_ranks_have_in_common_is_written_by_rank_0(place: str) -> None:
     first, second = gang(place)
     write(first, 5, "common", ranks=1)
