@@ -217,7 +217,7 @@ class Checkpoints:
         self.place = place
         """The folder, or its URL."""
         self._rank, self._size = rank, size
-        self._store: _Store = _ObjectStore(place, rank) if "://" in place else _Folder(Path(place), rank)
+        self._store: _Store = _ObjectStore(place, rank) if "://" in place else _Folder(Path(place))
         self._has_begun = False
 
     @classmethod
@@ -327,9 +327,8 @@ def _part_name(part: Part) -> str:
 class _Folder:
     """Checkpoints in a folder of a volume. Names that begin with a dot are not complete."""
 
-    def __init__(self, path: Path, rank: int) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._rank = rank
 
     def parts(self) -> Dict[int, Set[Part]]:
         found = {}
