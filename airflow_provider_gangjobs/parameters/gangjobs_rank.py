@@ -217,7 +217,7 @@ class Checkpoints:
         self.place = place
         """The folder, or its URL."""
         self._rank, self._size = rank, size
-        self._store: _Store = _ObjectStore(place, rank) if "://" in place else _Folder(Path(place), rank)
+        self._store: _Store = _ObjectStore(place, rank) if "://" in place else _Folder(Path(place))
         self._has_begun = False
 
     @classmethod
@@ -284,6 +284,8 @@ class Checkpoints:
         parts = self._store.parts()
         complete = _complete(parts)
         if not self._has_begun:
+            if self._rank == 0:
+                self._store.remove_rests()
             newest = max(complete, default=-1)
             for step, rank, ranks in [(step, *part) for step, of_step in parts.items() for part in of_step]:
                 if step > newest and rank == self._rank:
@@ -325,9 +327,8 @@ def _part_name(part: Part) -> str:
 class _Folder:
     """Checkpoints in a folder of a volume. Names that begin with a dot are not complete."""
 
-    def __init__(self, path: Path, rank: int) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._rank = rank
 
     def parts(self) -> Dict[int, Set[Part]]:
         found = {}
@@ -366,6 +367,12 @@ class _Folder:
     def remove_step(self, step: int) -> None:
         _remove_tree(self._path / _step_name(step))
 
+    def remove_rests(self) -> None:
+        """Remove what is left of steps that rank 0 was removing when it was killed."""
+        for name in _names(self._path):
+            if name.startswith(_REMOVED):
+                shutil.rmtree(str(self._path / name), ignore_errors=True)
+
 
 def _names(folder: Path) -> List[str]:
     try:
@@ -374,9 +381,12 @@ def _names(folder: Path) -> List[str]:
         return []
 
 
+_REMOVED = ".removed-"
+
+
 def _remove_tree(path: Path) -> None:
     """Remove a folder, which disappears at once."""
-    removed = path.with_name(f".removed-{path.name}-{os.getpid()}")
+    removed = path.with_name(f"{_REMOVED}{path.name}-{os.getpid()}")
     shutil.rmtree(str(removed), ignore_errors=True)
     try:
         os.rename(str(path), str(removed))
@@ -428,12 +438,10 @@ class _ObjectStore:
     def commit(self, folder: Path, step: int, part: Part) -> None:
         address = self._address(step, part)
         self.remove_part(step, part)
-        self._files.makedirs(address, exist_ok=True)  # does nothing in a store without folders
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         for name in names:
-            self._files.makedirs((address + "/" + name).rpartition("/")[0], exist_ok=True)
-            self._files.put_file(str(folder / name), address + "/" + name)
-        self._files.pipe_file(address + ".json", json.dumps(names).encode())
+            _write_object(self._files, address + "/" + name, folder / name)
+        _write_object(self._files, address + ".json", json.dumps(names).encode())
 
     def remove_part(self, step: int, part: Part) -> None:
         address = self._address(step, part)
@@ -444,6 +452,9 @@ class _ObjectStore:
         signs = [f"{folder}/{_part_name(part)}.json" for part in sorted(self.parts().get(step, ()))]
         self._remove(*signs, folder)
 
+    def remove_rests(self) -> None:
+        """Do nothing: an object whose step is not complete is removed with a later step of its name."""
+
     def _remove(self, *paths: str) -> None:
         for path in paths:
             with suppress(FileNotFoundError):
@@ -451,6 +462,22 @@ class _ObjectStore:
 
     def _address(self, step: int, part: Part) -> str:
         return "/".join([self._root, _step_name(step), _part_name(part)])
+
+
+def _write_object(file_system: Any, address: str, content: Union[bytes, Path]) -> None:
+    """Write an object, or copy a file. Folders are made only if the store has some, because that may need a right."""
+
+    def write() -> None:
+        if isinstance(content, bytes):
+            file_system.pipe_file(address, content)
+        else:
+            file_system.put_file(str(content), address)
+
+    try:
+        write()
+    except FileNotFoundError:
+        file_system.makedirs(address.rpartition("/")[0], exist_ok=True)
+        write()
 
 
 def _empty(folder: Path) -> Path:
@@ -508,8 +535,7 @@ def prepare(environ: Mapping[str, str]) -> str:
     except CheckpointError:
         return ""  # the program may have a library of its own
     try:
-        file_system.makedirs(root, exist_ok=True)
-        file_system.pipe_file(root + "/" + name, b"\n")
+        _write_object(file_system, root + "/" + name, b"\n")
         file_system.rm_file(root + "/" + name)
     except Exception as error:
         return f"The checkpoints cannot be written to {url}: {type(error).__name__}: {error}"

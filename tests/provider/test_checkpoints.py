@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.io import attach
+from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec
@@ -87,6 +89,7 @@ def test_object_store_without_a_library_is_found_before_the_gang_is_submitted(ta
 
 
 def test_ranks_know_the_url_of_an_object_store(task: TaskMaker, tmp_path: Path) -> None:
+    attach(protocol="memory", fs=MemoryFileSystem())  # for the check of the worker
     show = ["sh", "-c", 'printf "\\"%s\\"" "$GANG_CHECKPOINT_URL" > "$GANG_RESULT_PATH"']
     train = task("", **on_disk(tmp_path, command=show, checkpoints="memory://bucket/a"))
 
