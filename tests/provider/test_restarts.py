@@ -113,6 +113,23 @@ def test_shard_restarts_alone(task: TaskMaker) -> None:
     assert train.execute() == [[0, 0], [1, 1], [2, 0]]
 
 
+def test_rank_that_hangs_is_found_and_restarted(task: TaskMaker) -> None:
+    hang_once = 'touch "$GANG_PROGRESS_PATH"; if test "$RANK.$GANG_RESTART" = 1.0; then sleep 600; fi'
+    train = restarted(task, f"{hang_once}; {WRITE_RESTART}", progress_timeout=1)
+
+    assert train.execute() == [[0, 1], [1, 1], [2, 1]]
+    assert [(one["rank"], one["kind"]) for one in train.xcoms[XCOM_END]["restarts"]] == [(1, "hung")]
+
+
+def test_rank_that_hangs_without_a_restart_fails_with_its_last_step(task: TaskMaker) -> None:
+    hang = 'test $RANK = 1 || sleep 600; printf \'{"step": 7}\' > "$GANG_PROGRESS_PATH"; sleep 600'
+
+    with pytest.raises(AppFailed, match="reported no progress for 1 s, since step 7") as failed:
+        task(hang, progress_timeout=1).execute()
+
+    assert (failed.value.rank, failed.value.exit_code) == (1, 124)
+
+
 def test_deferred_task_tells_the_restarts_in_its_event(task: TaskMaker) -> None:
     event = run_trigger(restarted(task, deferrable=True).defer())
 

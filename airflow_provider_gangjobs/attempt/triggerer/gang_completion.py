@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_suc
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
-from airflow_provider_gangjobs.attempt.triggerer.metrics import report_use
+from airflow_provider_gangjobs.attempt.use_report import report_use
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result

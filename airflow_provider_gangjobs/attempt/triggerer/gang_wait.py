@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.error_log import log_failure
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
-from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, LogStreaming
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, SUMMARY_S, LogStreaming
 from airflow_provider_gangjobs.attempt.triggerer.metrics import count_diagnosis, forget_progress, note_progress
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
@@ -168,22 +168,21 @@ class _GangWait:
     async def run_with_logs(self, limit_s: float | None) -> GangEvent:
         """Run, and stream logs meanwhile. The event says how far logs were streamed."""
         began, streaming = _monotonic(), self._streaming
+
+        def at_most_s(seconds: float) -> float:
+            return seconds if limit_s is None else min(seconds, max(limit_s - (_monotonic() - began), 0.0))
+
         try:
             event = await self.run(limit_s)
-            finish_s = FINISH_S
-            if event.reason == EXECUTION_TIMEOUT:
-                finish_s = FINISH_AFTER_TIMEOUT_S
-            if limit_s is not None:
-                finish_s = min(finish_s, max(limit_s - (_monotonic() - began), 0.0))
-            await streaming.finish(finish_s)
+            await streaming.finish(at_most_s(FINISH_AFTER_TIMEOUT_S if event.reason == EXECUTION_TIMEOUT else FINISH_S))
             if event.status is not Status.RUNNING:
-                await streaming.read_summary()
+                await streaming.read_summary(at_most_s(SUMMARY_S))
         except BaseException:
             await streaming.stop(save=True)
-            raise
-        finally:
             forget_progress(self._args.uid)
+            raise
         await streaming.stop(save=False, has_run=bool(event.ranks))
+        forget_progress(self._args.uid)
         event = replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
         earlier = convert(self._args.earlier_use, TimeUse) if self._args.earlier_use else None
         report = None if streaming.told is None else streaming.told.report

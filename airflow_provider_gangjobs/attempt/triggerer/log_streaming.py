@@ -264,7 +264,7 @@ class LogStreaming:
         if self._streams is not None and self._deleted:
             await self._streams.finish(within_s)
 
-    async def read_summary(self, within_s: float = SUMMARY_S) -> None:
+    async def read_summary(self, within_s: float) -> None:
         """Read the end of the log of rank 0, if its supervisor has a summary there that was not streamed.
 
         Without the summary, some things about the gang stay unknown.
@@ -284,8 +284,8 @@ class LogStreaming:
         with suppress(ClusterError, LogShortened, TimeoutError):
             async with asyncio.timeout(within_s), informers().client(self.config) as client:
                 for part in await read_last_parts(client, source, lines_max=LAST_LINES_READ):
-                    if (line := parse_line(part.text)) is not None:
-                        told.add(0, line)
+                    if (found := parse_line(part.text)) is not None:
+                        told.report = told.report.with_line(found[1])
 
     # -- the end ---------------------------------------------------------------------------------------------
 

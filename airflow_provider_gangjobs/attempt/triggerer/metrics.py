@@ -16,23 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.attempt.use_report import PREFIX, airflow_stats
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from airflow.sdk.types import Logger
+    from collections.abc import Collection, Mapping
 
     from airflow_provider_gangjobs.cluster.informer import InformerStatistics
     from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 15.0
 """Most metrics servers read their data at this interval."""
-PREFIX: Final = "gangjobs."
 INFORMER_COUNTERS: Final = (
     "lists",
     "watches_opened",
@@ -44,38 +40,7 @@ INFORMER_COUNTERS: Final = (
 )
 DIAGNOSES: Final = "diagnoses"
 """How many states of gangs were reported, by category."""
-USES: Final = ("queued", "assembling", "useful", "lost", "stopped")
-HOUR_USES: Final = ("useful", "lost", "waiting")
-"""Values of the tag `use`, and fields of `gang.outcome.time_use`."""
 HARVEST_COUNTERS: Final = ("recorded", "released", "failures")
-
-
-def report_use(event: GangEvent, dag_id: str, task_id: str, task_log: Logger) -> None:
-    """Log what the time of a gang that has ended was used for, and send it as metrics. Does not raise.
-
-    :param task_log: The log of the task.
-    """
-    if event.time_use is not None:
-        task_log.info("%s", describe_use(event.time_use, event.counts.get("ranks", 0) or len(event.ranks)))
-    try:
-        for name, value, tags in _metrics_of(event):
-            _stats().incr(f"{PREFIX}{name}", value, tags={"dag_id": dag_id, "task_id": task_id, **tags})
-    except Exception as error:  # a metrics library may raise anything
-        log.debug("The metrics of gang %s were not sent: %r", event.ref, error)
-
-
-def _metrics_of(event: GangEvent) -> Iterator[tuple[str, int, dict[str, str]]]:
-    if event.restarts_total:
-        yield "restarts", event.restarts_total, {}
-    if event.time_use is None:
-        return
-    for use in USES:
-        if seconds := round(getattr(event.time_use, f"{use}_s") or 0):
-            yield "time_s", seconds, {"use": use}
-    for resource, hours in event.time_use.hours.items():
-        for use in HOUR_USES:
-            if seconds := round((getattr(hours, use) or 0.0) * 3600):
-                yield "resource_s", seconds, {"use": use, "resource": resource}
 
 
 def report_metrics() -> AbstractContextManager[None]:
@@ -187,15 +152,7 @@ class _PeriodicReporter(AbstractContextManager[None]):
 
 
 def _send(reporter: DeltaReporter, sample: Sample) -> None:
-    reporter.send(sample, _stats())
-
-
-def _stats() -> Any:
-    try:
-        from airflow.observability.stats import Stats
-    except ImportError:  # Airflow before 3.2
-        from airflow.stats import Stats  # type: ignore[assignment]
-    return Stats
+    reporter.send(sample, airflow_stats())
 
 
 def collect_sample(waiting: int) -> Sample:

@@ -197,16 +197,25 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def parse_line(line: bytes) -> SupervisorLine | None:
-    """Return what a line of a log tells; `None` if it is no line of a supervisor."""
-    if not line.startswith(LINE_START) or len(line) > LINE_BYTES_MAX:
+def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
+    """Return what a line of a log tells, and what stands before; `None` if no supervisor has written it.
+
+    The program of the rank may have left an unfinished line, which the line of the supervisor follows.
+    """
+    at = line.find(LINE_START)
+    if at < 0 or len(line) - at > LINE_BYTES_MAX:
         return None
     try:
-        found = msgspec.json.decode(line[_START:], type=SupervisorLine)
+        found = msgspec.json.decode(line[at + _START :], type=SupervisorLine)
     except (msgspec.DecodeError, ValueError):
         return None
     message = cut_end(to_one_line(found.message), MESSAGE_CHARACTERS_MAX)
-    return replace(found, message=message) if found.event and message else None
+    return (line[:at], replace(found, message=message)) if found.event and message else None
+
+
+def readable_line(before: bytes, line: SupervisorLine) -> bytes:
+    """Return the text that is shown in place of a line of a supervisor."""
+    return b" ".join(filter(None, (before.rstrip(), line.message.encode())))
 
 
 def readable(text: str) -> str:
@@ -214,7 +223,7 @@ def readable(text: str) -> str:
     if LINE_START.decode() not in text:
         return text
     lines = ((line, parse_line(line.encode(errors="replace"))) for line in text.split("\n"))
-    return "\n".join(line if told is None else told.message for line, told in lines)
+    return "\n".join(line if told is None else readable_line(*told).decode() for line, told in lines)
 
 
 def describe_restarts(report: SupervisorReport, limit: int) -> str:

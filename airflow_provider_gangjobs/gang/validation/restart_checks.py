@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 RESTARTS_MAX: Final = 1000
 SUPERVISED_PARAMETERS: Final = ("restarts", "progress_timeout_s", "checkpoints")
@@ -28,7 +28,7 @@ def check_restarts(parsed: ParsedSpec) -> Iterator[Problem]:
     spec = parsed.spec
     if spec.restarts > RESTARTS_MAX:
         yield Problem("restarts", f"is {spec.restarts}", f"Give at most {RESTARTS_MAX}")
-    codes = spec.no_restart_on_exit_codes
+    codes: Sequence[Any] = spec.no_restart_on_exit_codes
     if any(isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255 for code in codes):
         what = f"is {list(codes)!r:.80}, which are not all numbers from 1 to 255"
         yield Problem("no_restart_on_exit_codes", what, "Give exit codes of a program that fails")

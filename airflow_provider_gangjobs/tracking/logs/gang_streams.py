@@ -284,7 +284,7 @@ class GangStreams:
             async with asyncio.timeout(LAST_LINES_WITHIN_S), self._requests:
                 parts = await read_last_parts(self._client, source, lines_max=LAST_LINES_READ)
         except (ClusterError, LogShortened, TimeoutError) as error:
-            writer.note(f"no last lines before restart {line.number}: {error or 'the log was not read in time'}")
+            writer.note(f"no last lines before restart {line.number}: {str(error) or 'the log was not read in time'}")
             return
         last = [part for part in parts if part.time_ns and part.time_ns <= until_ns][-LAST_LINES:]
         writer.note(f"last lines before restart {line.number}")

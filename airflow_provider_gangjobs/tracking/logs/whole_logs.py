@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, LogCursor, LogParser, LogPart
 from airflow_provider_gangjobs.cluster.http.request import LogQuery
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.gang.outcome.restarts import LINE_START, parse_line
+from airflow_provider_gangjobs.gang.outcome.restarts import LINE_START, parse_line, readable_line
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
@@ -86,13 +86,12 @@ class LineWriter:
             self._emit(HELD_PARTS)
 
     def _readable(self, part: LogPart) -> LogPart:
-        if not part.text.startswith(LINE_START) or not (part.begins and part.ends):
-            return part
-        told = parse_line(part.text)
+        told = parse_line(part.text) if LINE_START in part.text and part.ends else None
         if told is None:
             return part
-        self._on_told(told)
-        return part._replace(text=told.message.encode())
+        before, line = told
+        self._on_told(line)
+        return part._replace(text=readable_line(before, line))
 
     def flush(self) -> None:
         """Write what is held."""
