@@ -112,7 +112,7 @@ def killed(
 
 def test_no_step_is_lost_beyond_the_interval_of_checkpoints(task: TaskMaker, tmp_path: Path) -> None:
     every, kills = 5, 4
-    parameters = killed(tmp_path, steps=100, every=every, kills=kills, after_s=(0.3, 1.0), restarts=kills)
+    parameters = killed(tmp_path, steps=250, every=every, kills=kills, after_s=(0.3, 1.0), restarts=kills)
     results = task("", **parameters).execute()
 
     assert [round(line["slope"]) for line in results] == [3, 3]
@@ -122,7 +122,7 @@ def test_no_step_is_lost_beyond_the_interval_of_checkpoints(task: TaskMaker, tmp
     for before, after in pairwise(played):
         assert after.first > 1, "the program goes on, and does not begin anew"
         assert 0 <= before.last - (after.first - 1) <= every
-    assert played[-1].last == 100
+    assert played[-1].last == 250
 
 
 def test_attempt_after_a_lost_pod_goes_on_where_the_one_before_was(task: TaskMaker, tmp_path: Path) -> None:
