@@ -19,6 +19,11 @@ In local mode, without the address of a coordinator, a supervisor decides for it
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file has files of the user, which could have the name of a module
+
 import asyncio
 import contextlib
 import ctypes
@@ -32,7 +37,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -957,6 +961,8 @@ class Coordinator:
             self._failed_at = now
             self._failure, self._failed_ran_s = self.reports[rank], now - self._run_began
             self._ran_s += self._failed_ran_s
+            self._failure_lost = self._lost(self._failed_ran_s)
+            self._lost_s += self._failure_lost[0]
         failure, settings = self._failure, self._settings
         sentence = describe_failure(rank, failure, settings)
         values = {
@@ -972,8 +978,7 @@ class Coordinator:
             missing = list(wanted.missing) or None
             self._lines.write("no_restart", message, **values, reason=wanted.reason, missing=missing)
             return
-        lost_s, checkpoint_step = self._lost(self._failed_ran_s)
-        self._lost_s += lost_s
+        lost_s, checkpoint_step = self._failure_lost
         at = round(time.time(), 3)
         self._events.append(
             {"number": wanted.restart, "rank": rank, "kind": failure.kind, "code": failure.code, "at": at}
@@ -1060,6 +1065,8 @@ class Coordinator:
         now = time.monotonic()
         if self._failed_at is None:
             self._ran_s += now - self._run_began
+            if self.wanted.want != END:  # the container was ended while the programs ran
+                self._lost_s += self._lost(now - self._run_began)[0]
         elif self.wanted.want != END:
             self._stopped_s += now - self._failed_at
         count = len(self._events)

@@ -92,11 +92,16 @@ def test_log_shows_the_restart_with_the_last_lines_of_the_failed_rank(
 
 
 def test_restarts_that_are_used_up_fail_the_gang(task: TaskMaker) -> None:
+    train = restarted(task, "test $RANK = 1 || sleep 600; echo never; exit 4")
+
     with pytest.raises(AppFailed, match=r"restarted in their pods 1 time of 1, the last time because rank 1") as failed:
-        restarted(task, "test $RANK = 0 && sleep 600; test $RANK = 1 || sleep 600; echo never; exit 4").execute()
+        train.execute()
 
     assert (failed.value.rank, failed.value.exit_code) == (1, 4)
     assert "never" in str(failed.value)
+    use = train.xcoms[XCOM_END]["time_use"]
+    assert (use["useful_s"], use["restarts"]) == (pytest.approx(0, abs=0.2), 1)
+    assert use["lost_s"] > 0
 
 
 def test_exit_code_that_is_named_fails_the_gang_at_once(task: TaskMaker) -> None:

@@ -13,7 +13,7 @@ from tests.unit.builders import at
 HOUR = 3600.0
 TIMES = {"submitted": at(0), "admitted": at(60), "running": at(60 + 0.5 * HOUR), "ended": at(60 + 4.5 * HOUR)}
 UNKNOWN = SupervisorReport()
-TOLD = SupervisorReport(total=2, stopped_s=0.1 * HOUR, lost_s=0.4 * HOUR, is_final=True)
+TOLD = SupervisorReport(total=2, stopped_s=0.1 * HOUR, ran_s=3.4 * HOUR, lost_s=0.4 * HOUR, is_final=True)
 
 
 def use_of(times: Any = None, requests: Any = None, **given: Any) -> TimeUse:
@@ -33,11 +33,23 @@ def seconds(use: TimeUse) -> tuple[float | None, ...]:
         ({}, (60, 0.5 * HOUR, 4 * HOUR, 0, 0)),
         ({"succeeded": False}, (60, 0.5 * HOUR, 0, 4 * HOUR, 0)),
         ({"restarts_max": 3, "report": TOLD}, (60, 0.5 * HOUR, 3.5 * HOUR, 0.4 * HOUR, 0.1 * HOUR)),
+        (
+            {"restarts_max": 3, "succeeded": False, "report": TOLD},
+            (60, 0.5 * HOUR, 3.4 * HOUR - 0.4 * HOUR, 0.9 * HOUR, 0.1 * HOUR),
+        ),
         ({"restarts_max": 3}, (60, 0.5 * HOUR, None, None, None)),
         ({"restarts_max": 3, "succeeded": False}, (60, 0.5 * HOUR, None, None, None)),
         ({"restarts_max": 0}, (60, 0.5 * HOUR, 4 * HOUR, 0, 0)),
     ],
-    ids=["success", "failure is lost", "restarts", "unknown restarts", "unknown failure", "only a progress_timeout"],
+    ids=[
+        "success",
+        "failure is lost",
+        "restarts",
+        "checkpoints before a failure",
+        "unknown restarts",
+        "unknown failure",
+        "only a progress_timeout",
+    ],
 )
 def test_seconds_are_those_of_the_phases(given: dict[str, Any], expected: tuple[float | None, ...]) -> None:
     assert seconds(use_of(**given)) == pytest.approx(expected)

@@ -97,8 +97,10 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     progress: Progress | None = None
     stopped_s: Number | None = None
     """How long the programs were stopped between restarts. Known at the end."""
+    ran_s: Number | None = None
+    """How long programs ran. Known at the end."""
     lost_s: Number | None = None
-    """How much work of the programs was lost. Known at the end."""
+    """How much of that was lost. Known at the end."""
     is_final: bool = False
     """The supervisor of rank 0 has ended, and told all of its restarts."""
 
@@ -142,6 +144,7 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             total=len(told) if line.restarts_total is None else max(line.restarts_total, 0),
             progress=self.progress if step.step is None else step,
             stopped_s=_known(line.stopped_s),
+            ran_s=_known(line.ran_s),
             lost_s=_known(line.lost_s),
             is_final=True,
         )
@@ -166,6 +169,7 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
     took_s: Number | None = None
     lost_s: Number | None = None
     stopped_s: Number | None = None
+    ran_s: Number | None = None
     restarts: tuple[SupervisorLine, ...] = ()
     restarts_total: int | None = None
 

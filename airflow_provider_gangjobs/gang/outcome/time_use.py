@@ -99,12 +99,13 @@ def _losses(
     """Return how long the programs were stopped between restarts, and how much of their work was lost, in seconds."""
     if restarts_max is None:
         return 0.0, 0.0 if succeeded else ran_s
-    if report.is_final and report.stopped_s is not None:
+    if report.is_final and report.stopped_s is not None and report.lost_s is not None:
         stopped_s = min(max(float(report.stopped_s), 0.0), ran_s)
-        if report.lost_s is None and succeeded:
-            return stopped_s, None
-        lost_s = ran_s if report.lost_s is None else max(float(report.lost_s), 0.0)
-        return stopped_s, min(lost_s, ran_s - stopped_s)
+        lost_s = min(max(float(report.lost_s), 0.0), ran_s - stopped_s)
+        if not succeeded:  # with the time until all pods had ended
+            useful_s = max(float(report.ran_s or 0.0) - lost_s, 0.0)
+            lost_s = max(ran_s - stopped_s - useful_s, lost_s)
+        return stopped_s, lost_s
     return (0.0, 0.0) if succeeded and restarts_max == 0 else (None, None)
 
 
