@@ -1089,7 +1089,8 @@ class Coordinator:
 
 # -- connections ----------------------------------------------------------------------------------------------
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
 
 
 def proof(key: bytes, *parts: object) -> str:

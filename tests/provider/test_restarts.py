@@ -118,6 +118,25 @@ def test_shard_restarts_alone(task: TaskMaker) -> None:
     assert train.execute() == [[0, 0], [1, 1], [2, 0]]
 
 
+def test_ranks_of_all_roles_restart_together(task: TaskMaker) -> None:
+    script = f"RANK=$((GANG_RANK_OFFSET + JOB_COMPLETION_INDEX)); {FAIL_ONCE}; {WRITE_RESTART}"
+    role = {"image": "i", "command": ["sh", "-c", script], "resources": {"cpu": "100m"}}
+    of_gang = dict.fromkeys(("image", "command", "resources"))
+    train = restarted(task, roles={"head": role, "worker": {**role, "workers": 2}}, **of_gang, workers=None)
+
+    assert train.execute() == {"head": [[0, 1]], "worker": [[1, 1], [2, 1]]}
+    assert len(train.pods) == 3
+
+
+def test_sidecar_runs_on_through_a_restart(task: TaskMaker) -> None:
+    sidecar = {"name": "side", "image": "i", "command": ["sleep", "600"], "restartPolicy": "Always"}
+    train = restarted(task, pod_overrides={"spec": {"initContainers": [sidecar]}})
+
+    assert train.execute() == [[0, 1], [1, 1], [2, 1]]
+    statuses = [pod["status"]["initContainerStatuses"][0] for pod in train.pods]
+    assert [status["restartCount"] for status in statuses] == [0, 0, 0]
+
+
 def test_rank_that_hangs_is_found_and_restarted(task: TaskMaker) -> None:
     hang_once = 'touch "$GANG_PROGRESS_PATH"; if test "$RANK.$GANG_RESTART" = 1.0; then sleep 600; fi'
     train = restarted(task, f"{hang_once}; {WRITE_RESTART}", progress_timeout=1)
