@@ -41,7 +41,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 RUNNING = "running"
 STOPPED = "stopped"
@@ -87,12 +87,11 @@ LINE_START = "gangjobs-supervisor "
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-NOT_FORWARDED = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGFPE", "SIGILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGTRAP"} | {
-    "SIGSYS",
-    "SIGTTIN",
-    "SIGTTOU",
-}
-"""Signals that the kernel sends to a process because of what the process itself does. tini forwards the same ones."""
+NOT_FORWARDED = frozenset(
+    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS}
+    | {signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ}
+)
+"""Signals that a process cannot handle, or that the kernel sends because of what the process itself does."""
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, getattr(signal, "SIGRTMIN", 34) + 3}
 """Signals by which a kubelet ends a container: SIGTERM, or the STOPSIGNAL of the image."""
 
@@ -127,6 +126,7 @@ class Settings:
     key: bytes = b""
     grace_s: float = 30.0
     lost_contact_s: float = 60.0
+    first_contact_s: float = FIRST_CONTACT_S
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Settings:
@@ -156,6 +156,7 @@ class Settings:
                 key=_read_key(key_path) if address else b"",
                 grace_s=float(environ.get("GANG_STOP_GRACE_S") or 30),
                 lost_contact_s=float(environ.get("GANG_LOST_CONTACT_S") or 60),
+                first_contact_s=float(environ.get("GANG_FIRST_CONTACT_S") or FIRST_CONTACT_S),
             )
         except (ValueError, OSError) as error:
             raise SettingsError(f"The supervisor cannot read its settings: {error}") from None
@@ -297,7 +298,7 @@ def next_wanted(wanted: Wanted, reports: Mapping[int, Report], waited_s: float, 
             return Wanted(wanted.restart, RUN)
         if is_terminating:
             return replace(wanted, want=END, reason="terminating")
-        limit_s = settings.confirm_s if all(rank in reports for rank in missing) else FIRST_CONTACT_S
+        limit_s = settings.confirm_s if all(rank in reports for rank in missing) else settings.first_contact_s
         if waited_s > limit_s:
             return replace(wanted, want=END, reason="not_confirmed", missing=missing)
         return wanted
@@ -352,7 +353,7 @@ def silence_verdict(report: Report, silent_s: float, settings: Settings, *, was_
     A program that has ended makes no restart unsafe, and a rank without it cannot be restarted without rank 0. So such
     a rank exits as it would without a supervisor. A program that runs before the first contact goes on.
     """
-    if silent_s <= (settings.lost_contact_s if was_connected else FIRST_CONTACT_S):
+    if silent_s <= (settings.lost_contact_s if was_connected else settings.first_contact_s):
         return NOTHING
     if report.state == RUNNING:
         return STOP if was_connected else NOTHING
@@ -539,6 +540,8 @@ class Program:
 
     def stop(self, grace_s: float) -> None:
         """Send SIGTERM, and kill everything after the grace period."""
+        if not self._pid:
+            return
         self.send_signal(signal.SIGTERM)
         self._kill_timer = asyncio.get_running_loop().call_later(grace_s, self._begin_to_clear)
 
@@ -729,14 +732,15 @@ class RankSupervisor:
     def _stop(self) -> None:
         if not self._is_stopping:
             self._is_stopping = True
-            asyncio.get_running_loop().create_task(self._dump_and_stop())
+            asyncio.get_running_loop().create_task(self._dump_and_stop(self.report.restart))
 
-    async def _dump_and_stop(self) -> None:
+    async def _dump_and_stop(self, restart: int) -> None:
         timeout_s = self._settings.progress_timeout_s
         is_hung = HUNG in (self.report.kind, self._wanted.kind)
         if is_hung and timeout_s and (self._progress.silent_s or 0.0) >= timeout_s / 2:
             await self._dump_stacks()
-        self._program.stop(self._settings.grace_s)
+        if self.report.restart == restart:  # the program may have ended meanwhile
+            self._program.stop(self._settings.grace_s)
 
     async def _dump_stacks(self) -> None:
         """Let a program in Python write the stacks of its threads, and copy them to the log of this rank."""
@@ -814,7 +818,7 @@ class RankSupervisor:
         is_undisturbed = self.report.state == RUNNING and not self._is_stopping and not self.report.terminating
         if is_undisturbed and timeout_s and silent_s is not None and silent_s > timeout_s:
             self._fail_as_hung()
-        if not self._settings.is_coordinator:
+        if not self._settings.is_coordinator and not self.report.terminating:
             self._heard_s += elapsed_s
             self._judge_silence()
 
@@ -837,7 +841,7 @@ class RankSupervisor:
             self.lose_contact(f"Rank {self._settings.rank} has not heard of rank 0 for {self._heard_s:.0f} s")
 
     def lose_contact(self, error: str) -> None:
-        """End this rank, which no restart can include any more. If its program has succeeded, so has the rank."""
+        """End this rank, which cannot be started again any more. If its program has succeeded, so has the rank."""
         if self.finished.done() or self._failure is not None:
             return
         if self.report.has_succeeded:
@@ -1128,7 +1132,7 @@ class Server:
         self._id = secrets.token_hex(16)
         self._writers: Dict[int, Writer] = {}
         self._instances: Dict[int, str] = {}
-        self._tasks: Set[Any] = set()
+        self._server: Any = None
         self.receive: Callable[[int, Report], None] = lambda rank, report: None
         self.wanted: Callable[[], Wanted] = Wanted
 
@@ -1139,7 +1143,8 @@ class Server:
             SettingsError: the address cannot be used.
         """
         try:
-            await asyncio.start_server(self._serve, sock=_listening_socket(self._settings), limit=MESSAGE_BYTES_MAX)
+            listener = _listening_socket(self._settings)
+            self._server = await asyncio.start_server(self._serve, sock=listener, limit=MESSAGE_BYTES_MAX)
         except OSError as error:
             raise SettingsError(f"The supervisor cannot listen on port {self._settings.port}: {error}") from None
 
@@ -1162,7 +1167,7 @@ class Server:
                 if self._writers.get(rank) is not writer:
                     return
                 self.receive(rank, report)
-        except (OSError, ValueError, asyncio.TimeoutError, ProtocolError):
+        except (OSError, ValueError, RecursionError, asyncio.TimeoutError, ProtocolError):
             return
         finally:
             writer.close()
@@ -1242,8 +1247,8 @@ class Client:
             except RefusedError as error:
                 supervisor.lose_contact(str(error))
                 return
-            except (OSError, ValueError, asyncio.TimeoutError, ProtocolError):
-                self._writer = None
+            except (OSError, ValueError, RecursionError, asyncio.TimeoutError, ProtocolError):
+                pass
             pause_s = 0.1 if time.monotonic() - began > HANDSHAKE_S else min(2 * pause_s, CONNECT_PAUSE_MAX_S)
             await asyncio.sleep(pause_s * (0.5 + secrets.randbelow(1000) / 1000))
 
@@ -1260,8 +1265,8 @@ class Client:
             while True:
                 supervisor.receive(wanted_of(await asyncio.wait_for(_receive(reader), silence_s)))
         finally:
-            self._writer = None if not supervisor.finished.done() else self._writer
-            if self._writer is not writer:
+            if not supervisor.finished.done():  # else `close` sends the last report
+                self._writer = None
                 writer.close()
 
     async def _greet(self, reader: Reader, writer: Writer) -> None:
@@ -1353,12 +1358,13 @@ async def _keep_time(
         supervisor.tick(elapsed_s)
         if coordinator is not None:
             coordinator.tick(elapsed_s)
-        if now - sent >= settings.heartbeat_s or coordinator is not None:
-            if now - sent >= settings.heartbeat_s:
-                sent = now
-                if server is not None and coordinator is not None:
-                    server.broadcast(coordinator.wanted)
             supervisor.send(supervisor.report)
+        if now - sent >= settings.heartbeat_s:
+            sent = now
+            if server is not None and coordinator is not None:
+                server.broadcast(coordinator.wanted)
+            else:
+                supervisor.send(supervisor.report)
 
 
 async def _say_goodbye(
@@ -1383,10 +1389,8 @@ def handle_signals(supervisor: RankSupervisor) -> None:
     """Forward every signal that can be forwarded. A signal that is ignored stays ignored here and in the program."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, supervisor.handle_children)
-    for number in signal.valid_signals():
-        name = number.name if isinstance(number, signal.Signals) else ""
-        by_python = name in ("SIGPIPE", "SIGXFSZ")  # Python ignores these two, and Popen restores them
-        if name not in NOT_FORWARDED and (by_python or signal.getsignal(number) is not signal.SIG_IGN):
+    for number in signal.valid_signals() - NOT_FORWARDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
             with contextlib.suppress(ValueError, RuntimeError, OSError):
                 loop.add_signal_handler(number, supervisor.handle_signal, int(number))
 
