@@ -475,7 +475,7 @@ def read_environ() -> Dict[bytes, bytes]:
     """Return the environment with which this process was started. Python may have added LC_CTYPE to its own one."""
     with open("/proc/self/environ", "rb") as file:
         entries = file.read().split(b"\0")
-    return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)  # type: ignore[misc]
+    return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
 
 
 def descendants(root: int) -> List[int]:

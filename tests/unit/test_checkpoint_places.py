@@ -82,7 +82,7 @@ def test_each_role_gets_the_place() -> None:
 
 
 def test_two_tasks_never_have_one_folder() -> None:
-    keys = [
+    keys: list[TaskKey | OperationKey] = [
         TaskKey("a", "b", "c"),
         TaskKey("a", "b", "c", 0),
         TaskKey("a", "b", "c", installation="prod"),
