@@ -46,7 +46,7 @@ SUSPENDED = {"decision": "brought", "is_suspended": True}
             f"{CREATED}, Kueue queue team (queue_name and queue_priority of the connection)",
         ),
     ],
-    ids=["created", "adopted", "queue of the gang", "queue of the connection"],
+    ids=["created", "adopted", "queue of the gang", "restarts", "queue of the connection"],
 )
 def test_submission_is_described_in_one_line(changes: dict[str, Any], line: str) -> None:
     assert list(submission_messages(submission(**changes))) == [line]
