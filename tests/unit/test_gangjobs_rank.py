@@ -257,7 +257,9 @@ for step in range(1, 10_000):
         last = int(process.stdout.readline())
         time.sleep(draw.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
-        last = max([last, *(int(line) for line in process.communicate()[0].split())])
+        # `communicate` would lose what `readline` has read ahead.
+        last = max([last, *(int(line) for line in process.stdout.read().split())])
+        process.wait()
         newest = Checkpoints.of(environ).newest()
         assert newest
         assert newest.step in (last, last + 1), "the last step that was written is kept"
