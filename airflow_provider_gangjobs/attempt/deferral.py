@@ -17,6 +17,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import to_builtins
 from msgspec.structs import asdict as struct_fields
 
 from airflow_provider_gangjobs.gang.identity import GangRef
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 
@@ -78,6 +80,7 @@ class TriggerArgs:
     :param kept_bytes_max: How many bytes of the logs of deleted pods are read in all.
     :param callbacks: Dotted paths of the classes that are called when the phase of the gang changes.
     :param task: `dag_id`, `run_id`, `task_id` and `map_index` of the task, for the callbacks.
+    :param earlier_use: What the time of the attempts of this try before this one was used for, as JSON.
     :param end: How the trigger ends the task of a gang that has succeeded (`attempt.trigger_end`). `None` if a worker
         ends the task.
     """
@@ -105,6 +108,7 @@ class TriggerArgs:
     kept_bytes_max: int = 0
     callbacks: Sequence[str] = ()
     task: Mapping[str, Any] | None = None
+    earlier_use: Mapping[str, Any] | None = None
     end: Mapping[str, Any] | None = None
 
     @property
@@ -133,12 +137,19 @@ _NO_DEFAULT = object()
 
 
 def trigger_args(
-    task: TaskParameters, gangs: TaskGangs, ref: GangRef, *, attempt: int | None = None, disruptions: int = 0
+    task: TaskParameters,
+    gangs: TaskGangs,
+    ref: GangRef,
+    *,
+    attempt: int | None = None,
+    disruptions: int = 0,
+    earlier_use: TimeUse | None = None,
 ) -> TriggerArgs:
     """Return the arguments of the trigger that waits for a gang. They contain no deadline of the try.
 
     :param attempt: The number of the attempt. The event reports it if the Job cannot be read.
     :param disruptions: How many attempts in a row were lost to disruptions before this one.
+    :param earlier_use: What the time of these attempts was used for.
     """
     wants_logs = task.logs is not Logs.NONE and task.ends_with_gang
     ranks = streamed_ranks(task.stream_logs) if wants_logs else ()
@@ -161,6 +172,7 @@ def trigger_args(
         kept_bytes_max=task.log_limit // 2 if wants_logs else 0,
         callbacks=list(task.callbacks) or (),
         task=gangs.key.to_mapping() if task.callbacks else None,
+        earlier_use=None if earlier_use is None else to_builtins(earlier_use),
     )
 
 

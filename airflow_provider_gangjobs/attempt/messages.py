@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def submission_messages(submission: Submission, *, server_software: str = "") ->
     placement = describe_placement(submission.decision)
     state = _SUSPENDED if submission.is_suspended else _STATES.get(submission.state, "")
     queue = _describe_queue(submission)
-    yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{queue}{state}"
+    restarts = f", up to {pluralize(submission.restarts_max, 'restart')} in place" if submission.restarts_max else ""
+    yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{queue}{restarts}{state}"
     yield from submission.notes
     if server_software == SANDBOX_SERVER:
         yield SANDBOX_NOTE

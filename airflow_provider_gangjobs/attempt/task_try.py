@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.ending.kill import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
@@ -83,6 +84,8 @@ class TaskTry:
     guard: StartGuard
     began_at: float
     """When this part of the try began, by `time.monotonic`."""
+    earlier_use: TimeUse | None = field(default=None, init=False)
+    """What the time of the attempts of this try was used for that were lost."""
     deliver: Callable[[Any], None] = field(default_factory=lambda: lambda ti: None, init=False)
     """What is left to do after the success of the task, by its task instance; nothing before the gang has succeeded."""
 
@@ -94,7 +97,9 @@ class TaskTry:
     @property
     def storages(self) -> TaskStorages:
         """The folders of this task."""
-        return TaskStorages(self.task.log_storage, self.task.result_storage, self.gangs.key, self.log)
+        return TaskStorages(
+            self.task.log_storage, self.task.result_storage, self.gangs.key, self.log, self.task.checkpoints
+        )
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -186,6 +191,7 @@ class TaskTry:
             replace_struct(event, streamed={}, whole_logs=()) if self.task.deferrable else event
         )
         failed.log_failure()
+        self.earlier_use = event.time_use
         submission = self._submit(NextAttemptRule.after(event, max_disruptions=self.task.max_disruptions))
         failed.discard()  # last, because its Job shows how many attempts in a row were lost
         return submission
@@ -239,7 +245,14 @@ class TaskTry:
         self.operator.defer_for(args, backstop, for_previous=for_previous)
 
     def _args_of(self, gang: Submission | LiveGang | GangEvent) -> TriggerArgs:
-        return trigger_args(self.task, self.gangs, gang.ref, attempt=gang.attempt, disruptions=gang.disruptions)
+        return trigger_args(
+            self.task,
+            self.gangs,
+            gang.ref,
+            attempt=gang.attempt,
+            disruptions=gang.disruptions,
+            earlier_use=self.earlier_use,
+        )
 
     def _recover(self, event: GangEvent) -> GangEvent:
         """Return the event or, if the trigger could not follow the gang, act as `recovery_action` says.
@@ -250,7 +263,7 @@ class TaskTry:
 
         if event.status is not Status.ERROR:
             return event
-        errors = event.tracking_errors
+        errors, self.earlier_use = event.tracking_errors, event.time_use
         will_be_retried = has_retries_left(self.ti)
         action = recovery_action(live=self.gangs.is_live(event.ref), errors=errors, has_retries_left=will_be_retried)
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
@@ -267,6 +280,7 @@ class TaskTry:
     def _finish(self, event: GangEvent) -> Any:
         """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
         from airflow_provider_gangjobs.attempt.completion import hand_over_accepted, is_handed_over, skip_on_exit_codes
+        from airflow_provider_gangjobs.attempt.use_report import report_use
         from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 
         while (lost := disruption_of(event, allowed=self.task.max_disruptions)) is not None and lost.is_allowed:
@@ -276,6 +290,7 @@ class TaskTry:
             return asdict(event.ref)
         completion = self._read_completion(event)
         self._push_xcom(XCOM_END, completion.event.to_payload())
+        report_use(completion.event, self.gangs.key.dag_id, self.gangs.key.task_id, self.log)
         with skip_retries_of_permanent_errors():
             with skip_on_exit_codes(self.task.skip_on_exit_codes, completion.outcomes):
                 completion.require_success()

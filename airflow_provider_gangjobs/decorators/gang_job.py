@@ -22,6 +22,7 @@ from msgspec.structs import replace as replace_struct
 from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
+from airflow_provider_gangjobs.gang.render.supervisor import files_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
@@ -144,7 +145,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         """Return the spec that the rendered parameters describe, with the function and its arguments."""
         spec = super().gang_spec(result_folder)
         function_files = self._function_files()
-        _check_arguments_size(spec.files, function_files)
+        _check_arguments_size(files_of(spec), function_files)
         return replace_struct(spec, files={**spec.files, **function_files})
 
     def _function_files(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ import json
 import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -78,6 +79,17 @@ class TaskKey(Struct, frozen=True, dict=True):
         """Readable start of the Job's name when the user gave none."""
         return slug_of(self.dag_id, self.task_id)
 
+    @property
+    def task_folder(self) -> str:
+        """The folder of the task in a storage: `<dag id>/<run id>/<task id>`, and the map index of a mapped task."""
+        parts = [self.dag_id, self.run_id, self.task_id, *([str(self.map_index)] if self.map_index >= 0 else [])]
+        return "/".join(map(_path_component, parts))
+
+    @property
+    def folder(self) -> str:
+        """The folder of this installation in `task_folder`. It is that one if the installation has no id."""
+        return f"{self.task_folder}/installation-{self.installation}" if self.installation else self.task_folder
+
     def to_json(self) -> str:
         """Value of `ANNOTATION_TASK`. `LABEL_INSTALLATION` holds the installation."""
         return json.dumps(self.to_mapping(), ensure_ascii=False, sort_keys=True)
@@ -130,6 +142,11 @@ class OperationKey(Struct, frozen=True):
     def slug(self) -> str:
         return slug_of(self.id)
 
+    @property
+    def folder(self) -> str:
+        """The folder in a storage. No DAG has a folder with this name."""
+        return f"@submissions/{_path_component(self.id)}"
+
     def to_json(self) -> str:
         return ""
 
@@ -150,6 +167,16 @@ class GangRef(Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+_UNSAFE: Final = re.compile(r"[^\w.~:+=,-]")
+"""Every other character is quoted. The ids that Airflow allows by default have none of them."""
+
+
+def _path_component(text: str) -> str:
+    """Return the text as one component of a path, which is different for different texts and leaves no folder."""
+    quoted = _UNSAFE.sub(lambda match: quote(match[0], safe=""), text)
+    return quoted.replace(".", "%2E") if quoted in {".", ".."} else quoted
 
 
 def slug_of(*parts: str) -> str:

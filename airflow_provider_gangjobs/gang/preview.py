@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 JOB_UID: Final = "UID-OF-THE-JOB"
 WORKLOAD_UID: Final = "UID-OF-THE-WORKLOAD"
+SUPERVISOR_KEY: Final = "KEY-OF-THE-SUPERVISORS"
 
 
 def preview(spec: GangSpec, key: TaskKey) -> tuple[Object, ...]:
@@ -95,7 +96,8 @@ def _owned_by_job(
     else:
         for role in roles_of(spec)[1:]:
             yield render_role(spec, role, attempt, decision, scheduler, JOB_UID)
-    for owned in (render_service(spec, attempt, JOB_UID), render_files(spec, attempt, JOB_UID)):
+    files = render_files(spec, attempt, JOB_UID, supervisor_key=SUPERVISOR_KEY)
+    for owned in (render_service(spec, attempt, JOB_UID), files):
         if owned is not None:
             yield owned
     if scheduler is not None and scheduler.objects:

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.checkpoints import to_text
 from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 
 HASH_LENGTH: Final = 16
@@ -26,6 +27,9 @@ PROVIDER_FILE_PREFIX: Final = "gangjobs."
 """Prefix of the provider's own files, which the hash excludes, because they change with its release."""
 RESULT_HELPER_FILE: Final = "gangjobs_result.py"
 """A file of the provider, too, which programs on the ranks import."""
+PROGRESS_HELPER_FILE: Final = "gangjobs_rank.py"
+"""The same, for programs that a supervisor restarts."""
+SUPERVISOR_FILE: Final = f"{PROVIDER_FILE_PREFIX}supervisor.py"
 RESULTS_LIMIT_BYTES: Final = 2**20
 """Default of `results_limit`. Airflow stores results as one value of its database."""
 
@@ -188,6 +192,18 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     gang."""
     execution_timeout_s: float | None = None
     """How long the try of the task may take that submits the gang."""
+    restarts: int = 0
+    """How often the programs of all ranks are started again in their pods after one of them has failed. Without a
+    rendezvous, each rank restarts alone."""
+    no_restart_on_exit_codes: Sequence[int] = ()
+    """Exit codes of a program after which the gang fails at once."""
+    checkpoints: str | None = None
+    """Where the ranks keep their checkpoints: `pvc://CLAIM/PATH`, `volume://NAME/PATH`, an absolute path on a volume of
+    the pods, or the URL of an object store. Each task of a run has a folder there."""
+    keep_checkpoints: bool = True
+    """Whether the folder stays after the programs of all ranks have succeeded."""
+    progress_timeout_s: float | None = None
+    """How long a rank that has begun to report progress may be silent before it counts as failed."""
     termination_grace_s: int | None = None
     ttl_after_finished_s: int | None = None
     keep_suspended: bool = False
@@ -195,20 +211,26 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         # A template or a variable may give None, which means the same as leaving the parameter out.
-        for name in ("files", "labels", "annotations", "uploads"):
+        for name in ("files", "labels", "annotations", "uploads", "no_restart_on_exit_codes"):
             if getattr(self, name) is None:
-                force_setattr(self, name, () if name == "uploads" else {})
+                force_setattr(self, name, {} if name in ("files", "labels", "annotations") else ())
         for name in MODELS:
             force_setattr(self, name, convert_parameter(name, getattr(self, name)))
         if isinstance(self.roles, Mapping):
             force_setattr(self, "roles", {name: _convert_role(role) for name, role in self.roles.items()})
+        force_setattr(self, "checkpoints", to_text(self.checkpoints))
         if self.gang_scheduler == "auto":
             force_setattr(self, "gang_scheduler", None)
 
     @property
     def mounts_files(self) -> bool:
-        """The spec has files or uploads, which are mounted at /gang/files."""
-        return bool(self.files or self.uploads)
+        """The gang has files or uploads, which are mounted at /gang/files."""
+        return bool(self.files or self.uploads or self.is_supervised)
+
+    @property
+    def is_supervised(self) -> bool:
+        """A supervisor runs the program of each rank (`gang.render.supervisor`)."""
+        return bool(self.restarts) or self.progress_timeout_s is not None or self.checkpoints is not None
 
     @cached_property
     def field_digests(self) -> dict[str, str]:
@@ -246,11 +268,13 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
 
 # The namespace is part of the search for the gang. A different timeout does not make a different gang.
-_NOT_IN_HASH: Final = frozenset({"namespace", "assemble_timeout_s", "run_timeout_s", "execution_timeout_s"})
+_NOT_IN_HASH: Final = frozenset(
+    {"namespace", "assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "keep_checkpoints"}
+)
 
 
 def _is_of_provider(file: str) -> bool:
-    return file.startswith(PROVIDER_FILE_PREFIX) or file == RESULT_HELPER_FILE
+    return file.startswith(PROVIDER_FILE_PREFIX) or file in (RESULT_HELPER_FILE, PROGRESS_HELPER_FILE)
 
 
 def _convert_role(role: Any) -> Any:

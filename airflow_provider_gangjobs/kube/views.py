@@ -152,6 +152,8 @@ class JobAnnotations(Annotations, frozen=True):
     role_jobs: str | None = msgspec.field(name=keys.ANNOTATION_ROLE_JOBS, default=None)
     ttl: str | None = msgspec.field(name=keys.ANNOTATION_TTL, default=None)
     streamed: str | None = msgspec.field(name=keys.ANNOTATION_STREAMED, default=None)
+    restarts: str | None = msgspec.field(name=keys.ANNOTATION_RESTARTS, default=None)
+    progress: str | None = msgspec.field(name=keys.ANNOTATION_PROGRESS, default=None)
 
 
 class JobMeta(Meta, frozen=True):

@@ -170,6 +170,20 @@ class GangJobOperator(GangParameters):
     :param assemble_timeout: How long it may take until all ranks run, from the end of the queue. `None` (the default)
         means no limit.
     :param run_timeout: How long all ranks may run. `None` (the default) means no limit.
+    :param progress_timeout: How long a rank that has begun to report progress may be silent. Then it counts as failed,
+        and Python programs write the stack of every thread. Defaults to no limit.
+    :param restarts: How often the programs of all ranks are stopped and started again in the same pods, after the
+        program of one rank has failed. With `launch="shards"` each rank restarts alone, and has as many restarts. From
+        0 (the default) to 1000. Needs `command`, and Python 3.8 or later in the image. Not for a lost pod or node,
+        which `max_disruptions` answers.
+    :param checkpoints: Where the ranks keep their checkpoints: a PersistentVolumeClaim as `pvc://CLAIM/PATH` or
+        `{"claim": ..., "path": ...}`, a volume of the pods as `volume://NAME/PATH` or `{"volume": ..., "path": ...}`,
+        an absolute path on a volume that the ranks mount, or an `ObjectStoragePath` or its URL. The task has a folder
+        there in each run, which `GANG_CHECKPOINT_DIR` or, in an object store, `GANG_CHECKPOINT_URL` names. It is the
+        same for restarts, retries and a task that was cleared. Defaults to none. (templated)
+    :param keep_checkpoints: Whether the folder stays after success. False lets rank 0 remove it when the programs of
+        all ranks have succeeded. Defaults to true.
+    :param no_restart_on_exit_codes: An exit code, or several, after which the gang fails without a further restart.
     :param max_disruptions: How often in a row a gang that was lost to a disruption (preempted, evicted, or its node
         lost) is submitted again within the same try, without spending a retry. From 0 (the default) to 100. Each
         timeout starts again with each attempt.
@@ -270,6 +284,11 @@ class GangJobOperator(GangParameters):
         queue_timeout: timedelta | float | None = None,
         assemble_timeout: timedelta | float | None = None,
         run_timeout: timedelta | float | None = None,
+        progress_timeout: timedelta | float | None = None,
+        restarts: int = 0,
+        checkpoints: str | Mapping[str, str] | os.PathLike[str] | ObjectStoragePath | None = None,
+        keep_checkpoints: bool = True,
+        no_restart_on_exit_codes: int | Sequence[int] | None = None,
         max_disruptions: int = 0,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         durable: bool = True,
@@ -334,6 +353,11 @@ class GangJobOperator(GangParameters):
         self.queue_timeout_s = checks.to_seconds(queue_timeout)
         self.assemble_timeout_s = checks.to_seconds(assemble_timeout)
         self.run_timeout_s = checks.to_seconds(run_timeout)
+        self.progress_timeout_s = checks.to_seconds(progress_timeout)
+        self.restarts = restarts
+        self.checkpoints = to_url(checkpoints)
+        self.keep_checkpoints = keep_checkpoints
+        self.no_restart_on_exit_codes = shorthands.to_exit_codes(no_restart_on_exit_codes)
         self.max_disruptions = max_disruptions
         self.callbacks = callback_paths(callbacks)
         self.launch = launch

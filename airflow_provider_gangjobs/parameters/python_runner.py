@@ -24,7 +24,10 @@ import traceback
 import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.parameters.gangjobs_rank import Checkpoints
 
 RUNNER_FILE = "gangjobs.run.py"
 """The name of this file on a rank."""
@@ -32,6 +35,8 @@ FUNCTION_FILE = "gang_function.py"
 ARGUMENTS_FILE = "gang_arguments.json"
 RESULT_HELPER_FILE = "gangjobs_result.py"
 """The file that writes large results. It exists if the task has `result_storage`."""
+RANK_HELPER_FILE = "gangjobs_rank.py"
+"""The file that reports progress and keeps checkpoints. It exists if a supervisor runs this program."""
 TASK_FILE = "gangjobs.task.json"
 """The origin of the function and the parameter `results`. A change of this file does not make another gang."""
 
@@ -79,6 +84,25 @@ class Gang:
     def host(self) -> str:
         """The host name of this rank."""
         return self.hosts[self.rank]
+
+    def progress(self, step: int, total: Optional[int] = None, metrics: Optional[Mapping[str, Any]] = None) -> None:
+        """Report how far this rank is, as `gangjobs_rank.progress` does. Without a supervisor nothing happens."""
+        helper = load_helper(self.files, RANK_HELPER_FILE)
+        if helper is not None:
+            helper.progress(step, total, metrics)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints of this rank, in the place that `checkpoints` of the task names.
+
+        Raises:
+            Exception: the task has no `checkpoints`, or the image lacks a library for them.
+        """
+        helper = load_helper(self.files, RANK_HELPER_FILE)
+        if helper is None:
+            raise RuntimeError("No place for checkpoints is known: set checkpoints of the task")
+        found: Checkpoints = helper.checkpoints()
+        return found
 
     @classmethod
     def of(cls, environ: Mapping[str, str], files: Path) -> Gang:
@@ -173,15 +197,21 @@ def shorten_result(text: bytes, function_name: str, helper: Any, environ: Mappin
     return stored
 
 
-def load_result_helper(folder: Path) -> Any:
-    """Return the module that writes large results, or `None` if the task has no `result_storage`."""
-    path = folder / RESULT_HELPER_FILE
+def load_helper(folder: Path, name: str) -> Any:
+    """Return the module of a file of the provider, or `None` if the task has no such file.
+
+    The function imports the same module by its name.
+    """
+    path = folder / name
+    if path.stem in sys.modules:
+        return sys.modules[path.stem]
     if not path.exists():
         return None
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ResultError(f"{path} cannot be loaded")
+        raise ImportError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
@@ -248,7 +278,7 @@ def main(folder: Path, environ: Mapping[str, str]) -> int:
     task = json.loads((folder / TASK_FILE).read_text(ENCODING))
     try:
         name, is_requested = arguments["function"], is_result_requested(task["results"], read_rank(environ))
-        helper = load_result_helper(folder) if is_requested else None
+        helper = load_helper(folder, RESULT_HELPER_FILE) if is_requested else None
         check_result_storage(helper, environ)
         value = call_function(load_function(folder, task, name), arguments, environ, folder)
         if value is not None and is_requested:

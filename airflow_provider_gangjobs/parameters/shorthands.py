@@ -79,6 +79,19 @@ def choice_problems(launch: Any, skip_on_exit_code: Any) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
+def restart_problems(spec: Mapping[str, Any], launch: Any) -> tuple[Problem, ...]:
+    """Return the problem of ranks that would restart alone although nobody has said that they are independent.
+
+    :param spec: The parameters of the `GangSpec`.
+    """
+    names = ("restarts", "progress_timeout_s", "checkpoints")
+    is_wanted = any(spec.get(name) not in (None, 0) for name in names)
+    if not is_wanted or spec.get("rendezvous") is not False or launch == "shards":
+        return ()
+    remedy = 'Leave it out, or give launch="shards" if the ranks are independent, so that each restarts alone'
+    return (Problem("rendezvous", "is False, and ranks restart together", remedy),)
+
+
 def to_exit_codes(given: Any) -> tuple[Any, ...]:
     """Return the exit codes of one code, several codes, or none."""
     if given is None:

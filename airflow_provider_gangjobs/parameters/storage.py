@@ -1,5 +1,7 @@
 """The parameters `log_storage` and `result_storage`: a URL, or an `ObjectStoragePath`; and the folders in them.
 
+`checkpoints` may be a URL, too, which a worker checks in the same way.
+
 The folder of a task is `<url>/<dag id>/<run id>/<task id>`, and the map index of a mapped task. In this folder, each
 installation of Airflow has a folder, because two installations may run equal DAGs and share a storage. The folder of
 the installation comes last, so that the variable that names the folder of the task to the ranks is the same in all
@@ -14,21 +16,20 @@ A DAG file imports this module, so the module imports the rules of manifests and
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
 from airflow_provider_gangjobs.parameters import gangjobs_result
 from airflow_provider_gangjobs.parameters.checks import add_env, is_templated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from airflow.sdk import ObjectStoragePath
     from airflow.sdk.types import Logger
@@ -36,15 +37,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey
 
 PARAMETER: Final = "result_storage"
-LOST_WITH_THE_POD: Final = ("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image")
-"""Kinds of volumes that are read-only or do not outlive their pod."""
 VOLUME_REMEDY: Final = (
     "Mount a volume that outlives the pods with volumes and volume_mounts, or give the URL of an object store"
 )
-
-
-_UNSAFE: Final = re.compile(r"[^\w.~:+=,-]")
-"""Every other character is quoted. The ids that Airflow allows by default have none of them."""
 
 
 def to_url(given: Any) -> Any:
@@ -71,20 +66,12 @@ def storage_problems(parameter: str, url: Any) -> Iterator[Problem]:
 
 def task_folder(url: str, key: TaskKey) -> str:
     """Return the URL of the folder of a task, in which each installation has a folder."""
-    parts = [key.dag_id, key.run_id, key.task_id, *([str(key.map_index)] if key.map_index >= 0 else [])]
-    return "/".join([url.rstrip("/"), *map(_path_component, parts)])
+    return f"{url.rstrip('/')}/{key.task_folder}"
 
 
 def installation_folder(url: str, key: TaskKey) -> str:
     """Return the URL of the folder of a task of one installation: that of the task if the installation has no id."""
-    folder = task_folder(url, key)
-    return f"{folder}/installation-{key.installation}" if key.installation else folder
-
-
-def _path_component(text: str) -> str:
-    """Return the text as one component of a path, which is different for different texts and leaves no folder."""
-    quoted = _UNSAFE.sub(lambda match: quote(match[0], safe=""), text)
-    return quoted.replace(".", "%2E") if quoted in {".", ".."} else quoted
+    return f"{url.rstrip('/')}/{key.folder}"
 
 
 def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
@@ -131,39 +118,26 @@ def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
     from airflow_provider_gangjobs.gang.render.pod_template import user_template
     from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
     from airflow_provider_gangjobs.gang.roles import spec_of_role
+    from airflow_provider_gangjobs.gang.validation.checkpoint_checks import folder_problem
     from airflow_provider_gangjobs.gang.validation.validate import validate
 
     if validate(spec):
         return  # the submission reports these problems
     pods = {f" in the role {role}": spec_of_role(spec, role) for role in spec.roles} if spec.roles else {"": spec}
     for where, each in pods.items():
-        if problem := _volume_problem(user_template(each, manifest_of(each))["spec"], path):
+        if problem := folder_problem(user_template(each, manifest_of(each))["spec"], path, "results"):
             raise InvalidGangSpec((Problem(PARAMETER, f"{path} {problem}{where}", VOLUME_REMEDY),))
-
-
-def _volume_problem(pod: Mapping[str, Any], path: PurePosixPath) -> str:
-    """Return why files under the path would be lost or could not be written; empty if they stay."""
-    mounts = [
-        mount for mount in pod["containers"][0].get("volumeMounts", []) if path.is_relative_to(mount["mountPath"])
-    ]
-    if not mounts:
-        return "is on no volume of the ranks, so the results would be lost with the pods"
-    mount = max(mounts, key=lambda each: len(each["mountPath"]))
-    if mount.get("readOnly"):
-        return f"is on volume {mount['name']!r}, which is mounted read-only"
-    volume: Mapping[str, Any] = next((v for v in pod.get("volumes", []) if v.get("name") == mount["name"]), {})
-    kind = next((kind for kind in LOST_WITH_THE_POD if kind in volume), None)
-    return f"is on volume {mount['name']!r} of kind {kind}, which cannot keep results" if kind else ""
 
 
 @dataclass(frozen=True)
 class TaskStorages:
-    """The storages of one task run, by the rendered parameters `log_storage` and `result_storage`."""
+    """The storages of one task run, by the rendered parameters `log_storage`, `result_storage` and `checkpoints`."""
 
     log_url: str | None
     result_url: str | None
     key: TaskKey
     log: Logger
+    checkpoints: Any = None
 
     @property
     def logs(self) -> TaskStorage | None:
@@ -196,6 +170,7 @@ class TaskStorages:
         given = {"log_storage": self.log_url, "result_storage": self.result_url}
         if problems := tuple(problem for name, url in given.items() for problem in storage_problems(name, url)):
             raise InvalidGangSpec(problems)
+        given["checkpoints"] = self.checkpoints
         if (names := [name for name, url in given.items() if url is not None]) and not self.key.installation:
             self.log.warning(
                 "This Airflow has no installation id. Another Airflow with the same %s overwrites the objects of this"
@@ -206,6 +181,8 @@ class TaskStorages:
             self.logs.check()
         if self.result_url is not None and not is_local(self.result_url):
             TaskStorage(self.result_url, self.key, "result_storage").check_for_ranks(self.log)
+        if is_object_store(self.checkpoints):
+            TaskStorage(self.checkpoints, self.key, "checkpoints").check_for_ranks(self.log)
 
 
 PROBE = "write-test"

@@ -57,7 +57,7 @@ _CHOICES: Final[Mapping[str, tuple[str, type[StrEnum]]]] = {
 }
 """The attribute of the operator and the enumeration, by parameter."""
 _LOG_PARAMETERS: Final = ("log_limit", "log_containers", "stream_logs", "workers")
-_DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout")
+_DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout", "progress_timeout")
 _FILES: Final = ("manifest", "pod_template_file")
 """Only these may be template files. `resolve_template_files` reads them: with the mechanism of Airflow, an argument
 such as "config.yaml" would also be read as a template file."""
@@ -75,6 +75,7 @@ class TaskParameters:
     log_containers: tuple[str, ...]
     log_limit: int
     log_storage: str | None
+    checkpoints: Any
     stream_logs: bool | int | Sequence[int]
     queue_timeout_s: float | None
     assemble_timeout_s: float | None
@@ -163,6 +164,7 @@ class GangParameters(ShortErrors):
         "slots_per_worker",
         "result_storage",
         "log_storage",
+        "checkpoints",
     )
     template_ext: Sequence[str] = ()
     template_fields_renderers = {  # noqa: RUF012 - Airflow's name and form
@@ -246,6 +248,7 @@ class GangParameters(ShortErrors):
                 *checks.disruption_problems(task.max_disruptions),
                 *(() if spec is None else checks.spec_problems({k: v for k, v in spec.items() if k not in reported})),
                 *shorthands.choice_problems(self.launch, task.skip_on_exit_codes),
+                *(() if spec is None else shorthands.restart_problems(spec, self.launch)),
                 *shorthands.mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker),
                 *checks.callback_problems(task.callbacks),
                 *shorthands.result_problems(task.results_limit),

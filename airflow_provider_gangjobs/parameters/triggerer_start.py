@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 
 from airflow_provider_gangjobs.airflow_api.configuration import ends_from_trigger
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts
+from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.parameters.checks import callback_paths, is_file_path, is_manifest_file
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ def _require_parameters(parameters: Mapping[str, Any]) -> None:
     for name in _STORAGES:
         if parameters.get(name) is not None:
             raise NeedsWorkerError(f"only a worker checks {name}")
+    if is_object_store(parameters.get("checkpoints")):
+        raise NeedsWorkerError("only a worker checks checkpoints in an object store")
     for name in ("manifest", "pod_template_file"):
         if is_manifest_file(parameters.get(name)):
             raise NeedsWorkerError(f"only a worker has the folder of the DAG, where {name} names a file")

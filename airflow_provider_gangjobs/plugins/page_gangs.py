@@ -73,7 +73,8 @@ class EndRecord:
         zone, which only somebody else can have written."""
         counts = {"ranks": len(event.ranks)} | event.counts
         times = {name: when for name, when in event.times.items() if when.tzinfo is not None}
-        slim = with_fields(event, counts=counts, times=times, ranks=(), notes=(), streamed={}, whole_logs=())
+        unshown: dict[str, Any] = {"ranks": (), "notes": (), "streamed": {}, "whole_logs": (), "restarts": ()}
+        slim = with_fields(event, counts=counts, times=times, **unshown, progress=None, time_use=None)
         return cls(key, slim, at)
 
 

@@ -31,6 +31,8 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     outcome_row,
     tone_of,
 )
+from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport, to_time
+from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, next_limit
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
@@ -45,7 +47,7 @@ from airflow_provider_gangjobs.submission.record import SubmissionRecord, record
 from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.roles import RoleRanks
@@ -98,6 +100,18 @@ class AttemptRow:
 
 
 @dataclass(frozen=True)
+class RestartRow:
+    """The row of a restart of the programs in their pods."""
+
+    number: int
+    at: datetime | None
+    cause: str
+    took_s: float | None
+    lost_s: float | None
+    """What is not known is `None`."""
+
+
+@dataclass(frozen=True)
 class GangView:
     """Everything that the page shows of a gang, in the order of the page."""
 
@@ -127,6 +141,8 @@ class GangView:
     rows: tuple[RankRow, ...] = ()
     rows_omitted: int = 0
     """The number of ranks that have no row."""
+    restarts: tuple[RestartRow, ...] = ()
+    """The last restarts of the programs in their pods, the latest first."""
     other_attempts: tuple[AttemptRow, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
@@ -176,6 +192,11 @@ def _view_of_job(
     is_over = observation.verdict is not None or phase is Phase.FAILED
     first = Phase.QUEUED if job.queue else Phase.SUBMITTED
     times = [(first if began is Phase.SUBMITTED else began, at) for began, at in observation.began.items()]
+    report = SupervisorReport.parse(job.view.metadata.annotations.progress)
+    end = locator.end if locator.end is not None and locator.end.uid == record.ref.uid else None
+    if end is not None and end.restarts_total is not None:
+        report = SupervisorReport(restarts=end.restarts, total=end.restarts_total, progress=end.progress)
+    details = _details(record, "" if requests in summary else requests, ranks, job.roles)
     return GangView(
         title=str(record.ref),
         phase=str(phase),
@@ -186,7 +207,7 @@ def _view_of_job(
         category=diagnosis.category,
         summary=summary,
         remedy=diagnosis.remedy,
-        details=tuple(_details(record, "" if requests in summary else requests, ranks, job.roles)),
+        details=(*details, *_details_of_programs(report, job.restarts_max, end)),
         spans=_spans(times, None if phase in FINAL_PHASES else now),
         deadline=None if is_over else _next_deadline(locator, observation),
         state_counts=(
@@ -194,6 +215,7 @@ def _view_of_job(
         ),
         rows=tuple(rows[:ROWS_MAX]),
         rows_omitted=max(0, (len(rows) if snapshot.is_whole else ranks) - len(rows[:ROWS_MAX])),
+        restarts=_restart_rows(report),
         notes=tuple(f"The connection may not list {what} in this namespace." for what in snapshot.unread),
         command=f"kubectl -n {record.ref.namespace} get pods -o wide -l {gang_selector(record.ref.name)}",
         is_final=locator.is_finished and is_over,
@@ -298,6 +320,30 @@ def _details(record: SubmissionRecord, requests: str, ranks: int, roles: Sequenc
     return [(name, value) for name, value in details if value]
 
 
+def _details_of_programs(
+    report: SupervisorReport, restarts_max: int | None, end: GangEvent | None
+) -> Iterator[tuple[str, str]]:
+    """Yield the progress and the restarts of the programs, and what the time of an ended gang was used for."""
+    if report.progress is not None and str(report.progress):
+        yield "Progress", str(report.progress)
+        if report.progress.eta_s is not None and end is None:
+            yield "Estimated time left", _span(report.progress.eta_s)
+    if restarts_max and report.total is not None:
+        yield "Restarts in place", f"{report.total} of {restarts_max}"
+    if end is not None and end.time_use is not None:
+        yield "Used for", describe_use(end.time_use, end.counts.get("ranks", 0) or len(end.ranks))
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min" if seconds >= 60 else "1 min"
+
+
+def _restart_rows(report: SupervisorReport) -> tuple[RestartRow, ...]:
+    return tuple(
+        RestartRow(one.number, to_time(one.at), one.cause, one.took_s, one.lost_s) for one in reversed(report.restarts)
+    )
+
+
 def _format_requests(job: Mapping[str, Any]) -> str:
     try:
         requests = requests_of(job["spec"]["template"]["spec"])
@@ -367,6 +413,7 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
         ("Requests", ", ".join(f"{n} {name}" for name, n in end.requests.items())),
         ("Queue", end.queue),
     )
+    report = SupervisorReport(restarts=end.restarts, total=end.restarts_total, progress=end.progress)
     return GangView(
         title=str(locator.ref),
         phase=str(Phase.FAILED if end.status is Status.TIMEOUT else end.status),
@@ -377,8 +424,12 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
         category=end.category,
         summary=_summary_of_end(end, ranks),
         remedy=_remedy_of_end(end),
-        details=tuple((name, value) for name, value in details if value),
+        details=(
+            *((name, value) for name, value in details if value),
+            *_details_of_programs(report, end.restarts_max, end),
+        ),
         spans=_spans(times, None),
+        restarts=_restart_rows(report),
         state_counts=tuple((name, end.counts[name]) for name in ("failed", "succeeded") if end.counts.get(name)),
         rows=tuple(rows),
         rows_omitted=max(0, ranks - len(rows)),

@@ -61,6 +61,8 @@ class Submission:
     """The Kueue queue that decides when the Job runs."""
     queue_defaults: tuple[str, ...] = ()
     """Which of `queue_name` and `queue_priority` a new gang has from the connection."""
+    restarts_max: int = 0
+    """How often the programs of the ranks may be restarted in their pods."""
 
 
 @dataclass(frozen=True)

@@ -388,4 +388,5 @@ class _SubmissionRun(Struct, frozen=True):
             notes=tuple(progress.notes),
             queue=job.queue or job.requested_queue,
             queue_defaults=() if progress.adopted else self.shape.connection_defaults,
+            restarts_max=job.restarts_max or 0,
         )

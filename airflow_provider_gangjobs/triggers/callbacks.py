@@ -51,5 +51,28 @@ class GangJobCallback:
         :param kwargs: `category`, the stable name of why the gang is in this phase. Later versions may add values.
         """
 
+    @staticmethod
+    def on_progress(
+        *,
+        gang: GangRef,
+        task: Mapping[str, Any],
+        event: str,
+        message: str,
+        progress: Mapping[str, Any] | None,
+        restarts: int | None,
+        **kwargs: Any,
+    ) -> Any:
+        """Act on progress, or on a restart in place, as the streamed log of rank 0 tells it.
+
+        :param gang: Namespace, name and uid of the Job.
+        :param task: `dag_id`, `run_id`, `task_id` and `map_index` of the task.
+        :param event: `progress`, `restart`, or `restarted` when all ranks run again.
+        :param message: The line in the log of the task.
+        :param progress: `step`, `total`, `rate`, `eta_s` and `metrics` as far as they are known; `None` before the
+            first report.
+        :param restarts: How often programs were restarted so far; `None` if nobody has told.
+        :param kwargs: Later versions may add values.
+        """
+
 
 __all__ = ["GangJobCallback"]

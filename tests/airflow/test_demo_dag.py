@@ -114,6 +114,17 @@ def test_sweep_publishes_the_results_of_its_gangs_as_asset_events(examples: Airf
     assert reports["choose_digits_gangs"].value("choose") == 1.0
 
 
+def test_training_keeps_checkpoints_and_reports_its_progress(examples: AirflowHome, tmp_path: Path) -> None:
+    conf = json.dumps({"steps": 40, "folder": str(tmp_path)})
+    output = examples.run_forked("airflow", "dags", "test", "resume_training_gang", "2026-01-01", "-c", conf)
+
+    assert "[rank 0] begins at step 0" in output
+    assert "[rank 0] step 40/40" in output
+    assert "the line of 2 ranks: 3.00 x + -1.00" in output
+    (newest,) = tmp_path.rglob("step-000000000040")
+    assert sorted(part.name for part in newest.iterdir()) == ["rank-00000-of-00002", "rank-00001-of-00002"]
+
+
 def test_evicted_backfill_continues_from_its_checkpoints(
     examples: AirflowHome, cluster: SandboxThread, tmp_path: Path
 ) -> None:

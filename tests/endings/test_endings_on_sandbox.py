@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,13 @@ NODE_GRACE_S = 86400.0
 @in_virtual_time
 async def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(name: str, release: str) -> None:
     await play_on_sandbox(SCENARIOS[name], release)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@in_virtual_time
+async def test_end_of_a_gang_with_supervisors_is_the_same(name: str) -> None:
+    scenario = SCENARIOS[name]
+    await play_on_sandbox(replace(scenario, spec={**scenario.spec, "restarts": 1}), "1.37")
 
 
 @pytest.mark.parametrize("name", ROLE_SCENARIOS)

@@ -118,3 +118,14 @@ def test_command_that_the_image_does_not_have_fails_rank_0(mpi_task: Callable[..
         mpi_task("no-such-mpirun").execute()
 
     assert (failed.value.rank, failed.value.exit_code) == (0, 127)
+
+
+def test_programs_that_a_supervisor_restarts_find_their_hosts_again(mpi_task: Callable[..., Task]) -> None:
+    run = f"mpirun.openmpi {PYTHON} /gang/files/sum.py"
+    script = f'{run} || exit 4; test "$GANG_RESTART" = 1 || exit 9'
+    train = mpi_task("sh", "-c", script, files={"sum.py": SUM}, restarts=1)
+
+    results = train.execute()
+
+    assert (results[0]["size"], results[0]["total"]) == (6, 15)
+    assert [(one["rank"], one["code"]) for one in train.xcoms["gang_end"]["restarts"]] == [(0, 9)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,24 @@ def load_share(rank, world_size):
 load, train_torch.load_share = train_torch.load_share, load_share
 train_torch.main()
 """
+KILLED = """
+import os, random, signal
+import train_torch
+
+restart, rank = int(os.environ["GANG_RESTART"]), int(os.environ["RANK"])
+victim, lives_for = random.Random(32 + restart).choice([(0, 12), (1, 27), (1, 33)])
+steps = []
+
+def note(step, total):
+    steps.append(step)
+    if rank == victim and restart < 2 and len(steps) == lives_for:
+        print("dies after step", step, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train_torch.progress = note
+train_torch.main()
+"""
+"""The example, in which a drawn process is killed after a drawn number of steps, twice."""
 
 
 @pytest.fixture
@@ -45,8 +64,14 @@ def torch_task(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> Ca
 
     def make(program: str, **parameters: Any) -> Task:
         files = {"train_torch.py": PROGRAM.read_text(), "main.py": program}
-        given = {"launch": "torchrun", "rendezvous": Rendezvous(port=port), "files": files, "logs": "all"}
-        return task("", command=["/gang/files/main.py"], **{**given, **parameters})
+        given = {
+            "command": ["/gang/files/main.py"],
+            "launch": "torchrun",
+            "rendezvous": Rendezvous(port=port),
+            "files": files,
+            "logs": "all",
+        }
+        return task("", **{**given, **parameters})
 
     return make
 
@@ -63,3 +88,25 @@ def test_rank_whose_process_failed_first_is_named_with_its_error(
     log = capsys.readouterr().out
     assert 'raise ValueError("share 1 has no rows")' in log
     assert "ChildFailedError" in log
+
+
+def test_network_goes_on_from_its_checkpoint_when_a_process_was_killed(
+    torch_task: Callable[..., Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = 10
+    fit = torch_task(
+        KILLED,
+        command=["/gang/files/main.py", "--steps", "100", "--every", str(every)],
+        volumes=[{"name": "disk", "hostPath": {"path": str(tmp_path)}}],
+        checkpoints="volume://disk",
+        restarts=2,
+    )
+    result = fit.execute()
+
+    log = capsys.readouterr().out
+    begun = [int(step) for step in re.findall(r"begins at step (\d+)", log)]
+    died = sorted(int(step) for step in re.findall(r"dies after step (\d+)", log))
+    assert len(begun) == len(died) + 1 == 3
+    assert begun[0] == 0
+    assert all(0 <= last - first <= every for last, first in zip(died, begun[1:], strict=True))
+    assert len(result["losses"]) == 10, "the losses before the restarts are part of the checkpoint"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.gang.capacity import Capacity, ResourceUse
@@ -13,10 +14,17 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
+from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_ATTEMPT
+from airflow_provider_gangjobs.kube.well_known import (
+    ANNOTATION_HALTED,
+    ANNOTATION_PROGRESS,
+    ANNOTATION_RESTARTS,
+    LABEL_ATTEMPT,
+)
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.view_model import (
     FROM_END_EVENT,
@@ -24,12 +32,13 @@ from airflow_provider_gangjobs.plugins.view_model import (
     ROWS_MAX,
     SPAN_WIDTH_MIN,
     DeadlineView,
+    RestartRow,
     build_view,
     describe_end,
     view_without_cluster,
 )
 from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
-from tests.unit.builders import REF, JobBuilder, at, event, job, pod, podgroup, ranks
+from tests.unit.builders import CREATED, REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
@@ -424,3 +433,33 @@ def test_row_of_a_failed_rank_shows_the_end_of_its_output_and_the_summary_its_ex
     assert "exited with code 1 on n: KeyError: 'missing'" in view.summary
     assert view.rows[0].message.endswith("x[\"a\"] KeyError: 'missing'")
     assert view.rows[0].message.startswith("...")
+
+
+def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
+    report = SupervisorReport(
+        restarts=(Restart(number=1, rank=1, kind="exit", code=3, at=CREATED.timestamp(), took_s=1.5),),
+        total=1,
+        progress=Progress(step=3, total=12, eta_s=7200),
+    )
+    built = job(2).started(3)
+    built.obj["metadata"]["annotations"] = {ANNOTATION_RESTARTS: "together:3", ANNOTATION_PROGRESS: report.to_json()}
+
+    view = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.running())), at(60))
+
+    assert view.restarts == (RestartRow(1, CREATED, "rank 1 exited with code 3", 1.5, None),)
+    assert ("Progress", "step 3 of 12 (25 %)") in view.details
+    assert ("Estimated time left", "2.0 h") in view.details
+    assert ("Restarts in place", "1 of 3") in view.details
+
+
+def test_end_without_the_job_tells_what_the_time_was_used_for() -> None:
+    use = TimeUse(useful_s=10.0, lost_s=0.0, stopped_s=0.0, assembling_s=0.0, held_s=10.0, restarts=1)
+    end = build_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, counts=Counts(ranks=2), restarts_total=1, restarts_max=3)
+
+    view = build_view(replace(LOCATOR, end=with_fields(end, time_use=use)), GangSnapshot(), at(60))
+
+    assert ("Restarts in place", "1 of 3") in view.details
+    assert (
+        "Used for",
+        "2 ranks x 10.0 s: 20.0 rank s, 20.0 useful, 0.0 lost in 1 restart, 0.0 waiting",
+    ) in view.details

@@ -10,6 +10,8 @@ from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
 CALLS: list[dict[str, Any]] = []
 """The arguments of each call of a recorder."""
+PROGRESS: list[dict[str, Any]] = []
+"""The arguments of each call of `on_progress`."""
 MAY_END = threading.Event()
 """Ends the calls that hang."""
 
@@ -25,6 +27,15 @@ class AsyncRecorder(GangJobCallback):
     async def on_phase_change(**given: Any) -> None:
         await asyncio.sleep(0)
         CALLS.append(given)
+
+
+class ProgressRecorder(GangJobCallback):
+    @staticmethod
+    def on_phase_change(**given: Any) -> None: ...
+
+    @staticmethod
+    def on_progress(**given: Any) -> None:
+        PROGRESS.append(given)
 
 
 class Faulty(GangJobCallback):

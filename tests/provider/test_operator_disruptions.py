@@ -97,6 +97,19 @@ def test_gang_that_was_evicted_is_submitted_again_and_succeeds(task: TaskMaker) 
     assert train.tries == 1
 
 
+def test_time_of_the_lost_attempt_counts_with_the_next_one(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1)
+    context, first = lost_once(train)
+
+    resume(train, deferred_again(train, first, context), context)
+
+    use = train.xcoms["gang_end"]["time_use"]
+    assert use["attempts"] == 2
+    assert use["lost_s"] > 0
+    assert use["hours"]["cpu"]["total"] == pytest.approx(0.2 * use["held_s"] / 3600, abs=0.001)
+    assert " lost in 2 attempts, " in capsys.readouterr().out
+
+
 def test_task_that_waits_in_its_worker_submits_the_next_attempt_there(task: TaskMaker) -> None:
     train = task(FIRST_IS_ENDLESS, max_disruptions=1)
     drain = threading.Thread(target=evict, args=(train, 0), daemon=True)

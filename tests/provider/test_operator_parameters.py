@@ -237,7 +237,8 @@ def test_number_rendered_as_text_is_a_number(value: Any, expected: Any) -> None:
 
 
 def test_every_parameter_of_the_spec_can_be_given() -> None:
-    seconds_elsewhere = {"assemble_timeout_s", "run_timeout_s", "termination_grace_s", "ttl_after_finished_s"}
+    seconds_elsewhere = {"assemble_timeout_s", "run_timeout_s", "progress_timeout_s"}
+    seconds_elsewhere |= {"termination_grace_s", "ttl_after_finished_s"}
     durations = {name.removesuffix("_s") for name in seconds_elsewhere}
     names = set(GangSpec.__struct_fields__) - seconds_elsewhere - {"execution_timeout_s"} | durations
     taken = set(GangJobOperator.__init__.__wrapped__.__annotations__)  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,11 +17,17 @@ from airflow_provider_gangjobs.attempt.triggerer.metrics import (
     Sample,
     collect_sample,
     count_diagnosis,
+    forget_progress,
+    note_progress,
     report_metrics,
 )
+from airflow_provider_gangjobs.attempt.use_report import report_use
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+from airflow_provider_gangjobs.gang.outcome.time_use import ResourceHours, TimeUse
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.timeouts import TIMEOUT_S
@@ -116,6 +123,36 @@ async def test_harvest_of_a_gang_is_counted(connection: str, server: socket.sock
     assert found["airflow.gangjobs.harvest.backlog"] == "0|g"
     assert int(found["airflow.gangjobs.requests.patch"].removesuffix("|c")) >= 3
     assert int(found["airflow.gangjobs.watches_open"].removesuffix("|g")) >= 2
+
+
+async def test_use_of_time_is_sent_at_the_end_of_a_gang(server: socket.socket) -> None:
+    use = TimeUse(
+        queued_s=5.0, useful_s=60.0, lost_s=7.4, hours={"cpu": ResourceHours(total=0.2, useful=0.1, lost=0.05)}
+    )
+    ref = GangRef("team", "train-0", "uid")
+    event = build_event(ref, Status.SUCCEEDED, Phase.SUCCEEDED, restarts_total=2, time_use=use)
+
+    report_use(event, "dag", "train", logging.Logger("task"))
+
+    found = await received(server, "airflow.gangjobs.resource_s.lost")
+    assert found == {
+        "airflow.gangjobs.restarts": "2|c",
+        "airflow.gangjobs.time_s.queued": "5|c",
+        "airflow.gangjobs.time_s.useful": "60|c",
+        "airflow.gangjobs.time_s.lost": "7|c",
+        "airflow.gangjobs.resource_s.useful": "360|c",
+        "airflow.gangjobs.resource_s.lost": "180|c",
+    }
+
+
+def test_progress_of_a_task_is_that_of_its_slowest_gang() -> None:
+    async def sample() -> Sample:
+        for uid, percent in {"a": 50.0, "b": 20.0, "c": 1.0}.items():
+            note_progress(uid, TaskKey("dag", uid, "train"), percent)
+        forget_progress("c")
+        return collect_sample(0)
+
+    assert asyncio.run(sample()).progress == {("dag", "train"): 20.0}
 
 
 async def test_exception_of_the_metrics_library_is_not_raised() -> None:

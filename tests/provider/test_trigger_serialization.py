@@ -34,6 +34,7 @@ FULL = REQUIRED | {
     "kept_bytes_max": 2000,
     "callbacks": ["notices.Notices"],
     "task": {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1},
+    "earlier_use": {"lost_s": 60.0, "held_s": 60.0},
     "end": {"results": "all", "logs": "rank0+failed", "deletes": True},
 }
 TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)

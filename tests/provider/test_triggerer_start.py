@@ -85,6 +85,15 @@ async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded
     assert annotations[ANNOTATION_FOLLOWER].startswith("gangjobs-follower-")
 
 
+async def test_programs_of_a_gang_that_the_triggerer_started_run_again(connection: str) -> None:
+    script = 'test "$RANK.$GANG_RESTART" != 1.0'
+    task = Deferred(connection, script, restarts=1, no_restart_on_exit_codes=[2, 3], progress_timeout=600)
+
+    event = GangEvent.from_payload(await task.event())
+
+    assert (event.status, event.restarts_total, event.restarts_max) == (Status.SUCCEEDED, 1, 1)
+
+
 async def test_failure_is_reported_by_the_next_triggerer_and_the_gang_is_not_run_again(
     connection: str, embedded: SandboxThread
 ) -> None:

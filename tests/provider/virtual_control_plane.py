@@ -192,7 +192,11 @@ class VirtualControlPlane:
         self.registry.patch(NODES, name, None, {"status": status}, PatchKind.MERGE, subresource="status")
 
     def submit(self, name: str = "train", *, workers: int = 4, gang: bool = True, **spec: Any) -> GangRef:
-        """Create a gang as the provider does. `spec` has fields of the Job, and its `pod` has fields of the pods."""
+        """Create a gang as the provider does.
+
+        :param spec: Fields of the Job, and `pod` with fields of the pods, and `annotations` of the Job.
+        """
+        annotations = spec.pop("annotations", {})
         labels = {LABEL_GANG: name, LABEL_ATTEMPT: "0"}
         pod_spec: Obj = {"restartPolicy": "Never", "containers": [_container(spec.pop("cpu", "1"))]}
         pod_spec |= spec.pop("pod", {})
@@ -203,7 +207,7 @@ class VirtualControlPlane:
         template = {"metadata": {"labels": labels, "finalizers": [FINALIZER_HARVEST]}, "spec": pod_spec}
         sized = {"completionMode": "Indexed", "completions": workers, "parallelism": workers, "backoffLimit": 0}
         job_spec = {**sized, "podReplacementPolicy": "Failed", "template": template, **spec}
-        meta = {"name": name, "labels": labels}
+        meta = {"name": name, "labels": labels, **({"annotations": annotations} if annotations else {})}
         stored = self.registry.create(JOBS, {"metadata": meta, "spec": job_spec}, NAMESPACE)
         return GangRef(NAMESPACE, name, stored["metadata"]["uid"])
 

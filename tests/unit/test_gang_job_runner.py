@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.parameters import gangjobs_result, python_runner
+from airflow_provider_gangjobs.parameters import gangjobs_rank, gangjobs_result, python_runner
 from airflow_provider_gangjobs.parameters.python_runner import Gang
 from tests.timeouts import TIMEOUT_S
 
@@ -349,15 +349,51 @@ def test_ranks_without_a_rendezvous_have_no_host_names() -> None:
         _ = gang.hosts
 
 
+# -- progress and checkpoints ----------------------------------------------------------------------------------
+
+
+def with_rank_helper(rank: Rank) -> dict[str, str]:
+    """Mount the file for progress and checkpoints, as a supervisor needs it, and return its variables."""
+    (rank.folder / "files").mkdir()
+    (rank.folder / "files" / python_runner.RANK_HELPER_FILE).write_text(Path(gangjobs_rank.__file__).read_text())
+    paths = {"GANG_PROGRESS_PATH": rank.folder / "progress", "GANG_CHECKPOINT_DIR": rank.folder / "checkpoints"}
+    return RANK_1_OF_3 | {name: str(path) for name, path in paths.items()}
+
+
+def test_function_reports_progress_and_writes_its_part_of_a_checkpoint(rank: Rank) -> None:
+    env, rank.interpreter = with_rank_helper(rank), (sys.executable,)
+    source = """def f(*, gang: Gang):
+    from gangjobs_rank import checkpoints
+
+    gang.progress(step=2, total=4, metrics={"loss": 0.5})
+    with gang.checkpoints.write(2) as folder:
+        (folder / "state").write_text("two")
+    return gang.checkpoints is checkpoints()
+"""
+
+    assert rank.run(source, env=env).result is True
+    progress = json.loads((rank.folder / "progress").read_text())
+    assert (progress["step"], progress["total"], progress["checkpoint_step"]) == (2, 4, 2)
+    part = rank.folder / "checkpoints" / "step-000000000002" / "rank-00001-of-00003"
+    assert (part / "state").read_text() == "two"
+
+
+def test_function_of_a_task_without_checkpoints_is_told_what_is_missing(rank: Rank) -> None:
+    run = rank.run("def f(*, gang: Gang):\n    gang.progress(step=1)\n    return gang.checkpoints")
+
+    assert run.code == 1
+    assert "set checkpoints of the task" in run.err
+
+
 # -- what the image needs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [python_runner, gangjobs_result], ids=["runner", "helper"])
+@pytest.mark.parametrize("module", [python_runner, gangjobs_result, gangjobs_rank], ids=["runner", "results", "rank"])
 def test_programs_of_ranks_have_the_syntax_of_python_3_8(module: Any) -> None:
     ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("module", [python_runner, gangjobs_result], ids=["runner", "helper"])
+@pytest.mark.parametrize("module", [python_runner, gangjobs_result, gangjobs_rank], ids=["runner", "results", "rank"])
 def test_programs_of_ranks_import_only_the_standard_library(module: Any) -> None:
     tree = ast.parse(Path(module.__file__).read_text()).body  # without the import of fsspec inside a function
     imported = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}

@@ -6,7 +6,7 @@ from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV, e
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
-ENV = {item["name"]: item for item in env_of(Rendezvous(1234), job="train-0", service="peers", size=4)}
+ENV = {item["name"]: item for item in env_of(Rendezvous(1234), address="train-0-0.peers", size=4)}
 
 
 def test_every_rank_knows_the_master_and_the_size():

@@ -40,12 +40,13 @@ SUSPENDED = {"decision": "brought", "is_suspended": True}
             f"Adopted gang default/train-0 (attempt 2): 1 worker, {describe_placement('off')}, already succeeded",
         ),
         ({"decision": "off", "queue": "team"}, f"{CREATED}, Kueue queue team"),
+        ({"decision": "off", "restarts_max": 3}, f"{CREATED}, up to 3 restarts in place"),
         (
             {"decision": "off", "queue": "team", "queue_defaults": ("queue_name", "queue_priority")},
             f"{CREATED}, Kueue queue team (queue_name and queue_priority of the connection)",
         ),
     ],
-    ids=["created", "adopted", "queue of the gang", "queue of the connection"],
+    ids=["created", "adopted", "queue of the gang", "restarts", "queue of the connection"],
 )
 def test_submission_is_described_in_one_line(changes: dict[str, Any], line: str) -> None:
     assert list(submission_messages(submission(**changes))) == [line]

@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_suc
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
+from airflow_provider_gangjobs.attempt.use_report import report_use
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
@@ -161,6 +162,7 @@ class _Completion:
         if end.pushes_xcoms and value is not None:
             length = len(value) if is_mapped_over else None
             await push_xcom(self._ti, RETURN_VALUE, value, is_dag_result=end.is_dag_result, mapped_length=length)
+        await asyncio.to_thread(report_use, self._event, self._ti.dag_id, self._ti.task_id, self._log)
         self._log.info("Gang %s has succeeded. Its task ends in the triggerer, without a worker", self._args.ref)
         await log_channel().drain()
 

@@ -22,16 +22,18 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.error_log import log_failure
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
-from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, LogStreaming
-from airflow_provider_gangjobs.attempt.triggerer.metrics import count_diagnosis
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, SUMMARY_S, LogStreaming
+from airflow_provider_gangjobs.attempt.triggerer.metrics import count_diagnosis, forget_progress, note_progress
 from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of, with_history
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.diagnosis import UNEVENTFUL
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
@@ -148,7 +151,7 @@ class _GangWait:
         self._config = config
         self._last: Observation | None = None
         """The last observation that was reported."""
-        self._streaming = LogStreaming(args, log)
+        self._streaming = LogStreaming(args, log, self._handle_told)
         self.callbacks = PhaseCallbacks(args, log)
         self._pause_s = pause_after_errors_s(args.tracking_errors)
         self._timeout: asyncio.Timeout | None = None
@@ -165,19 +168,35 @@ class _GangWait:
     async def run_with_logs(self, limit_s: float | None) -> GangEvent:
         """Run, and stream logs meanwhile. The event says how far logs were streamed."""
         began, streaming = _monotonic(), self._streaming
+
+        def at_most_s(seconds: float) -> float:
+            return seconds if limit_s is None else min(seconds, max(limit_s - (_monotonic() - began), 0.0))
+
         try:
             event = await self.run(limit_s)
-            finish_s = FINISH_S
-            if event.reason == EXECUTION_TIMEOUT:
-                finish_s = FINISH_AFTER_TIMEOUT_S
-            if limit_s is not None:
-                finish_s = min(finish_s, max(limit_s - (_monotonic() - began), 0.0))
-            await streaming.finish(finish_s)
+            await streaming.finish(at_most_s(FINISH_AFTER_TIMEOUT_S if event.reason == EXECUTION_TIMEOUT else FINISH_S))
+            if event.status is not Status.RUNNING:
+                await streaming.read_summary(at_most_s(SUMMARY_S))
         except BaseException:
             await streaming.stop(save=True)
+            forget_progress(self._args.uid)
             raise
         await streaming.stop(save=False, has_run=bool(event.ranks))
-        return replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
+        forget_progress(self._args.uid)
+        event = replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
+        earlier = convert(self._args.earlier_use, TimeUse) if self._args.earlier_use else None
+        report = None if streaming.told is None else streaming.told.report
+        return with_history(event, report, streaming.restarts_max, earlier)
+
+    def _handle_told(self, line: SupervisorLine) -> None:
+        """Pass on what a supervisor has told, to callbacks and metrics."""
+        told = self._streaming.told
+        if told is None or line.event not in ("restart", "restarted", "progress"):
+            return
+        report = told.report
+        self.callbacks.report_progress(line, report)
+        if self._streaming.task is not None and report.progress is not None and report.progress.percent is not None:
+            note_progress(self._args.uid, self._streaming.task, report.progress.percent)
 
     async def run(self, limit_s: float | None) -> GangEvent:
         """Return the event of the gang, or the event of the timeout."""

@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams
+    from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, ToldBySupervisors
 
 
 UNREAD_BYTES_MAX: Final = 32 * 1024
@@ -135,6 +137,8 @@ async def sleep_until_resumable(deferred_at: float) -> None:
     await log_channel().drain()
 
 
+SUMMARY_S: Final = 5.0
+"""How long the end of a gang waits for the end of the log of rank 0."""
 STOP_S: Final = 1.0
 SAVE_S: Final = 2.0
 """A triggerer that stops waits for its triggers, and a user who kills a task waits for the deletion of the gang."""
@@ -148,11 +152,20 @@ second from a triggerer, and lines that it reads after the event are missing."""
 class LogStreaming:
     """The streams of one wait, as one asyncio task. The harvest uses it as its `LogReader`."""
 
-    def __init__(self, args: TriggerArgs, log: Logger) -> None:
+    def __init__(
+        self, args: TriggerArgs, log: Logger, on_told: Callable[[SupervisorLine], None] = lambda line: None
+    ) -> None:
         self._args = args
         self._log = log
+        self._on_told = on_told
         self.config: ClusterConfig | None = None
         """The cluster of the gang, once it is known."""
+        self.told: ToldBySupervisors | None = None
+        """What the supervisors of the ranks have told; `None` if the gang has none."""
+        self.task: TaskKey | None = None
+        """The task of the gang, as its Job names it. Known with `told`."""
+        self.restarts_max: int | None = None
+        """How often programs may be restarted in place; `None` if the gang has no supervisors."""
         self._stored_positions = ""
         """What the Job says of the positions that other processes have reached."""
         self._started: dict[int, PodView] = {}
@@ -187,12 +200,23 @@ class LogStreaming:
 
     def observe_job(self, job: StoredGang) -> None:
         """Note the positions that other processes have stored."""
-        if job.ref == self._args.ref:
-            self._stored_positions = job.view.metadata.annotations.streamed or ""
+        if job.ref != self._args.ref:
+            return
+        self._stored_positions = job.view.metadata.annotations.streamed or ""
+        self.restarts_max = job.restarts_max
+        if self.restarts_max is not None:
+            if self.told is None:
+                from airflow_provider_gangjobs.tracking.logs.gang_streams import ToldBySupervisors
+
+                self.told = ToldBySupervisors(alone=job.restarts_alone, on_told=self._on_told)
+            self.task = job.task_key
+            self.told.resume(job.view.metadata.annotations.progress)
 
     def observe(self, pods: Sequence[PodView]) -> None:
         """Note where the streamed ranks run. Read the logs of wanted pods that are being deleted."""
         ranks, policy = self._args.stream_ranks, Logs(self._args.kept_logs)
+        if self.told is not None:
+            self.told.observe(pods)
         if len(self._started) < len(ranks):
             self._note_started(pods, ranks)
         if all(pod.metadata.deletion_timestamp is None for pod in pods):
@@ -239,6 +263,29 @@ class LogStreaming:
         """Wait until the logs of the pods that were deleted are in the log of the task, as far as the time allows."""
         if self._streams is not None and self._deleted:
             await self._streams.finish(within_s)
+
+    async def read_summary(self, within_s: float) -> None:
+        """Read the end of the log of rank 0, if its supervisor has a summary there that was not streamed.
+
+        Without the summary, some things about the gang stay unknown.
+        """
+        told = self.told
+        if told is None or told.alone or told.report.is_final or self.config is None:
+            return
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+        from airflow_provider_gangjobs.cluster.informer import informers
+        from airflow_provider_gangjobs.gang.outcome.restarts import parse_line
+        from airflow_provider_gangjobs.tracking.logs.gang_streams import LAST_LINES_READ
+        from airflow_provider_gangjobs.tracking.logs.whole_logs import LogShortened, read_last_parts
+
+        source = told.source_of(0)
+        if source is None:
+            return
+        with suppress(ClusterError, LogShortened, TimeoutError):
+            async with asyncio.timeout(within_s), informers().client(self.config) as client:
+                for part in await read_last_parts(client, source, lines_max=LAST_LINES_READ):
+                    if (found := parse_line(part.text)) is not None:
+                        told.report = told.report.with_line(found[1])
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -305,7 +352,7 @@ class LogStreaming:
         store = PositionStore(client, args.ref, self._stored_positions, f"{args.claim}/{args.tracking_errors}")
         kept_bytes_max = max(args.kept_bytes_max, args.stream_bytes_max)
         wanted = WantedLogs(args.stream_ranks, args.stream_bytes_max, Logs(args.kept_logs), kept_bytes_max)
-        streams = GangStreams(store, wanted, output=self, mask=mask)
+        streams = GangStreams(store, wanted, output=self, mask=mask, told=self.told)
         streams.observe([*self._started.values(), *self._deleted.values()])
         return streams
 

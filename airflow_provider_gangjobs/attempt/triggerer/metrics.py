@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.attempt.use_report import PREFIX, airflow_stats
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_provider_gangjobs.cluster.informer import InformerStatistics
+    from airflow_provider_gangjobs.gang.identity import TaskKey
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 15.0
 """Most metrics servers read their data at this interval."""
-PREFIX: Final = "gangjobs."
 INFORMER_COUNTERS: Final = (
     "lists",
     "watches_opened",
@@ -56,6 +57,20 @@ def _diagnoses() -> Counter[str]:
     return Counter()
 
 
+def note_progress(uid: str, task: TaskKey, percent: float) -> None:
+    """Note how far the gang with this uid is, from 0 to 100, until `forget_progress`."""
+    loop_local(_progress)[uid] = (task.dag_id, task.task_id, percent)
+
+
+def forget_progress(uid: str) -> None:
+    """Forget how far a gang is that this process does not follow any more."""
+    loop_local(_progress).pop(uid, None)
+
+
+def _progress() -> dict[str, tuple[str, str, float]]:
+    return {}
+
+
 class CounterKey(NamedTuple):
     """One counter. The counters of several sources that have the same name and category are sent as their sum."""
 
@@ -71,6 +86,8 @@ class Sample(Struct, frozen=True):
 
     gauges: Mapping[str, float]
     counters: Mapping[CounterKey, float]
+    progress: Mapping[tuple[str, str], float] = {}
+    """How far the gangs of a task are, from 0 to 100, by DAG and task: that of the slowest gang."""
 
 
 class DeltaReporter:
@@ -83,6 +100,8 @@ class DeltaReporter:
         """Send a sample to Airflow's `Stats`. A counter that fell has a new source, and is added whole."""
         for name, value in sample.gauges.items():
             sink.gauge(PREFIX + name, value)
+        for (dag_id, task_id), percent in sample.progress.items():
+            sink.gauge(f"{PREFIX}progress_percent", percent, tags={"dag_id": dag_id, "task_id": task_id})
         added: Counter[tuple[str, str]] = Counter()
         for key, value in sample.counters.items():
             before = self._last_counters.get(key, 0)
@@ -133,11 +152,7 @@ class _PeriodicReporter(AbstractContextManager[None]):
 
 
 def _send(reporter: DeltaReporter, sample: Sample) -> None:
-    try:
-        from airflow.observability.stats import Stats
-    except ImportError:  # Airflow before 3.2
-        from airflow.stats import Stats  # type: ignore[assignment]
-    reporter.send(sample, Stats)
+    reporter.send(sample, airflow_stats())
 
 
 def collect_sample(waiting: int) -> Sample:
@@ -165,7 +180,10 @@ def collect_sample(waiting: int) -> Sample:
     counters |= {CounterKey(f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
     counters |= {CounterKey(f"sweep.{name}"): count for name, count in sweep_totals().statistics().items()}
     gauges = {"triggers": waiting, "harvest.backlog": harvest.backlog, **_informer_gauges(statistics.values())}
-    return Sample(gauges, counters)
+    progress: dict[tuple[str, str], float] = {}
+    for dag_id, task_id, percent in loop_local(_progress).values():
+        progress[dag_id, task_id] = min(progress.get((dag_id, task_id), percent), percent)
+    return Sample(gauges, counters, progress)
 
 
 def _informer_gauges(informers: Collection[InformerStatistics]) -> dict[str, float]:

@@ -17,6 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import to_builtins
+
 from airflow_provider_gangjobs.airflow_api.masking import mask
 from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine, SupervisorReport
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.phase import Phase
 
@@ -36,6 +39,8 @@ LAST_CALLS_S: Final = 5.0
 """How long a worker waits at the end of the wait for the calls that are left. A triggerer does not wait."""
 CALLS_AT_ONCE: Final = 16
 """How many calls run at once in one process."""
+WAITING_CALLS_MAX: Final = 100
+"""How many calls for one gang wait at most, before further progress is left out."""
 STUCK_CALLS_MAX: Final = 3
 """With how many stuck calls a callback is switched off. Together with the calls that run at once, one callback keeps at
 most 18 threads. One stuck call may be the fault of one gang or of one connection; three are a fault of the callback."""
@@ -92,7 +97,8 @@ class PhaseCallbacks:
         self._phase: Phase | None = None
         self._is_stuck = False
         self._skipped: set[str] = set()
-        self._changes: deque[dict[str, Any]] = deque()
+        self._changes: deque[tuple[str, dict[str, Any]]] = deque()
+        """The methods that are to be called, and their arguments."""
         self._task: asyncio.Task[None] | None = None
 
     def report(self, observation: Observation) -> None:
@@ -100,17 +106,24 @@ class PhaseCallbacks:
         if not self._args.callbacks or self._is_stuck or observation.phase is self._phase:
             return
         previous, self._phase = self._phase, observation.phase
-        self._changes.append(
-            {
-                "gang": observation.ref,
-                "task": dict(self._args.task or {}),
-                "phase": str(observation.phase),
-                "previous": None if previous is None else str(previous),
-                "message": mask(observation.line),
-                "since": observation.since,
-                "category": str(observation.diagnosis.category),
-            }
+        self._add(
+            "on_phase_change",
+            phase=str(observation.phase),
+            previous=None if previous is None else str(previous),
+            message=mask(observation.line),
+            since=observation.since,
+            category=str(observation.diagnosis.category),
         )
+
+    def report_progress(self, line: SupervisorLine, report: SupervisorReport) -> None:
+        """Call the callbacks that want to know of progress and of restarts in place soon."""
+        if self._args.callbacks and not self._is_stuck and len(self._changes) < WAITING_CALLS_MAX:
+            progress = None if report.progress is None else to_builtins(report.progress)
+            told = {"event": line.event, "message": mask(line.message), "progress": progress}
+            self._add("on_progress", **told, restarts=report.total)
+
+    def _add(self, method: str, **arguments: Any) -> None:
+        self._changes.append((method, {"gang": self._args.ref, "task": dict(self._args.task or {}), **arguments}))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._call_all(), name=f"callbacks of {self._args.name}")
             tasks = loop_local(_running)
@@ -124,20 +137,21 @@ class PhaseCallbacks:
 
     async def _call_all(self) -> None:
         while self._changes:
-            change = self._changes.popleft()
+            method, change = self._changes.popleft()
             for path in self._args.callbacks:
                 async with loop_local(_slots):
                     if stuck_calls.is_off(path):
                         self._skip(path)
                         continue
-                    error = await _run_in_thread(partial(_call, path, change), path=path)
+                    error = await _run_in_thread(partial(_call, path, method, change), path=path)
                 if isinstance(error, _StillRunningError):
                     self._log.warning("Callback %s takes longer than %.0f s and is not called again", path, CALL_S)
                     self._is_stuck = True
                     self._changes.clear()
                     return
                 if error is not None:
-                    self._log.warning("Callback %s failed in phase %s", path, change["phase"], exc_info=error)
+                    what = change.get("phase", method)
+                    self._log.warning("Callback %s failed in phase %s", path, what, exc_info=error)
 
     def _skip(self, path: str) -> None:
         if path not in self._skipped:
@@ -149,8 +163,11 @@ class _StillRunningError(Exception):
     """A call takes longer than `CALL_S`."""
 
 
-def _call(path: str, change: dict[str, Any]) -> None:
-    returned = load_callback(path).on_phase_change(**with_pendulum_times(change))
+def _call(path: str, method: str, change: dict[str, Any]) -> None:
+    function = getattr(load_callback(path), method, None)
+    if function is None:  # only `on_phase_change` must exist
+        return
+    returned = function(**with_pendulum_times(change))
     if inspect.iscoroutine(returned):
         asyncio.run(returned)
 

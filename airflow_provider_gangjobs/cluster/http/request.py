@@ -64,8 +64,10 @@ class LogQuery(Struct, frozen=True):
     """Whether each line begins with the time at which the container runtime received it."""
     previous: bool = False
     """Whether to return the log of the container before its last restart."""
+    tail_lines: int | None = None
+    """How many lines the server returns at most, the last ones. It may be combined with `since_s`."""
 
-    def parameters(self) -> dict[str, str | bool | None]:
+    def parameters(self) -> dict[str, str | bool | int | None]:
         since = None
         if self.since_s is not None:
             since = datetime.fromtimestamp(self.since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -75,6 +77,7 @@ class LogQuery(Struct, frozen=True):
             "sinceTime": since,
             "timestamps": self.timestamps or None,
             "previous": self.previous or None,
+            "tailLines": self.tail_lines,
         }
 
 

@@ -16,6 +16,14 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
+from airflow_provider_gangjobs.gang.outcome.restarts import (
+    Progress,
+    Restart,
+    SupervisorReport,
+    describe_restarts,
+    readable,
+)
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, time_use_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
@@ -123,6 +131,16 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     empty if no line was streamed."""
     whole_logs: tuple[str, ...] = ()
     """The logs among them that were streamed to their end."""
+    restarts: tuple[Restart, ...] = ()
+    """The last restarts of the programs in their pods."""
+    restarts_total: int | None = None
+    """How many restarts there were; `None` if it is not known, or if the gang has no supervisors."""
+    restarts_max: int | None = None
+    """How many there may be; `None` if the gang has no supervisors."""
+    progress: Progress | None = None
+    """The last progress that is known."""
+    time_use: TimeUse | None = None
+    """What the time was used for, over all attempts of this try."""
     claim: str = ""
     """The task instance that was responsible for the gang when it had succeeded."""
     job_version: str = ""
@@ -171,6 +189,39 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 _REMEDY = "Run the same version of the provider in triggerer and workers, then clear the task: the gang is found again."
+
+
+def with_history(
+    event: GangEvent, report: SupervisorReport | None, restarts_max: int | None, earlier: TimeUse | None
+) -> GangEvent:
+    """Return the event of an end with the restarts of the programs, and with what the time was used for.
+
+    :param report: What the supervisors have told; `None` if the gang has none.
+    :param restarts_max: How many restarts there may be; `None` if the gang has no supervisors.
+    :param earlier: What the time of the attempts before this one was used for.
+    """
+    if event.status is Status.RUNNING:
+        return event
+    report = report or SupervisorReport()
+    use = time_use_of(
+        event.times,
+        event.requests,
+        succeeded=event.status is Status.SUCCEEDED,
+        restarts_max=restarts_max,
+        report=report,
+    )
+    notes = event.notes
+    if event.status is Status.FAILED and (note := describe_restarts(report, restarts_max or 0)):
+        notes = (*notes, note)
+    return replace(
+        event,
+        notes=notes,
+        restarts=report.restarts,
+        restarts_total=report.total,
+        restarts_max=restarts_max,
+        progress=report.progress,
+        time_use=earlier if event.status is Status.ERROR else add_uses(earlier, use),
+    )
 
 
 _TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEMBLING, "running": Phase.RUNNING}
@@ -230,4 +281,5 @@ def _rank_end(outcome: Outcome) -> RankEnd:
     if outcome.message_cut and not outcome.error:
         # The kubelet keeps the end of a long message, which may begin in the middle of a secret.
         message = skip_partial_word(message)
+    message = readable(message)
     return replace(msgspec.convert(outcome, RankEnd, from_attributes=True), message=message)

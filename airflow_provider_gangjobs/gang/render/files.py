@@ -75,9 +75,12 @@ def _config_map(metadata: dict[str, Any], files: Mapping[str, str | bytes]) -> d
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **contents}
 
 
-def volume_of(files: Mapping[str, str | bytes], uploads: Sequence[str], *, job: str) -> dict[str, Any]:
-    """Render the pods' volume. The submission's own files come last, so they win over uploads of the same name."""
-    names = [*uploads, *([config_map_name(job)] if files else [])]
+def volume_of(uploads: Sequence[str], *, job: str, has_own: bool) -> dict[str, Any]:
+    """Render the pods' volume. The submission's own files come last, so they win over uploads of the same name.
+
+    :param has_own: Whether the submission has files of its own.
+    """
+    names = [*uploads, *([config_map_name(job)] if has_own else [])]
     if not uploads:
         return {"name": FILES_VOLUME, "configMap": {"name": names[0], "defaultMode": FILES_MODE}}
     sources = [{"configMap": {"name": name}} for name in names]

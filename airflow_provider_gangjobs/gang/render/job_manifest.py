@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.queues import Queue
-from airflow_provider_gangjobs.gang.render import files, pod_template
+from airflow_provider_gangjobs.gang.render import files, pod_template, supervisor
 from airflow_provider_gangjobs.gang.render.gang_placement import (
     Placement,
     PlacementDecision,
@@ -238,16 +238,22 @@ def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | N
     settings = rendezvous_of(spec, shape)
     if settings is None or shape.subdomain:
         return None
-    owner = owned_by_job(attempt.name, job_uid)
-    return pod_template.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner)
+    owner, ports = owned_by_job(attempt.name, job_uid), supervisor.service_ports(spec)
+    return pod_template.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner, ports=ports)
 
 
-def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
-    """Render the ConfigMap of the spec's files; `None` if the spec has no files."""
-    if not spec.files:
+def render_files(spec: GangSpec, attempt: Attempt, job_uid: str, *, supervisor_key: str = "") -> Object | None:
+    """Render the ConfigMap of the gang's files; `None` if it has no files.
+
+    :param supervisor_key: A new key, by which the supervisors of the gang authenticate each other if it has some.
+    """
+    own = supervisor.files_of(spec)
+    if not own:
         return None
+    if spec.is_supervised:
+        own[supervisor.KEY_FILE] = supervisor_key
     owner = owned_by_job(attempt.name, job_uid)
-    return files.config_map_of(spec.files, job=attempt.name, namespace=attempt.namespace, owner=owner)
+    return files.config_map_of(own, job=attempt.name, namespace=attempt.namespace, owner=owner)
 
 
 def policy_annotations(policies: Policies) -> dict[str, str]:
@@ -288,6 +294,9 @@ def _metadata(
         annotations[keys.ANNOTATION_FOLLOWER] = attempt.claim.follower
     if _may_return_to_queue(spec, shape):
         annotations[keys.ANNOTATION_REQUEUES] = str(Requeues(0))
+    if spec.is_supervised:
+        together = rendezvous_of(spec, shape_of(spec, manifest)) is not None
+        annotations[keys.ANNOTATION_RESTARTS] = f"{'together' if together else 'alone'}:{spec.restarts}"
     annotations |= queue.annotations()
     given = {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels}
     labels = {**given, **queue.labels(), **labels_of(attempt)}

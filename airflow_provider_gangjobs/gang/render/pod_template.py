@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.gang.checkpoints import place_of, with_checkpoints
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.strategic_merge import merge_pod_template
+from airflow_provider_gangjobs.gang.render.supervisor import with_supervisor
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
@@ -44,15 +46,24 @@ RENDEZVOUS_ENV: Final = frozenset({*_VALUES, *RANK_VARIABLES})
 """Variables that a user must not set while rendezvous is on."""
 
 
-def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list[dict[str, Any]]:
-    """Render the variables of every container. The kubelet reads the rank from the pod."""
+def env_of(rendezvous: Rendezvous, *, address: str, size: int) -> list[dict[str, Any]]:
+    """Render the variables of every container. The kubelet reads the rank from the pod.
+
+    :param address: The host name of rank 0.
+    """
     rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
-    values = {"address": f"{job}-0.{service}", "port": str(rendezvous.port), "size": str(size)}
+    values = {"address": address, "port": str(rendezvous.port), "size": str(size)}
     ranks = [{"name": name, "valueFrom": rank} for name in RANK_VARIABLES]
     return [{"name": name, "value": values[value]} for name, value in _VALUES.items()] + ranks
 
 
-def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[str, Any]) -> dict[str, Any]:
+def service_of(
+    rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[str, Any], ports: Sequence[Object] = ()
+) -> dict[str, Any]:
+    """Render the headless Service of a gang.
+
+    :param ports: The ports besides that of the rendezvous.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -66,7 +77,7 @@ def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {keys.LABEL_GANG: job},
-            "ports": [{"name": "rendezvous", "port": rendezvous.port}],
+            "ports": [{"name": "rendezvous", "port": rendezvous.port}, *ports],
         },
     }
 
@@ -144,10 +155,13 @@ def gang_template(
         env.append({"name": keys.ENV_INSTALLATION, "value": attempt.key.installation})
     if spec.mounts_files:
         env += FILES_ENV
-        pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]
+        has_own = bool(spec.files) or spec.is_supervised
+        pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.uploads, job=attempt.name, has_own=has_own)]
+    rank_0 = ""
     if rendezvous := rendezvous_of(spec, shape):
         pod.setdefault("subdomain", attempt.name)
-        env += env_of(rendezvous, job=first_job or attempt.name, service=pod["subdomain"], size=shape.size)
+        rank_0 = f"{first_job or attempt.name}-0.{pod['subdomain']}"
+        env += env_of(rendezvous, address=rank_0, size=shape.size)
     main = pod["containers"][0]["name"]
     for kind in ("initContainers", "containers"):
         if containers := pod.get(kind):
@@ -156,6 +170,9 @@ def gang_template(
                 for container in containers
             ]
     pod.setdefault("restartPolicy", "Never")
+    if spec.checkpoints is not None:
+        pod = with_checkpoints(pod, place_of(spec.checkpoints), attempt.key.folder, keep=spec.keep_checkpoints)
+    template["spec"] = with_supervisor(spec, pod, rank_0) if spec.is_supervised else pod
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
     return template
 

@@ -157,6 +157,16 @@ class StoredGang(Struct, frozen=True):
         return _number(self._annotations.disruptions) or 0
 
     @property
+    def restarts_max(self) -> int | None:
+        """How often the programs of the ranks may be restarted in their pods; `None` without supervisors."""
+        return _number((self._annotations.restarts or "").rpartition(":")[2])
+
+    @property
+    def restarts_alone(self) -> bool:
+        """Each rank is restarted alone, and has as many restarts."""
+        return (self._annotations.restarts or "").startswith("alone:")
+
+    @property
     def active_deadline_s(self) -> int | None:
         return self.view.spec.active_deadline_seconds
 

@@ -37,8 +37,8 @@ _SERVER_FIELDS: Final = (
     "generation",
     "managedFields",
 )
-_AT_LEAST: Final = {"workers": 1, "min_workers": 1, "termination_grace_s": 0, "ttl_after_finished_s": 0}
-_POSITIVE: Final = ("assemble_timeout_s", "run_timeout_s", "execution_timeout_s")
+_AT_LEAST: Final = {"workers": 1, "min_workers": 1, "restarts": 0, "termination_grace_s": 0, "ttl_after_finished_s": 0}
+_POSITIVE: Final = ("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s")
 _PORTS: Final = range(1, 65536)
 
 

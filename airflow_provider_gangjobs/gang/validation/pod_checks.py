@@ -8,9 +8,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.checkpoints import CHECKPOINT_ENV
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
+from airflow_provider_gangjobs.gang.render.supervisor import SUPERVISOR_ENV, files_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity
 from airflow_provider_gangjobs.kube import well_known as keys
@@ -116,7 +118,7 @@ def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[A
 
 
 def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
-    yield from problems_with_files(parsed.spec.files)
+    yield from problems_with_files(files_of(parsed.spec))
     for index, content_id in enumerate(parsed.spec.uploads):
         if not is_content_id(content_id):
             yield Problem(
@@ -212,7 +214,7 @@ def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> It
 def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
     if wrong := names.problem_with_env_name(name):
         yield Problem(path, wrong, "Rename the variable")
-    elif name in _SET_BY_THE_PROVIDER:
+    elif name in _SET_BY_THE_PROVIDER or (parsed.spec.is_supervised and name in SUPERVISOR_ENV | CHECKPOINT_ENV):
         yield Problem(path, f"{name} is set by the provider for every rank", "Remove it")
     elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
         yield Problem(path, f"{name} is set by the rendezvous", "Remove it, or set rendezvous=False")

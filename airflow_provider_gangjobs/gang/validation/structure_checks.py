@@ -204,6 +204,11 @@ def _whole(path: str, value: Any) -> Iterator[Problem]:
         yield Problem(path, f"is {value!r}, not a whole number", "Give an int")
 
 
+def _codes(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, (list, tuple)):
+        yield Problem(path, f"is {value!r:.60}, not a list", "Give a list of exit codes")
+
+
 def _number(path: str, value: Any) -> Iterator[Problem]:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         yield Problem(path, f"is {value!r}, not a number of seconds", "Give seconds, or a timedelta to the operator")
@@ -242,10 +247,12 @@ _PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
         ("labels", "annotations", "files", "pod_overrides", "node_selector", "affinity", "security_context"), _mapping
     ),
     **dict.fromkeys(("env_from", "tolerations", "volumes", "volume_mounts"), _mappings),
-    **dict.fromkeys(("workers", "min_workers", "termination_grace_s", "ttl_after_finished_s"), _whole),
-    **dict.fromkeys(("assemble_timeout_s", "run_timeout_s", "execution_timeout_s"), _number),
+    **dict.fromkeys(("workers", "min_workers", "restarts", "termination_grace_s", "ttl_after_finished_s"), _whole),
+    **dict.fromkeys(("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s"), _number),
+    "no_restart_on_exit_codes": _codes,
     "env": _env,
     "resources": _resources,
     "keep_suspended": _boolean,
+    "keep_checkpoints": _boolean,
     "rendezvous": _rendezvous,
 }

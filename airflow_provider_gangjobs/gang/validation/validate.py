@@ -15,9 +15,11 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec, validate_choices
 from airflow_provider_gangjobs.gang.validation import (
+    checkpoint_checks,
     job_checks,
     metadata_checks,
     pod_checks,
+    restart_checks,
     role_checks,
     structure_checks,
 )
@@ -33,10 +35,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     metadata_checks.check_queue_parameters,
     job_checks.check_containers,
     job_checks.check_restart_policy,
+    restart_checks.check_restarts,
     pod_checks.check_env,
     pod_checks.check_resources,
     pod_checks.check_volumes,
     pod_checks.check_files,
+    checkpoint_checks.check_checkpoints,
     job_checks.check_size,
 )
 """Checks of specs that passed the structural checks."""

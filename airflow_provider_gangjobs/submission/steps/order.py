@@ -5,6 +5,7 @@ A check that refuses leaves no object behind. `submit` explains why the order wo
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVIC
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_role, render_service
+from airflow_provider_gangjobs.gang.render.supervisor import KEY_BYTES
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.submission.steps.job import CreateJob, CreateOwned, StartJob, StartRole, create_role
 from airflow_provider_gangjobs.submission.steps.job_set import (
@@ -111,7 +113,8 @@ DRY_RUN: Final = RepeatableStep(
 def steps_of(progress: Progress) -> Sequence[Step]:
     """Return all steps in order. A step that has nothing to do is skipped."""
     service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
-    files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid))
+    key = secrets.token_hex(KEY_BYTES)
+    files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid, supervisor_key=key))
     start = StartJob(Queue(progress.shape.kueue_queue))
     if progress.has_job_set:
         return (

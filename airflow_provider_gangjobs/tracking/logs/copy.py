@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.cluster.http.log_reader import (
     skip_partial_character,
 )
 from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.gang.outcome.restarts import readable
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.kube.text import keep_end, pluralize
@@ -251,7 +252,7 @@ class LogCopier:
         # The error of a pod that failed shows its last lines.
         if not problem and not source.pod_succeeded and is_streamed and len(log.last_parts) < LAST_PARTS:
             last = await self._read_last_lines(source) or last
-        last = keep_end(self._mask(last).rstrip("\n"), LAST_CHARACTERS)
+        last = keep_end(self._mask(readable(last)).rstrip("\n"), LAST_CHARACTERS)
         return CopiedLog(source, log.lines, log.bytes, last, problem), log.written_bytes
 
     async def _read_last_lines(self, source: LogSource) -> str:

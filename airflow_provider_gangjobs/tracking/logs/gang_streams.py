@@ -7,11 +7,17 @@ wants are read to their end at once, also of ranks that are not streamed. See `r
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_started, rank_of, started_at
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, must_be_read_now, sources_of
@@ -23,11 +29,17 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     StreamLimits,
 )
 from airflow_provider_gangjobs.tracking.logs.rank_stream import LineOutput, LogStream
-from airflow_provider_gangjobs.tracking.logs.whole_logs import format_note
+from airflow_provider_gangjobs.tracking.logs.whole_logs import (
+    LineWriter,
+    LogShortened,
+    format_note,
+    read_last_parts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
     from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
@@ -35,6 +47,15 @@ if TYPE_CHECKING:
 
 DRAIN_S: Final = 5.0
 """How long a stream waits until its lines are read, before it saves its position."""
+LAST_LINES: Final = 10
+"""How many lines of a rank that failed are shown when its program is restarted."""
+LAST_LINES_READ: Final = 200
+"""How many lines are read for them: the restarted program may have written some of them already."""
+LAST_LINES_WITHIN_S: Final = 30.0
+CLOCKS_DIFFER_S: Final = 0.2
+"""How far the clocks of two nodes differ, typically. The time of the failure is by the clock of rank 0."""
+NEW_RESTARTS_MAX: Final = 1000
+"""How often last lines are read: a program may write the lines of a supervisor, too."""
 END_WITHIN_S: Final = 5.0
 """How long the end of a log may take whose other lines were left out."""
 DRAIN_AT_END_S: Final = 0.5
@@ -54,6 +75,58 @@ class WantedLogs(NamedTuple):
     """How many bytes of all logs are read when pods are deleted."""
 
 
+class ToldBySupervisors:
+    """What the supervisors of one gang have told in the logs that were read.
+
+    :param alone: Whether each rank is restarted alone. Otherwise rank 0 tells of all ranks.
+    :param on_told: Called with each new line, when the report has it.
+    """
+
+    def __init__(self, *, alone: bool = False, on_told: Callable[[SupervisorLine], None] = lambda line: None) -> None:
+        self.alone = alone
+        self._on_told = on_told
+        self.report = SupervisorReport()
+        self._pods: dict[int | None, PodView] = {}
+        """The last observed pod of each rank that has started."""
+        self._has_lines = False
+        self._restarts: set[tuple[int | None, int | None]] = set()
+
+    def observe(self, pods: Sequence[PodView]) -> None:
+        """Note pods that have changed."""
+        self._pods |= {rank_of(pod): pod for pod in pods if has_started(pod)}
+
+    def source_of(self, rank: int | None) -> LogSource | None:
+        """Return the log of the program of a rank; `None` if the rank has not started."""
+        pod = self._pods.get(rank)
+        return None if pod is None else next((source for source in sources_of(pod) if source.is_main), None)
+
+    @property
+    def text(self) -> str:
+        """The value of `ANNOTATION_PROGRESS`; empty if nothing was told."""
+        return self.report.to_json() if self._has_lines else ""
+
+    def resume(self, stored: str | None) -> None:
+        """Begin with what another process has noted."""
+        if stored and not self._has_lines:
+            self.report = SupervisorReport.parse(stored)
+
+    def add(self, rank: int | None, line: SupervisorLine) -> bool:
+        """Note a line in the log of a rank. Return whether it is new, which it is not if the log is read again."""
+        if rank != 0 and not self.alone:
+            return False
+        self._has_lines = True
+        self.report = self.report.with_line(line)
+        if self.alone:  # nobody tells of the other ranks
+            self.report = replace(self.report, is_final=False)
+        key = (line.rank, line.number)
+        is_new = line.event != "restart" or (key not in self._restarts and len(self._restarts) < NEW_RESTARTS_MAX)
+        if line.event == "restart":
+            self._restarts.add(key)
+        if is_new:
+            self._on_told(line)
+        return is_new
+
+
 class GangStreams:
     """The streams of one gang. `run` ends only when it is cancelled.
 
@@ -62,11 +135,19 @@ class GangStreams:
     :param store: The stored positions of the gang.
     :param output: The log of the task.
     :param mask: Returns a text with its secrets replaced.
+    :param told: Collects what the supervisors of the ranks tell.
     """
 
     def __init__(
-        self, store: PositionStore, wanted: WantedLogs, *, output: LineOutput, mask: Callable[[str], str]
+        self,
+        store: PositionStore,
+        wanted: WantedLogs,
+        *,
+        output: LineOutput,
+        mask: Callable[[str], str],
+        told: ToldBySupervisors | None = None,
     ) -> None:
+        self._told = ToldBySupervisors() if told is None else told
         self._client = client = store.client
         self._ref = store.ref
         self._wanted = wanted
@@ -144,16 +225,16 @@ class GangStreams:
 
         The process may be about to end, so this does not wait for the requests of other gangs.
         """
-        positions = self.positions
+        positions, progress = self.positions, self._told.text
         await self._output.drain(DRAIN_AT_END_S)
-        await self._store.save(positions, every_s=0.0)
+        await self._store.save(positions, every_s=0.0, progress=progress)
 
     async def _save(self, every_s: float) -> None:
         """Save positions of lines that are in the log of the task also if this process is killed."""
-        positions = self.positions
+        positions, progress = self.positions, self._told.text
         if await self._output.drain(DRAIN_S):
             async with self._requests:
-                await self._store.save(positions, every_s=every_s)
+                await self._store.save(positions, every_s=every_s, progress=progress)
 
     async def _stream(self, rank: int) -> None:
         source = next(iter(sources_of(await self._pod_of(rank))))
@@ -171,6 +252,7 @@ class GangStreams:
             mask=self._mask,
             bytes_max=bytes_max,
             ahead_bytes_max=self._ahead_bytes_max,
+            on_told=partial(self._note_told, source),
         )
         self._streams[source.key] = stream
         what = f"log of pod {source.pod}, container {source.container}"
@@ -183,6 +265,31 @@ class GangStreams:
         else:
             stream.note(f"{what}, continued by another triggerer")
         return stream
+
+    # -- the supervisors --------------------------------------------------------------------------------------
+
+    def _note_told(self, source: LogSource, line: SupervisorLine) -> None:
+        """Note what a supervisor tells, and have the last lines of a failed rank written that is not streamed."""
+        if not self._told.add(source.rank, line) or self._tasks is None:
+            return
+        failed = None if line.event != "restart" or line.rank in self._wanted.ranks else self._told.source_of(line.rank)
+        if failed is not None:
+            self._tasks.create_task(self._write_last_lines(failed, line))
+
+    async def _write_last_lines(self, source: LogSource, line: SupervisorLine) -> None:
+        """Write the last lines of a rank before its program failed. The program may have been started again."""
+        writer = LineWriter(source.label, self._output.write, self._mask)
+        until_ns = math.inf if line.at is None else (line.at + CLOCKS_DIFFER_S) * 1e9
+        try:
+            async with asyncio.timeout(LAST_LINES_WITHIN_S), self._requests:
+                parts = await read_last_parts(self._client, source, lines_max=LAST_LINES_READ)
+        except (ClusterError, LogShortened, TimeoutError) as error:
+            writer.note(f"no last lines before restart {line.number}: {str(error) or 'the log was not read in time'}")
+            return
+        last = [part for part in parts if part.time_ns and part.time_ns <= until_ns][-LAST_LINES:]
+        writer.note(f"last lines before restart {line.number}")
+        writer.write(last)
+        writer.flush()
 
     # -- the pods ---------------------------------------------------------------------------------------------
 

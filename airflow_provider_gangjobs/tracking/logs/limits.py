@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STREAMED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STREAMED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -193,13 +193,15 @@ class PositionStore:
             self.repeated_s = 0.0 if stored["exact"] else float(stored.get("every_s", SAVE_EVERY_MAX_S))
             self.positions = positions
 
-    async def save(self, positions: Mapping[str, str], *, every_s: float) -> None:
+    async def save(self, positions: Mapping[str, str], *, every_s: float, progress: str = "") -> None:
         """Write the positions if they have changed. A failure is ignored, because the next call writes them again.
 
         The first call writes them also if there is none yet, so that a process that comes later knows of the stream.
         A process that was killed before is recognized by the time for which the rank runs (`UNNOTED_AFTER_S`).
 
         :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
+        :param progress: What the lines before these positions tell of the progress of the gang. It is written by the
+            same request.
         """
         is_exact = not every_s
         if self._saved in ((positions, is_exact), (positions, True)):
@@ -211,7 +213,8 @@ class PositionStore:
             "every_s": every_s,
             "positions": dict(positions),
         }
-        patch = {"metadata": {"annotations": {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}}}
+        annotations = {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}
+        patch = {"metadata": {"annotations": annotations | ({ANNOTATION_PROGRESS: progress} if progress else {})}}
         ref = self.ref
         with suppress(ClusterError):
             await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, patch)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_reader import LogPart
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
@@ -92,6 +93,7 @@ class LogStream:
     :param bytes_max: How many bytes of the log are streamed while the pod is not being deleted. The rest is copied
         after the end of the gang.
     :param ahead_bytes_max: Returns how many bytes may be in memory that are read and not written.
+    :param on_told: Called with what each line of a supervisor tells.
     """
 
     def __init__(
@@ -104,12 +106,13 @@ class LogStream:
         mask: Callable[[str], str],
         bytes_max: int,
         ahead_bytes_max: Callable[[], int],
+        on_told: Callable[[SupervisorLine], None] = lambda line: None,
     ) -> None:
         self._client = client
         self._source = source
         self._cursor = LogCursor(position)
         self._output = output
-        self._lines = LineWriter(source.label, output.write, mask)
+        self._lines = LineWriter(source.label, output.write, mask, on_told)
         self._limits = loop_local(StreamLimits)
         self._bytes_left = bytes_max - (position.total if position else 0)
         self._ahead_bytes_max = ahead_bytes_max

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, LogCursor, LogParser, LogPart
 from airflow_provider_gangjobs.cluster.http.request import LogQuery
 from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.outcome.restarts import LINE_START, parse_line, readable_line
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
 
 HELD_PARTS: Final = 64
 """How many parts wait for the parts after them. A secret of more lines is found only if it arrives at once."""
 
+LAST_BYTES_MAX: Final = 2**20
 NOTES_MAX: Final = 20
 """How many ranks have a note of their own for the same reason."""
 
@@ -54,23 +57,41 @@ def limit_notes(ref: GangRef, notes: Sequence[str]) -> list[str]:
 class LineWriter:
     """Writes the parts of one log as lines, each with the label of the log. Secrets are masked.
 
+    In place of a line of a supervisor (`gang.outcome.restarts`), its message is written.
+
     A secret may have several lines, and a long line is written in pieces. So some parts are held and masked together
     with the parts after them. Call `flush` at the end, and before a note.
 
     :param mask: Returns a text with its secrets replaced.
+    :param on_told: Called with what each line of a supervisor tells.
     """
 
-    def __init__(self, label: str, write: Callable[[Sequence[str]], None], mask: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        label: str,
+        write: Callable[[Sequence[str]], None],
+        mask: Callable[[str], str] = str,
+        on_told: Callable[[SupervisorLine], None] = lambda line: None,
+    ) -> None:
         self._label = label
         self._write_lines = write
         self._mask = mask
+        self._on_told = on_told
         self._held: list[LogPart] = []
 
     def write(self, parts: Sequence[LogPart]) -> None:
         """Write parts, and hold the last ones."""
-        self._held += parts
+        self._held += map(self._readable, parts)
         if len(self._held) > HELD_PARTS:
             self._emit(HELD_PARTS)
+
+    def _readable(self, part: LogPart) -> LogPart:
+        told = parse_line(part.text) if LINE_START in part.text and part.ends else None
+        if told is None:
+            return part
+        before, line = told
+        self._on_told(line)
+        return part._replace(text=readable_line(before, line))
 
     def flush(self) -> None:
         """Write what is held."""
@@ -216,6 +237,24 @@ class _ByLines:
         for part in new:
             self._cursor.delivered(part)
         return b"".join(part.text + b"\n" if part.ends else part.text for part in new)
+
+
+async def read_last_parts(client: Client, source: LogSource, *, lines_max: int) -> list[LogPart]:
+    """Return the last lines of a log, with their times, but at most `LAST_BYTES_MAX` bytes of them.
+
+    Raises:
+        ClusterError: the log cannot be read.
+        LogShortened: the log became shorter while it was read.
+    """
+    parser, parts, size = LogParser(timestamps=True), list[LogPart](), 0
+    chunks = read_log_chunks(client, source, LogQuery(timestamps=True, tail_lines=lines_max))
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            parts += parser.feed(chunk)
+            size += len(chunk)
+            if size > LAST_BYTES_MAX:
+                break
+    return [*parts, *parser.end()]
 
 
 async def pod_exists(client: Client, source: LogSource) -> bool:

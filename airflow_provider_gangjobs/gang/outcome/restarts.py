@@ -1,0 +1,251 @@
+"""What the supervisors of a gang tell: its restarts in place and its progress, as lines in the log of rank 0. Pure.
+
+A program may write such a line, too. So a line decides nothing: what it says is shown, and only within the limits here.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line
+
+LINE_START: Final = b"gangjobs-supervisor {"
+LINE_BYTES_MAX: Final = 4096
+"""A supervisor writes at most 2 KiB."""
+MESSAGE_CHARACTERS_MAX: Final = 1000
+RESTARTS_KEPT: Final = 20
+"""How many restarts are kept, the last ones."""
+METRICS_MAX: Final = 8
+NAME_CHARACTERS_MAX: Final = 64
+_START: Final = len(b"gangjobs-supervisor ")
+
+Number = int | float
+
+
+class Restart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One restart of the programs of a gang in its pods."""
+
+    number: int
+    """From 1."""
+    rank: int | None = None
+    """The rank whose program failed."""
+    kind: str = ""
+    """`exit`, `signal` or `hung`."""
+    code: int | None = None
+    signal: int | None = None
+    step: Number | None = None
+    at: Number | None = None
+    """When the program failed, as Unix time by the clock of rank 0."""
+    took_s: Number | None = None
+    """From the failure until all ranks ran again; `None` if it is not known."""
+    lost_s: Number | None = None
+    """How much work was lost: since the last checkpoint, or else since the start of the program."""
+
+    @property
+    def cause(self) -> str:
+        """What the rank did, such as `rank 1 exited with code 3`."""
+        rank = "a rank" if self.rank is None else f"rank {self.rank}"
+        if self.kind == "hung":
+            return f"{rank} was silent"
+        if self.signal is not None:
+            return f"{rank} was ended by signal {self.signal}"
+        return f"{rank} failed" if self.code is None else f"{rank} exited with code {self.code}"
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far the programs of a gang are."""
+
+    step: Number | None = None
+    """The lowest step of the ranks."""
+    total: Number | None = None
+    rate: Number | None = None
+    """Steps a second."""
+    eta_s: Number | None = None
+    metrics: dict[str, Number] = {}
+    """What rank 0 has reported."""
+    at: Number | None = None
+    """Unix time by the clock of rank 0."""
+
+    @property
+    def percent(self) -> float | None:
+        """From 0 to 100; `None` if the number of steps is not known."""
+        if self.step is None or not self.total or not 0 <= self.step <= self.total:
+            return None
+        return 100 * self.step / self.total
+
+    def __str__(self) -> str:
+        of = f" of {self.total:g}" if self.total else ""
+        percent = "" if self.percent is None else f" ({self.percent:.0f} %)"
+        parts = [f"step {self.step:g}{of}{percent}"] if self.step is not None else []
+        parts += [f"{self.rate:.3g} steps/s"] if self.rate else []
+        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        return ", ".join(parts)
+
+
+class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What is known of the restarts and the progress of a gang. `None` means that it is not known."""
+
+    restarts: tuple[Restart, ...] = ()
+    """The last restarts, in order."""
+    total: int | None = None
+    """How many restarts there were, as far as they are known."""
+    progress: Progress | None = None
+    stopped_s: Number | None = None
+    """How long the programs were stopped between restarts. Known at the end."""
+    ran_s: Number | None = None
+    """How long programs ran. Known at the end."""
+    lost_s: Number | None = None
+    """How much of that was lost. Known at the end."""
+    is_final: bool = False
+    """The supervisor of rank 0 has ended, and told all of its restarts."""
+
+    @classmethod
+    def parse(cls, text: str | None) -> SupervisorReport:
+        """Return the report that `to_json` wrote, as far as it can be read."""
+        try:
+            return msgspec.json.decode(text or "{}", type=cls)
+        except (msgspec.DecodeError, ValueError):
+            return cls()
+
+    def to_json(self) -> str:
+        """Return the report as a text for an annotation of the Job."""
+        return msgspec.json.encode(self).decode()
+
+    def with_line(self, line: SupervisorLine) -> SupervisorReport:
+        """Return the report with what a line says."""
+        match line.event:
+            case "restart" if line.number is not None:
+                return self._with_restart(line.to_restart(line.number))
+            case "restarted" if line.number is not None:
+                known = next((one for one in self.restarts if one.number == line.number), Restart(number=line.number))
+                return self._with_restart(replace(known, took_s=_known(line.took_s)))
+            case "progress":
+                return replace(self, progress=line.to_progress())
+            case "summary":
+                return self._with_summary(line)
+        return self
+
+    def _with_restart(self, restart: Restart) -> SupervisorReport:
+        others = [one for one in self.restarts if one.number != restart.number]
+        kept = sorted([*others, restart], key=lambda one: one.number)[-RESTARTS_KEPT:]
+        return replace(self, restarts=tuple(kept), total=max(self.total or 0, restart.number))
+
+    def _with_summary(self, line: SupervisorLine) -> SupervisorReport:
+        told = [one.to_restart(one.number) for one in line.restarts if one.number is not None]
+        step = line.to_progress()
+        return replace(
+            self,
+            restarts=tuple(told[-RESTARTS_KEPT:]),
+            total=len(told) if line.restarts_total is None else max(line.restarts_total, 0),
+            progress=self.progress if step.step is None else step,
+            stopped_s=_known(line.stopped_s),
+            ran_s=_known(line.ran_s),
+            lost_s=_known(line.lost_s),
+            is_final=True,
+        )
+
+
+class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a supervisor. Fields that are not listed here are ignored."""
+
+    event: str = ""
+    message: str = ""
+    at: Number | None = None
+    number: int | None = None
+    rank: int | None = None
+    kind: str | None = None
+    code: int | None = None
+    signal: int | None = None
+    step: Number | None = None
+    total: Number | None = None
+    rate: Number | None = None
+    eta_s: Number | None = None
+    metrics: dict[str, Number | None] | None = None
+    took_s: Number | None = None
+    lost_s: Number | None = None
+    stopped_s: Number | None = None
+    ran_s: Number | None = None
+    restarts: tuple[SupervisorLine, ...] = ()
+    restarts_total: int | None = None
+
+    def to_restart(self, number: int) -> Restart:
+        """Return the restart that the line describes."""
+        return Restart(
+            number=number,
+            rank=self.rank,
+            kind=(self.kind or "")[:NAME_CHARACTERS_MAX],
+            code=self.code,
+            signal=self.signal,
+            step=_known(self.step),
+            at=_known(self.at),
+            took_s=_known(self.took_s),
+            lost_s=_known(self.lost_s),
+        )
+
+    def to_progress(self) -> Progress:
+        """Return the progress that the line describes."""
+        told = {to_one_line(name)[:NAME_CHARACTERS_MAX]: _known(value) for name, value in (self.metrics or {}).items()}
+        metrics = [(name, value) for name, value in told.items() if value is not None]
+        return Progress(
+            step=_known(self.step),
+            total=_known(self.total),
+            rate=_known(self.rate),
+            eta_s=_known(self.eta_s),
+            metrics=dict(metrics[:METRICS_MAX]),
+            at=_known(self.at),
+        )
+
+
+def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
+    """Return what a line of a log tells, and what stands before; `None` if no supervisor has written it.
+
+    The program of the rank may have left an unfinished line, which the line of the supervisor follows.
+    """
+    at = line.find(LINE_START)
+    if at < 0 or len(line) - at > LINE_BYTES_MAX:
+        return None
+    try:
+        found = msgspec.json.decode(line[at + _START :], type=SupervisorLine)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    message = cut_end(to_one_line(found.message), MESSAGE_CHARACTERS_MAX)
+    return (line[:at], replace(found, message=message)) if found.event and message else None
+
+
+def readable_line(before: bytes, line: SupervisorLine) -> bytes:
+    """Return the text that is shown in place of a line of a supervisor."""
+    return b" ".join(filter(None, (before.rstrip(), line.message.encode())))
+
+
+def readable(text: str) -> str:
+    """Return a text of several lines with the message in place of each line of a supervisor."""
+    if LINE_START.decode() not in text:
+        return text
+    lines = ((line, parse_line(line.encode(errors="replace"))) for line in text.split("\n"))
+    return "\n".join(line if told is None else readable_line(*told).decode() for line, told in lines)
+
+
+def describe_restarts(report: SupervisorReport, limit: int) -> str:
+    """Return what was done before a gang failed for good, as a sentence; empty if nothing is known of restarts."""
+    if not report.total:
+        return ""
+    last = next((one for one in reversed(report.restarts)), None)
+    why = "" if last is None else f", the last time because {last.cause}"
+    return f"The programs were restarted in their pods {pluralize(report.total, 'time')} of {limit}{why}."
+
+
+def _known(value: Any) -> Number | None:
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def to_time(at: Number | None) -> datetime | None:
+    """Return a Unix time; `None` if it is none."""
+    try:
+        return None if at is None else datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,138 @@
+"""How long a gang stands still after the program of one rank has died: a restart in place, and a new attempt.
+
+`python -m benchmarks.restart`. Each rank notes when its program starts, and one of them dies at a time, on a sandbox. A
+new attempt is what a retry does: the gang ends, and another one is submitted as soon as that is known. The time that
+Airflow takes for a retry comes on top of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.service import GangService, follow
+from benchmarks.harness import Report, arguments, log_progress, median, quantile
+from gangjobs_sandbox.cluster import SandboxConfig
+from gangjobs_sandbox.thread import running
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+LIMIT_S = 600.0
+POLL_S = 0.02
+PROGRAM = """\
+import os, sys, time
+life = "/notes/%s-%s" % (os.environ["LIFE"], os.environ.get("GANG_RESTART", "0"))
+rank = os.environ["RANK"]
+with open("%s-starts-%s" % (life, rank), "w") as note:
+    note.write(repr(time.time()))
+while not os.path.exists("%s-dies-%s" % (life, rank)):
+    time.sleep(0.1)
+sys.exit(3)
+"""
+"""Start, and die when the benchmark says so."""
+
+
+class Gang:
+    """A gang whose programs leave notes in a folder."""
+
+    def __init__(self, service: GangService, folder: Path, ranks: int, restarts: int) -> None:
+        self._service, self._folder, self._ranks, self._restarts = service, folder, ranks, restarts
+        self._submitted: list[str] = []
+
+    async def submit(self, life: int) -> GangRef:
+        """Submit a gang whose programs write this number into their notes."""
+        spec = GangSpec(
+            image="i",
+            command=[sys.executable, "-I", "-S", "/gang/files/program.py"],
+            files={"program.py": PROGRAM},
+            env={"LIFE": str(life)},
+            workers=self._ranks,
+            resources={"cpu": "10m"},
+            restarts=self._restarts,
+            volumes=[{"name": "notes", "hostPath": {"path": str(self._folder)}}],
+            volume_mounts=[{"name": "notes", "mountPath": "/notes"}],
+        )
+        self._submitted.append(f"restart-{self._ranks}-{self._restarts}-{life}")
+        return (await self._service.submit(spec, submission_id=self._submitted[-1])).ref
+
+    async def delete(self) -> None:
+        """Delete all gangs that were submitted."""
+        for submission_id in self._submitted:
+            await self._service.delete_submission(submission_id, job=True)
+
+    async def started_at(self, life: int, restart: int = 0) -> float:
+        """Wait until the programs of all ranks have started, and return when the last one did."""
+        notes = [self._folder / f"{life}-{restart}-starts-{rank}" for rank in range(self._ranks)]
+        async with asyncio.timeout(LIMIT_S):
+            while not all(note.exists() and note.stat().st_size for note in notes):  # noqa: ASYNC110 - files tell nobody
+                await asyncio.sleep(POLL_S)
+        return max(float(note.read_text()) for note in notes)
+
+    def kill(self, life: int, restart: int = 0) -> float:
+        """Let the program of the middle rank die, and return the time."""
+        (self._folder / f"{life}-{restart}-dies-{self._ranks // 2}").touch()
+        return time.time()
+
+
+async def restart_in_place(gang: Gang, rounds: int) -> list[float]:
+    """Return the seconds from the death of a rank until all ranks run again in the same pods."""
+    await gang.submit(0)
+    await gang.started_at(0)
+    seconds = []
+    for restart in range(rounds):
+        died_at = gang.kill(0, restart)
+        seconds.append(await gang.started_at(0, restart + 1) - died_at)
+    return seconds
+
+
+async def new_attempts(gang: Gang, rounds: int, config: ClusterConfig) -> list[float]:
+    """Return the seconds from the death of a rank until all ranks of another gang run."""
+    ref = await gang.submit(0)
+    await gang.started_at(0)
+    seconds = []
+    for life in range(rounds):
+        died_at = gang.kill(life)
+        await follow(config, ref)
+        ref = await gang.submit(life + 1)
+        seconds.append(await gang.started_at(life + 1) - died_at)
+    return seconds
+
+
+async def measure(config: ClusterConfig, ranks: int, rounds: int, report: Report) -> None:
+    """Add the figures of a gang of this size."""
+    async with GangService.connect(config) as service:
+        for who in ("restart", "new attempt"):
+            log_progress(f"{ranks} ranks, {who}")
+            with tempfile.TemporaryDirectory() as name:
+                gang = Gang(service, Path(name), ranks, rounds if who == "restart" else 0)
+                seconds = await (
+                    restart_in_place(gang, rounds) if who == "restart" else new_attempts(gang, rounds, config)
+                )
+                await gang.delete()
+            figures = {"p50_s": median(seconds), "p90_s": quantile(seconds, 0.9), "longest_s": max(seconds)}
+            report.add(who=f"{who}, {ranks} ranks", rounds=rounds, **{k: round(v, 2) for k, v in figures.items()})
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = arguments(__doc__, rounds=10)
+    rounds = options.rounds or (2 if options.quick else 10)
+    report = Report(
+        "restart: from the death of a rank to all ranks running", "the program looks for its end every 0.1 s"
+    )
+    with running(SandboxConfig(nodes=2)) as sandbox:
+        config = ClusterConfig.from_extras("restart", {"kube_config_path": str(sandbox.kubeconfig_path)})
+        for ranks in (4,) if options.quick else (8, 64):
+            asyncio.run(measure(config, ranks, rounds, report))
+    report.publish(options.out)
+
+
+if __name__ == "__main__":
+    main()

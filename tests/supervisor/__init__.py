@@ -1,0 +1,1 @@
+"""Tests of the supervisor of ranks, which starts programs again in place."""

@@ -1,0 +1,187 @@
+"""A gang of supervisors on this machine: each is the first process of a PID namespace, as in a container."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.parameters import gangjobs_supervisor
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SUPERVISOR: Final = Path(gangjobs_supervisor.__file__)
+CONTAINER: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+PRELUDE: Final = """
+import fcntl, json, os, signal, subprocess, sys, time
+rank, restart, folder = int(os.environ["JOB_COMPLETION_INDEX"]), int(os.environ["GANG_RESTART"]), os.environ["FOLDER"]
+def alive():
+    # Descendants inherit the file, so the lock is free only when all processes of this incarnation have ended.
+    file = os.open(f"{folder}/{rank}/incarnation-{restart}", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(file, True)
+    fcntl.flock(file, fcntl.LOCK_EX)
+alive()
+def others_alive():
+    found = []
+    for other in os.listdir(folder):
+        path = f"{folder}/{other}"
+        if not os.path.isdir(path):
+            continue
+        for name in os.listdir(path):
+            if name.startswith("incarnation-") and int(name[12:]) != restart:
+                file = os.open(f"{path}/{name}", os.O_RDWR)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    found.append([int(other), int(name[12:])])
+                os.close(file)
+    return found
+def look():
+    seen = others_alive()
+    if seen:
+        with open(f"{folder}/violations", "a") as file:
+            file.write(json.dumps({"rank": rank, "restart": restart, "alive": seen}) + "\\n")
+look()
+"""
+"""Each program holds a lock for as long as one of its processes lives, and records processes of other restarts."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Rank:
+    """One container."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def out(self) -> bytes:
+        return (self.folder / "out").read_bytes()
+
+    @property
+    def err(self) -> bytes:
+        return (self.folder / "err").read_bytes()
+
+    @property
+    def result(self) -> str:
+        return (self.folder / "result").read_text()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor, as seen from here: the child of unshare."""
+        task = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        children = wait_until(lambda: Path(task).read_text().split())
+        return int(children[0])
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        return self.process.wait(5 * TIMEOUT_S)
+
+
+@dataclass
+class Gang:
+    """All containers of a gang."""
+
+    folder: Path
+    ranks: list[Rank] = field(default_factory=list)
+
+    def codes(self) -> list[int]:
+        return [rank.wait() for rank in self.ranks]
+
+    def events(self, name: str = "", rank: int = 0) -> list[dict[str, Any]]:
+        marker = gangjobs_supervisor.LINE_START
+        found = [
+            json.loads(line.partition(marker)[2])
+            for line in self.ranks[rank].err.decode().splitlines()
+            if marker in line
+        ]
+        return [event for event in found if not name or event["event"] == name]
+
+    def restart_of(self, rank: int, restart: int) -> bool:
+        return (self.folder / str(rank) / f"incarnation-{restart}").exists()
+
+    def violations(self) -> list[str]:
+        path = self.folder / "violations"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def wait_until(condition: Callable[[], Any], within_s: float = TIMEOUT_S) -> Any:
+    deadline = time.monotonic() + within_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, "the condition does not become true"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def gang(
+    folder: Path,
+    program: str,
+    *,
+    size: int = 3,
+    restarts: int = 2,
+    ports: dict[int, int] | None = None,
+    keys: dict[int, str] | None = None,
+    **environ: str,
+) -> Iterator[Gang]:
+    """Run a program in Python on each rank, and end everything at last. `ports` are those to which a rank connects."""
+    port, key = free_port(), secrets.token_hex(32)
+    found = Gang(folder)
+    try:
+        for rank in range(size):
+            own = folder / str(rank)
+            own.mkdir()
+            (own / "result").touch()
+            (own / "key").write_text((keys or {}).get(rank, key))
+            variables = {
+                "PATH": os.environ["PATH"],
+                "FOLDER": str(folder),
+                "JOB_COMPLETION_INDEX": str(rank),
+                "GANG_SIZE": str(size),
+                "GANG_RESTARTS_MAX": str(restarts),
+                "GANG_SUPERVISOR_ADDRESS": "127.0.0.1",
+                "GANG_SUPERVISOR_PORT": str((ports or {}).get(rank, port)),
+                "GANG_SUPERVISOR_KEY_FILE": str(own / "key"),
+                "GANG_STOP_GRACE_S": "1",
+                "GANG_LOST_CONTACT_S": "20",
+                "GANG_PROGRESS_PATH": str(own / "progress"),
+                "GANG_RESULT_PATH": str(own / "result"),
+                **environ,
+            }
+            command = [*CONTAINER, sys.executable, "-I", "-S", str(SUPERVISOR)]
+            command += [sys.executable, "-I", "-S", "-c", PRELUDE + program]
+            with (own / "out").open("wb") as out, (own / "err").open("wb") as err:
+                process = subprocess.Popen(command, env=variables, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+            found.ranks.append(Rank(own, process))
+        yield found
+    finally:
+        for started in found.ranks:
+            started.process.kill()
+            started.process.wait()
+
+
+def one_incarnation(found: Gang) -> list[str]:
+    """Return the violations of the guarantee: programs that have begun while a process of another restart was alive."""
+    return found.violations()

@@ -1,0 +1,200 @@
+"""Real supervisors with real programs, each the first process of a PID namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.supervisor.gangs import CONTAINER, gang, one_incarnation, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(
+    subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this machine does not permit PID namespaces",
+)
+SCHEDULES = int(os.environ.get("GANG_SUPERVISOR_SCHEDULES") or 4)
+"""1,000 for the thorough run."""
+
+FAIL_ONCE = "if rank == 1 and restart == 0:\n    time.sleep(0.3)\n    sys.exit(3)\n"
+WAIT = "time.sleep(600)\n"
+
+
+def test_failed_program_starts_all_again(tmp_path: Path) -> None:
+    program = FAIL_ONCE + "if not restart:\n    time.sleep(600)\nprint('done', rank, restart)"
+    with gang(tmp_path, program) as found:
+        assert found.codes() == [0, 0, 0]
+        assert [rank.out for rank in found.ranks] == [f"done {rank} 1\n".encode() for rank in range(3)]
+        (restart,) = found.events("restart")
+        assert (restart["rank"], restart["code"], restart["number"], restart["of"]) == (1, 3, 1, 2)
+        assert [event["event"] for event in found.events()] == ["restart", "restarted", "summary"]
+        assert not one_incarnation(found)
+
+
+def test_failed_rank_exits_with_its_code_when_restarts_are_used_up(tmp_path: Path) -> None:
+    program = "open(os.environ['GANG_RESULT_PATH'], 'w').write('{\"error\": \"no disk\"}')\n" * 1
+    program += "if rank == 1:\n    sys.exit(9)\n" + WAIT
+    with gang(tmp_path, program, size=2, restarts=1) as found:
+        assert found.ranks[1].wait() == 9
+        (last,) = wait_until(lambda: found.events("no_restart"))
+        assert (last["reason"], last["rank"], last["error"]) == ("used_up", 1, "no disk")
+        assert "all 1 restarts are used up" in last["message"] or "used up" in last["message"]
+        assert json.loads(found.ranks[1].result)["error"] == "no disk"
+        found.ranks[0].signal(signal.SIGTERM)
+        assert found.ranks[0].wait() == 143
+
+
+def test_exit_code_in_the_list_and_signal_are_those_of_the_program(tmp_path: Path) -> None:
+    with gang(tmp_path, "sys.exit(17)", size=1, GANG_NO_RESTART_ON_EXIT_CODES="3,17") as found:
+        assert found.codes() == [17]
+        assert found.events("no_restart")[0]["reason"] == "exit_code"
+    (tmp_path / "b").mkdir()
+    with gang(tmp_path / "b", "os.kill(os.getpid(), 9)", size=1, restarts=0) as found:
+        assert found.codes() == [137]
+        assert "SIGKILL" in found.events("no_restart")[0]["message"]
+
+
+def test_program_that_ignores_sigterm_and_its_daemons_are_gone_before_the_restart(tmp_path: Path) -> None:
+    program = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    program += "for _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        os.fork() or time.sleep(600)\n"
+    program += "        time.sleep(600)\n" + FAIL_ONCE + "time.sleep(0 if restart else 600)"
+    with gang(tmp_path, program) as found:
+        assert found.codes() == [0, 0, 0]
+        assert all(found.restart_of(rank, 1) for rank in range(3))
+        assert not one_incarnation(found)
+
+
+def test_output_is_passed_byte_for_byte(tmp_path: Path) -> None:
+    program = "os.write(1, bytes(range(256)) * 4)\nos.close(1)\nos.write(2, b'end')\nos.close(2)\n"
+    program += "for _ in range(50):\n    os.fork() or os._exit(0)\n"
+    with gang(tmp_path, program, size=2) as found:
+        assert found.codes() == [0, 0]
+        assert [rank.out for rank in found.ranks] == [bytes(range(256)) * 4] * 2
+        assert found.ranks[1].err == b"end"
+
+
+def test_result_of_the_last_restart_is_kept(tmp_path: Path) -> None:
+    program = "if not restart:\n    open(os.environ['GANG_RESULT_PATH'], 'w').write('old, and longer')\n"
+    program += FAIL_ONCE + "if restart and rank == 0:\n    open(os.environ['GANG_RESULT_PATH'], 'w').write('5')\n"
+    with gang(tmp_path, program) as found:
+        assert found.codes() == [0, 0, 0]
+        assert [rank.result for rank in found.ranks] == ["5", "", ""]
+
+
+def test_sigterm_reaches_the_program_whose_exit_counts(tmp_path: Path) -> None:
+    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(21))\nopen(f'{folder}/{rank}/ready', 'w')\n" + WAIT
+    with gang(tmp_path, program, size=2) as found:
+        for rank in found.ranks:
+            wait_until((rank.folder / "ready").exists)
+        for rank in reversed(found.ranks):
+            rank.signal(signal.SIGTERM)
+        assert found.codes() == [21, 21]
+        assert not found.events("restart")
+
+
+def test_success_that_waits_for_others_is_a_success_after_sigterm(tmp_path: Path) -> None:
+    program = (
+        "if rank == 1:\n    sys.exit(0)\nwhile not os.path.exists(folder + '/fail'):\n    time.sleep(0.05)\nsys.exit(4)"
+    )
+    with gang(tmp_path, program, size=2) as found:
+        wait_until(lambda: found.restart_of(1, 0))
+        with pytest.raises(subprocess.TimeoutExpired):
+            found.ranks[1].process.wait(1.0)
+        found.ranks[1].signal(signal.SIGTERM)
+        assert found.ranks[1].wait() == 0
+        (tmp_path / "fail").touch()
+        assert found.ranks[0].wait() == 4
+        assert found.events("no_restart")[0]["reason"] == "terminating"
+
+
+def test_hung_rank_is_restarted_and_then_fails_with_its_stacks(tmp_path: Path) -> None:
+    program = """import faulthandler
+path = os.environ["GANG_PROGRESS_PATH"]
+faulthandler.register(signal.SIGUSR2, open(os.path.dirname(path) + "/stacks", "w"))
+def stuck():
+    time.sleep(600)
+if rank == 1:
+    with open(path + ".part", "w") as file:
+        json.dump({"step": 12, "pid": os.getpid(), "stacks": True}, file)
+    os.rename(path + ".part", path)
+stuck()
+"""
+    with gang(tmp_path, program, size=2, restarts=1, GANG_PROGRESS_TIMEOUT_S="1") as found:
+        assert found.ranks[1].wait() == 124
+        error = json.loads(found.ranks[1].result)["error"]
+        assert error == "Rank 1 has reported no progress for 1 s, since step 12"
+        assert found.ranks[1].err.count(b"in stuck") == 2
+        (restart,) = found.events("restart")
+        assert (restart["kind"], restart["silent_ranks"], restart["step"]) == ("hung", [1], 12)
+
+
+def test_command_that_does_not_exist_is_no_restart(tmp_path: Path) -> None:
+    with gang(tmp_path, "os.execv('/bin/sh', ['sh', '-c', 'no-such-program'])", size=1, restarts=1) as found:
+        assert found.codes() == [127]
+
+
+def test_rank_with_a_wrong_key_is_no_part_of_the_gang(tmp_path: Path) -> None:
+    with gang(tmp_path, "sys.exit(5)", size=2, keys={1: "f" * 64}, GANG_FIRST_CONTACT_S="2") as found:
+        assert found.codes() == [5, 5]
+        assert found.events("no_restart")[0]["missing"] == [1]
+        assert not found.restart_of(0, 1)
+
+
+def test_rank_that_loses_rank_0_stops_its_program(tmp_path: Path) -> None:
+    with gang(tmp_path, WAIT, size=2, GANG_LOST_CONTACT_S="3") as found:
+        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        import time
+
+        time.sleep(2)
+        found.ranks[0].signal(signal.SIGKILL)
+        assert found.ranks[1].wait() == 1
+        assert "has not heard of rank 0" in json.loads(found.ranks[1].result)["error"]
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_one_incarnation_in_drawn_schedules(tmp_path: Path, seed: int) -> None:
+    """Programs fail, leave daemons, and end slowly; supervisors are stopped, continue, or die at drawn moments."""
+    import time
+
+    draw = random.Random(seed)
+    program = f"""import random
+draw = random.Random({seed} * 1000 + rank * 100 + restart)
+if draw.random() < 0.5:
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(draw.random()), look(), os._exit(0)))
+for _ in range(draw.randrange(3)):
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+end = time.monotonic() + draw.random() * 2
+while time.monotonic() < end:
+    look()
+    time.sleep(0.02)
+sys.exit(1 if draw.random() < 0.4 else 0)
+"""
+    with gang(tmp_path, program, size=4, restarts=6, GANG_LOST_CONTACT_S="4", GANG_STOP_GRACE_S="0.5") as found:
+        for _ in range(draw.randrange(4)):
+            time.sleep(draw.random() * 1.5)
+            victim, action = draw.choice(found.ranks), draw.choice(["stop", "stop", "stop", "kill", "term"])
+            if victim.process.poll() is not None:
+                continue
+            if action == "stop":
+                victim.signal(signal.SIGSTOP)
+                time.sleep(draw.random() * 2)
+                victim.signal(signal.SIGCONT)
+            else:
+                victim.signal(signal.SIGKILL if action == "kill" else signal.SIGTERM)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and all(rank.process.poll() in (None, 0) for rank in found.ranks):
+            if all(rank.process.poll() is not None for rank in found.ranks):
+                break
+            time.sleep(0.05)
+        assert any(rank.process.poll() is not None for rank in found.ranks), "nothing has ended"
+        assert one_incarnation(found) == [], f"seed {seed}"
