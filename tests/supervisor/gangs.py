@@ -9,6 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,56 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class Proxy:
+    """Passes the connections of a rank on to rank 0, until they are cut."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._open: list[socket.socket] = []
+        self._is_cut = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @contextlib.contextmanager
+    def cut(self) -> Iterator[None]:
+        """Cut all connections, and let none be made meanwhile."""
+        self._is_cut = True
+        while self._open:
+            _end(self._open.pop())
+        yield
+        self._is_cut = False
+
+    def close(self) -> None:
+        """Cut all connections for ever."""
+        with self.cut():
+            _end(self._listener)
+
+    def _accept(self) -> None:
+        with self._listener, contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    near.close()
+                    continue
+                self._open += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with source, contextlib.suppress(OSError):
+            while not self._is_cut and (content := source.recv(65536)):
+                target.sendall(content)
+        _end(target)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass

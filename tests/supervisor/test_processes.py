@@ -8,12 +8,13 @@ import random
 import signal
 import subprocess
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.guarantees.checkers import check, one_incarnation
-from tests.supervisor.gangs import CONTAINER, SUPERVISOR, gang, wait_until
+from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,7 +161,7 @@ def test_rank_that_loses_rank_0_stops_its_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_one_incarnation_in_drawn_schedules(tmp_path: Path, seed: int) -> None:
-    """Programs fail, leave daemons, and end slowly; supervisors are stopped, continue, or die at drawn moments."""
+    """Programs fail, leave daemons, and end slowly; supervisors and connections stop, or die, at drawn moments."""
     draw = random.Random(seed)
     program = f"""import random
 draw = random.Random({seed} * 1000 + rank * 100 + restart)
@@ -177,16 +178,24 @@ while time.monotonic() < end:
     time.sleep(0.02)
 sys.exit(1 if draw.random() < 0.4 else 0)
 """
-    with gang(tmp_path, program, size=4, restarts=6, GANG_LOST_CONTACT_S="4", GANG_STOP_GRACE_S="0.5") as found:
-        for _ in range(draw.randrange(4)):
+    port = free_port()
+    proxies = {rank: Proxy(port) for rank in range(1, 4)}
+    ports = {0: port, **{rank: proxy.port for rank, proxy in proxies.items()}}
+    limits = {"GANG_LOST_CONTACT_S": "4", "GANG_STOP_GRACE_S": "0.5"}
+    with gang(tmp_path, program, size=4, restarts=6, ports=ports, **limits) as found:
+        for _ in range(draw.randrange(5)):
             time.sleep(draw.random() * 1.5)
-            victim, action = draw.choice(found.ranks), draw.choice(["stop", "stop", "stop", "kill", "term"])
+            rank, action = draw.randrange(4), draw.choice(["stop", "stop", "cut", "cut", "kill", "term"])
+            victim = found.ranks[rank]
             if victim.process.poll() is not None:
                 continue
             if action == "stop":
                 victim.signal(signal.SIGSTOP)
                 time.sleep(draw.random() * 2)
                 victim.signal(signal.SIGCONT)
+            elif action == "cut":
+                with proxies[rank].cut() if rank else nullcontext():
+                    time.sleep(draw.choice([0.0, draw.random(), 6 * draw.random()]))
             else:
                 victim.signal(signal.SIGKILL if action == "kill" else signal.SIGTERM)
         deadline = time.monotonic() + 60
@@ -196,6 +205,8 @@ sys.exit(1 if draw.random() < 0.4 else 0)
             time.sleep(0.05)
         assert any(rank.process.poll() is not None for rank in found.ranks), "nothing has ended"
         check(found.history())
+    for proxy in proxies.values():
+        proxy.close()
 
 
 BROKEN = {
