@@ -58,6 +58,7 @@ class Guarantee(StrEnum):
 
     SUCCESS_IS_COMPLETE = "success-is-complete"
     ONE_GANG = "one-gang"
+    ONE_INCARNATION = "one-incarnation"
     NO_ORPHAN = "no-orphan"
     NOTHING_HELD = "nothing-held"
     CLAIM_IS_LINEAR = "claim-is-linear"
@@ -236,6 +237,24 @@ def _running_pods(history: History, task: str) -> Iterator[tuple[str, str, Span]
             yield changes[-1].name, job_uid_of(changes[-1].obj), span
 
 
+# -- one-incarnation ----------------------------------------------------------------------------------------
+
+
+def one_incarnation(history: History, grace_s: float = GRACE_S) -> list[Violation]:
+    """No program is alive beside one of another restart, or begins twice, or after a later one. There is no grace."""
+    found, begun = [], set[tuple[int, int]]()
+    for look in sorted(history.looks, key=lambda look: look.at):
+        own = (look.rank, look.restart)
+        wrong = [f"rank {rank} of restart {restart} was alive" for rank, restart in look.alive]
+        if look.is_beginning:
+            wrong += ["it had begun before"] if own in begun else []
+            wrong += ["a later restart had begun"] if any(restart > look.restart for _, restart in begun) else []
+            begun.add(own)
+        what = f"rank {look.rank} ran restart {look.restart}, and "
+        found += [Violation(Guarantee.ONE_INCARNATION, look.at, "", what + one) for one in wrong]
+    return found
+
+
 # -- no-orphan ----------------------------------------------------------------------------------------
 
 
@@ -330,6 +349,7 @@ def _wrong_deletion(change: Change, history: History) -> str | None:
 CHECKERS: Final[dict[Guarantee, Callable[[History, float], list[Violation]]]] = {
     Guarantee.SUCCESS_IS_COMPLETE: success_is_complete,
     Guarantee.ONE_GANG: one_gang,
+    Guarantee.ONE_INCARNATION: one_incarnation,
     Guarantee.NO_ORPHAN: no_orphan,
     Guarantee.NOTHING_HELD: nothing_held,
     Guarantee.CLAIM_IS_LINEAR: claim_is_linear,

@@ -177,6 +177,22 @@ class Operation:
     answer: Answer
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a program of a gang sees of the other programs of the gang, when it begins or later.
+
+    Attributes:
+        restart: the number of the restart to which the program belongs.
+        alive: rank and restart of programs that have begun before, and of which a process is alive.
+    """
+
+    at: float
+    rank: int
+    restart: int
+    is_beginning: bool
+    alive: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass
 class History:
     """All changes in the order in which the servers made them.
@@ -188,6 +204,7 @@ class History:
     changes: list[Change] = field(default_factory=list)
     tasks: list[TaskChange] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
     ended_at: float = 0.0
     _latest: dict[str, Obj] = field(default_factory=dict, repr=False)
 
@@ -216,7 +233,7 @@ class History:
     def save(self, path: Path) -> None:
         """Write the history as lines of JSON, which `load` reads."""
         with path.open("w") as lines:
-            for name in ("changes", "tasks", "operations"):
+            for name in ("changes", "tasks", "operations", "looks"):
                 for one in getattr(self, name):
                     record = asdict(replace(one, old=None) if isinstance(one, Change) else one)
                     lines.write(json.dumps({"of": name, **record}) + "\n")
@@ -237,6 +254,9 @@ class History:
                 case "operations":
                     kind, answer = Kind(record.pop("kind")), Answer(record.pop("answer"))
                     history.operations.append(Operation(**record, kind=kind, answer=answer))
+                case "looks":
+                    alive = tuple((rank, restart) for rank, restart in record.pop("alive"))
+                    history.looks.append(Look(**record, alive=alive))
                 case "end":
                     history.ended_at = record["at"]
         return history

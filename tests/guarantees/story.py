@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_TASK,
     ObjectPurpose,
 )
-from tests.guarantees.history import CONFIGMAPS, JOBS, PODS, Answer, History, Kind, Operation, TaskChange
+from tests.guarantees.history import CONFIGMAPS, JOBS, PODS, Answer, History, Kind, Look, Operation, TaskChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +96,11 @@ class Story:
         """Add an operation that begins now and returns at `ended`, or at once."""
         until = self.now if ended is None else ended
         self.history.operations.append(Operation(self.now, until, "uid-train-0", Kind(kind), claim, Answer(answer)))
+        return self
+
+    def begin(self, rank: int, restart: int, *alive: tuple[int, int]) -> Story:
+        """Let a program begin, which sees that others are alive: each a rank and its restart."""
+        self.history.looks.append(Look(self.now, rank, restart, is_beginning=True, alive=alive))
         return self
 
     def _store(self, plural: str, obj: Obj, *, type_: str = "MODIFIED") -> Story:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SUCCESS, ONE, ORPHAN, HELD, CLAIM = Guarantee
+SUCCESS, ONE, INCARNATION, ORPHAN, HELD, CLAIM = Guarantee
 
 
 def killed() -> Story:
@@ -48,6 +48,9 @@ def marked(*recorded: int, exit_code: int = 0, held: bool = True) -> Story:
 
 GOOD: dict[str, Callable[[], Story]] = {
     "the gang runs": running,
+    "the programs of two ranks begin again": lambda: (
+        Story().begin(0, 0).begin(1, 0).at(5).begin(1, 1).at(6).begin(0, 1)
+    ),
     "the ranks have ended and wait for the harvest": lambda: ended().at(20),
     "the task succeeds": delivered,
     "a user kills the task and clears it": killed,
@@ -121,6 +124,15 @@ BAD: dict[str, tuple[Guarantee, Callable[[], Story]]] = {
     "a pod of the next attempt has a node while the old one ends": (
         ONE,
         lambda: running().at(5).job(deleting=True).at(6).job("train-1", "try-2").pod(0, "Pending", job="train-1"),
+    ),
+    "a program begins while one of an earlier restart is alive": (
+        INCARNATION,
+        lambda: Story().begin(0, 0).begin(1, 0).at(5).begin(0, 1, (1, 0)),
+    ),
+    "a program begins twice": (INCARNATION, lambda: Story().begin(0, 0).at(5).begin(0, 0)),
+    "a program begins after one of a later restart": (
+        INCARNATION,
+        lambda: Story().begin(0, 0).at(5).begin(0, 1).at(6).begin(1, 0),
     ),
     "a pod runs on after the task failed": (ORPHAN, lambda: running().at(5).task("failed", by_user=True).at(1000)),
     "a pod runs on after the task succeeded": (

@@ -9,12 +9,14 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.parameters import gangjobs_supervisor
+from tests.guarantees.history import History
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -26,33 +28,39 @@ CONTAINER: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"
 PRELUDE: Final = """
 import fcntl, json, os, signal, subprocess, sys, time
 rank, restart, folder = int(os.environ["JOB_COMPLETION_INDEX"]), int(os.environ["GANG_RESTART"]), os.environ["FOLDER"]
-def alive():
-    # Descendants inherit the file, so the lock is free only when all processes of this incarnation have ended.
-    file = os.open(f"{folder}/{rank}/incarnation-{restart}", os.O_CREAT | os.O_RDWR)
-    os.set_inheritable(file, True)
-    fcntl.flock(file, fcntl.LOCK_EX)
-alive()
+def is_locked(file):
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
 def others_alive():
     found = []
     for other in os.listdir(folder):
         path = f"{folder}/{other}"
-        if not os.path.isdir(path):
-            continue
-        for name in os.listdir(path):
+        for name in os.listdir(path) if other.isdigit() else ():
             if name.startswith("incarnation-") and int(name[12:]) != restart:
                 file = os.open(f"{path}/{name}", os.O_RDWR)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except OSError:
+                if is_locked(file):
                     found.append([int(other), int(name[12:])])
                 os.close(file)
     return found
-def look():
-    seen = others_alive()
-    if seen:
-        with open(f"{folder}/violations", "a") as file:
-            file.write(json.dumps({"rank": rank, "restart": restart, "alive": seen}) + "\\n")
-look()
+def look(is_beginning=False, alive=()):
+    alive = [*alive, *others_alive()]
+    if alive or is_beginning:
+        seen = {"at": time.monotonic(), "rank": rank, "restart": restart, "is_beginning": is_beginning, "alive": alive}
+        with open(f"{folder}/looks", "a") as file:
+            file.write(json.dumps({"of": "looks", **seen}) + "\\n")
+def begin():
+    # Descendants inherit the file, so the lock is free only when all processes of this incarnation have ended.
+    file = os.open(f"{folder}/{rank}/incarnation-{restart}", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(file, True)
+    is_double = is_locked(file)
+    if not is_double:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    look(True, [[rank, restart]] if is_double else [])
+begin()
 """
 """Each program holds a lock for as long as one of its processes lives, and records processes of other restarts."""
 
@@ -62,6 +70,56 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class Proxy:
+    """Passes the connections of a rank on to rank 0, until they are cut."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._open: list[socket.socket] = []
+        self._is_cut = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @contextlib.contextmanager
+    def cut(self) -> Iterator[None]:
+        """Cut all connections, and let none be made meanwhile."""
+        self._is_cut = True
+        while self._open:
+            _end(self._open.pop())
+        yield
+        self._is_cut = False
+
+    def close(self) -> None:
+        """Cut all connections for ever."""
+        with self.cut():
+            _end(self._listener)
+
+    def _accept(self) -> None:
+        with self._listener, contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    near.close()
+                    continue
+                self._open += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with source, contextlib.suppress(OSError):
+            while not self._is_cut and (content := source.recv(65536)):
+                target.sendall(content)
+        _end(target)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass
@@ -120,9 +178,9 @@ class Gang:
     def restart_of(self, rank: int, restart: int) -> bool:
         return (self.folder / str(rank) / f"incarnation-{restart}").exists()
 
-    def violations(self) -> list[str]:
-        path = self.folder / "violations"
-        return path.read_text().splitlines() if path.exists() else []
+    def history(self) -> History:
+        """What the programs have seen of each other."""
+        return History.load(self.folder / "looks")
 
 
 def wait_until(condition: Callable[[], Any], within_s: float = TIMEOUT_S) -> Any:
@@ -144,11 +202,13 @@ def gang(
     restarts: int = 2,
     ports: dict[int, int] | None = None,
     keys: dict[int, str] | None = None,
+    supervisor: Path = SUPERVISOR,
     **environ: str,
 ) -> Iterator[Gang]:
     """Run a program in Python on each rank, and end everything at last. `ports` are those to which a rank connects."""
     port, key = free_port(), secrets.token_hex(32)
     found = Gang(folder)
+    (folder / "looks").touch()
     try:
         for rank in range(size):
             own = folder / str(rank)
@@ -170,7 +230,7 @@ def gang(
                 "GANG_RESULT_PATH": str(own / "result"),
                 **environ,
             }
-            command = [*CONTAINER, sys.executable, "-I", "-S", str(SUPERVISOR)]
+            command = [*CONTAINER, sys.executable, "-S", str(supervisor)]
             command += [sys.executable, "-I", "-S", "-c", PRELUDE + program]
             with (own / "out").open("wb") as out, (own / "err").open("wb") as err:
                 process = subprocess.Popen(command, env=variables, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
@@ -180,8 +240,3 @@ def gang(
         for started in found.ranks:
             started.process.kill()
             started.process.wait()
-
-
-def one_incarnation(found: Gang) -> list[str]:
-    """Return the violations of the guarantee: programs that have begun while a process of another restart was alive."""
-    return found.violations()

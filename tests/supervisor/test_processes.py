@@ -7,11 +7,14 @@ import os
 import random
 import signal
 import subprocess
+import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.supervisor.gangs import CONTAINER, gang, one_incarnation, wait_until
+from tests.guarantees.checkers import check, one_incarnation
+from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +38,7 @@ def test_failed_program_starts_all_again(tmp_path: Path) -> None:
         (restart,) = found.events("restart")
         assert (restart["rank"], restart["code"], restart["number"], restart["of"]) == (1, 3, 1, 2)
         assert [event["event"] for event in found.events()] == ["restart", "restarted", "summary"]
-        assert not one_incarnation(found)
+        check(found.history())
 
 
 def test_failed_rank_exits_with_its_code_when_restarts_are_used_up(tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_program_that_ignores_sigterm_and_its_daemons_are_gone_before_the_restar
     with gang(tmp_path, program) as found:
         assert found.codes() == [0, 0, 0]
         assert all(found.restart_of(rank, 1) for rank in range(3))
-        assert not one_incarnation(found)
+        check(found.history())
 
 
 def test_output_is_passed_byte_for_byte(tmp_path: Path) -> None:
@@ -150,8 +153,6 @@ def test_rank_with_a_wrong_key_is_no_part_of_the_gang(tmp_path: Path) -> None:
 def test_rank_that_loses_rank_0_stops_its_program(tmp_path: Path) -> None:
     with gang(tmp_path, WAIT, size=2, GANG_LOST_CONTACT_S="3") as found:
         wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
-        import time
-
         time.sleep(2)
         found.ranks[0].signal(signal.SIGKILL)
         assert found.ranks[1].wait() == 1
@@ -160,9 +161,7 @@ def test_rank_that_loses_rank_0_stops_its_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_one_incarnation_in_drawn_schedules(tmp_path: Path, seed: int) -> None:
-    """Programs fail, leave daemons, and end slowly; supervisors are stopped, continue, or die at drawn moments."""
-    import time
-
+    """Programs fail, leave daemons, and end slowly; supervisors and connections stop, or die, at drawn moments."""
     draw = random.Random(seed)
     program = f"""import random
 draw = random.Random({seed} * 1000 + rank * 100 + restart)
@@ -179,16 +178,24 @@ while time.monotonic() < end:
     time.sleep(0.02)
 sys.exit(1 if draw.random() < 0.4 else 0)
 """
-    with gang(tmp_path, program, size=4, restarts=6, GANG_LOST_CONTACT_S="4", GANG_STOP_GRACE_S="0.5") as found:
-        for _ in range(draw.randrange(4)):
+    port = free_port()
+    proxies = {rank: Proxy(port) for rank in range(1, 4)}
+    ports = {0: port, **{rank: proxy.port for rank, proxy in proxies.items()}}
+    limits = {"GANG_LOST_CONTACT_S": "4", "GANG_STOP_GRACE_S": "0.5"}
+    with gang(tmp_path, program, size=4, restarts=6, ports=ports, **limits) as found:
+        for _ in range(draw.randrange(5)):
             time.sleep(draw.random() * 1.5)
-            victim, action = draw.choice(found.ranks), draw.choice(["stop", "stop", "stop", "kill", "term"])
+            rank, action = draw.randrange(4), draw.choice(["stop", "stop", "cut", "cut", "kill", "term"])
+            victim = found.ranks[rank]
             if victim.process.poll() is not None:
                 continue
             if action == "stop":
                 victim.signal(signal.SIGSTOP)
                 time.sleep(draw.random() * 2)
                 victim.signal(signal.SIGCONT)
+            elif action == "cut":
+                with proxies[rank].cut() if rank else nullcontext():
+                    time.sleep(draw.choice([0.0, draw.random(), 6 * draw.random()]))
             else:
                 victim.signal(signal.SIGKILL if action == "kill" else signal.SIGTERM)
         deadline = time.monotonic() + 60
@@ -197,4 +204,44 @@ sys.exit(1 if draw.random() < 0.4 else 0)
                 break
             time.sleep(0.05)
         assert any(rank.process.poll() is not None for rank in found.ranks), "nothing has ended"
-        assert one_incarnation(found) == [], f"seed {seed}"
+        check(found.history())
+    for proxy in proxies.values():
+        proxy.close()
+
+
+BROKEN = {
+    "a rank confirms before its program is gone": (
+        "self._program.stop(self._settings.grace_s)\n",
+        "self._change(self._stopped('', 0)), self._program.stop(self._settings.grace_s)\n",
+        "30",
+    ),
+    "a rank confirms before the descendants of its program are gone": ("while not self.reap():", "if False:", "0.2"),
+    "the coordinator does not wait for confirmations": (
+        "if not missing and not is_terminating:",
+        "if not is_terminating:",
+        "30",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "broken", "grace_s"), BROKEN.values(), ids=BROKEN)
+def test_broken_supervisor_is_found(tmp_path: Path, line: str, broken: str, grace_s: str) -> None:
+    source = SUPERVISOR.read_text()
+    assert source.count(line) == 1
+    path = tmp_path / "supervisor.py"
+    path.write_text(source.replace(line, broken))
+    program = """if rank == 0 and restart == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+    open(folder + "/0/ready", "w")
+while rank == 1 and not os.path.exists(folder + "/0/ready"):
+    time.sleep(0.02)
+if rank == 0 or restart:
+    time.sleep(600)
+sys.exit(1)
+"""
+    with gang(tmp_path, program, size=2, supervisor=path, GANG_STOP_GRACE_S=grace_s) as found:
+        wait_until(lambda: any(look.rank == 1 and look.restart == 1 for look in found.history().looks))
+        assert one_incarnation(found.history())
