@@ -198,8 +198,11 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     no_restart_on_exit_codes: Sequence[int] = ()
     """Exit codes of a program after which the gang fails at once."""
     checkpoints: str | None = None
-    """Where the ranks keep their checkpoints: `pvc://CLAIM/PATH`, `volume://NAME/PATH`, an absolute path on a volume of
-    the pods, or the URL of an object store. Each task of a run has a folder there."""
+    """The place where the ranks keep their checkpoints. Each task of a run has a folder there.
+
+    The forms are `pvc://CLAIM/PATH`, `volume://NAME/PATH`, an absolute path on a volume of the pods, and the URL of an
+    object store.
+    """
     keep_checkpoints: bool = True
     """Whether the folder stays after the programs of all ranks have succeeded."""
     progress_timeout_s: float | None = None
