@@ -239,6 +239,23 @@ def test_rank_that_does_not_confirm_ends_the_attempt(tmp_path: Path) -> None:
         check(found.history())
 
 
+def test_failed_rank_that_does_not_confirm_ends_the_attempt_by_rank_0(tmp_path: Path) -> None:
+    hurried = changed_supervisor(tmp_path, "CONFIRM_EXTRA_S = 30.0", "CONFIRM_EXTRA_S = 0.0")
+    program = """signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if rank == 1:
+    open(os.environ["GANG_PROGRESS_PATH"], "w").close()
+time.sleep(600)
+"""
+    limits = {"GANG_LOST_CONTACT_S": "2", "GANG_STOP_GRACE_S": "3", "GANG_PROGRESS_TIMEOUT_S": "1"}
+    with gang(tmp_path, program, size=2, supervisor=hurried, **limits) as found:
+        wait_until(lambda: found.events("restart"))
+        found.ranks[1].signal(signal.SIGSTOP)
+        assert found.ranks[0].wait() == 1
+        (last,) = found.events("no_restart")
+        assert (last["rank"], last["kind"], last["missing"]) == (1, "hung", [1])
+        assert "rank 1 has not confirmed" in json.loads(found.ranks[0].result)["error"]
+
+
 def test_rank_that_is_connected_again_is_restarted(tmp_path: Path) -> None:
     port = free_port()
     proxy = Proxy(port)
