@@ -1161,6 +1161,7 @@ class Server:
             _send(writer, message)
 
     async def _serve(self, reader: Reader, writer: Writer) -> None:
+        rank = -1
         try:
             rank = await asyncio.wait_for(self._greet(reader, writer), HANDSHAKE_S)
             previous = self._writers.pop(rank, None)
@@ -1176,6 +1177,8 @@ class Server:
         except (OSError, ValueError, RecursionError, asyncio.TimeoutError, ProtocolError):
             return
         finally:
+            if self._writers.get(rank) is writer:
+                del self._writers[rank]
             writer.close()
 
     async def _greet(self, reader: Reader, writer: Writer) -> int:

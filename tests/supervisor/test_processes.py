@@ -274,6 +274,21 @@ def test_rank_that_is_connected_again_is_restarted(tmp_path: Path) -> None:
     proxy.close()
 
 
+def test_lost_connection_leaves_no_words_in_the_log_of_rank_0(tmp_path: Path) -> None:
+    port = free_port()
+    proxy = Proxy(port)
+    with gang(tmp_path, WAIT, size=2, ports={0: port, 1: proxy.port}, GANG_LOST_CONTACT_S="2") as found:
+        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        time.sleep(1.0)
+        with proxy.cut():
+            assert found.ranks[1].wait() == 1
+            time.sleep(2.0)
+        found.ranks[0].signal(signal.SIGTERM)
+        found.ranks[0].wait()
+        assert [line for line in found.ranks[0].err.splitlines() if b"gangjobs-supervisor" not in line] == []
+    proxy.close()
+
+
 def test_second_supervisor_of_a_rank_is_refused(tmp_path: Path) -> None:
     port = free_port()
     program = FAIL_ONCE + "while not os.path.exists(folder + '/end'):\n    time.sleep(0.05)"
