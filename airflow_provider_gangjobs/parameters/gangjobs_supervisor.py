@@ -333,10 +333,14 @@ def next_action(report: Report, wanted: Wanted, rank: int) -> str:
     """Return what the supervisor of a rank does: `start` or `stop` its program, `exit` itself, or `nothing`.
 
     What the coordinator has wanted before is never done: a lower number than that of the own state is no order.
+
+    The rank that has failed ends the attempt by its exit. If it does not confirm that its program has stopped, perhaps
+    it never can, because its node is gone or the kernel does not end its program. Then rank 0 exits instead.
     """
     if wanted.want == END:
         is_over = report.has_succeeded and wanted.rank is None and wanted.restart == report.restart
-        has_failed = wanted.rank == rank and report.state != RUNNING
+        failed = 0 if wanted.rank in wanted.missing else wanted.rank
+        has_failed = failed == rank and (report.state != RUNNING or rank in wanted.missing)
         return EXIT if is_over or has_failed else NOTHING
     if report.terminating:
         return NOTHING
@@ -861,7 +865,9 @@ class RankSupervisor:
             self._finish(0)
             return
         note = "" if wanted.reason in ("used_up", "exit_code") else describe_reason(wanted, self._settings)
-        if wanted.kind == HUNG:
+        if wanted.rank != self._settings.rank:
+            self._finish(1, f"Not restarted: {note}", keep=True)
+        elif wanted.kind == HUNG:
             self._finish(
                 self.report.code, self.report.error or describe_hung(self._settings.rank, None, self._settings)
             )
@@ -1155,6 +1161,7 @@ class Server:
             _send(writer, message)
 
     async def _serve(self, reader: Reader, writer: Writer) -> None:
+        rank = -1
         try:
             rank = await asyncio.wait_for(self._greet(reader, writer), HANDSHAKE_S)
             previous = self._writers.pop(rank, None)
@@ -1170,6 +1177,8 @@ class Server:
         except (OSError, ValueError, RecursionError, asyncio.TimeoutError, ProtocolError):
             return
         finally:
+            if self._writers.get(rank) is writer:
+                del self._writers[rank]
             writer.close()
 
     async def _greet(self, reader: Reader, writer: Writer) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
+import socket
 import subprocess
 import time
 from contextlib import nullcontext
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.parameters.gangjobs_supervisor import proof
 from tests.guarantees.checkers import check, one_incarnation
 from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang, wait_until
 
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
-    subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode != 0,
-    reason="this machine does not permit PID namespaces",
+    not shutil.which(CONTAINER[0]) or subprocess.run([*CONTAINER, "true"], capture_output=True).returncode != 0,
+    reason="there is no unshare, or this user may not make PID namespaces",
 )
 SCHEDULES = int(os.environ.get("GANG_SUPERVISOR_SCHEDULES") or 4)
 """1,000 for the thorough run."""
@@ -209,6 +212,147 @@ sys.exit(1 if draw.random() < 0.4 else 0)
         proxy.close()
 
 
+def changed_supervisor(folder: Path, line: str, changed: str) -> Path:
+    """Return a copy of the supervisor with one change."""
+    source = SUPERVISOR.read_text()
+    assert source.count(line) == 1
+    path = folder / "supervisor.py"
+    path.write_text(source.replace(line, changed))
+    return path
+
+
+def test_rank_that_does_not_confirm_ends_the_attempt(tmp_path: Path) -> None:
+    hurried = changed_supervisor(tmp_path, "CONFIRM_EXTRA_S = 30.0", "CONFIRM_EXTRA_S = 0.0")
+    program = "while rank or not os.path.exists(folder + '/fail'):\n    time.sleep(0.05)\nsys.exit(5)"
+    with gang(tmp_path, program, size=2, supervisor=hurried, GANG_LOST_CONTACT_S="2") as found:
+        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        time.sleep(1.0)
+        found.ranks[1].signal(signal.SIGSTOP)
+        (tmp_path / "fail").touch()
+        assert found.ranks[0].wait() == 5
+        (last,) = found.events("no_restart")
+        assert (last["reason"], last["missing"]) == ("not_confirmed", [1])
+        assert "rank 1 has not confirmed" in json.loads(found.ranks[0].result)["error"]
+        found.ranks[1].signal(signal.SIGCONT)
+        assert found.ranks[1].wait() == 1
+        assert not found.restart_of(0, 1)
+        check(found.history())
+
+
+def test_failed_rank_that_does_not_confirm_ends_the_attempt_by_rank_0(tmp_path: Path) -> None:
+    hurried = changed_supervisor(tmp_path, "CONFIRM_EXTRA_S = 30.0", "CONFIRM_EXTRA_S = 0.0")
+    program = """signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if rank == 1:
+    open(os.environ["GANG_PROGRESS_PATH"], "w").close()
+time.sleep(600)
+"""
+    limits = {"GANG_LOST_CONTACT_S": "2", "GANG_STOP_GRACE_S": "3", "GANG_PROGRESS_TIMEOUT_S": "1"}
+    with gang(tmp_path, program, size=2, supervisor=hurried, **limits) as found:
+        wait_until(lambda: found.events("restart"))
+        found.ranks[1].signal(signal.SIGSTOP)
+        assert found.ranks[0].wait() == 1
+        (last,) = found.events("no_restart")
+        assert (last["rank"], last["kind"], last["missing"]) == (1, "hung", [1])
+        assert "rank 1 has not confirmed" in json.loads(found.ranks[0].result)["error"]
+
+
+def test_rank_that_is_connected_again_is_restarted(tmp_path: Path) -> None:
+    port = free_port()
+    proxy = Proxy(port)
+    program = "while not os.path.exists(f'{folder}/end-{restart}'):\n    time.sleep(0.05)\n"
+    program += "sys.exit(1 if rank == 0 and not restart else 0)"
+    with gang(tmp_path, program, size=2, ports={0: port, 1: proxy.port}) as found:
+        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        with proxy.cut():
+            (tmp_path / "end-0").touch()
+            wait_until(lambda: found.events("restart"))
+            time.sleep(0.5)
+            assert not found.restart_of(0, 1)
+        (tmp_path / "end-1").touch()
+        assert found.codes() == [0, 0]
+        check(found.history())
+    proxy.close()
+
+
+def test_lost_connection_leaves_no_words_in_the_log_of_rank_0(tmp_path: Path) -> None:
+    port = free_port()
+    proxy = Proxy(port)
+    with gang(tmp_path, WAIT, size=2, ports={0: port, 1: proxy.port}, GANG_LOST_CONTACT_S="2") as found:
+        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        time.sleep(1.0)
+        with proxy.cut():
+            assert found.ranks[1].wait() == 1
+            time.sleep(2.0)
+        found.ranks[0].signal(signal.SIGTERM)
+        found.ranks[0].wait()
+        assert [line for line in found.ranks[0].err.splitlines() if b"gangjobs-supervisor" not in line] == []
+    proxy.close()
+
+
+def test_second_supervisor_of_a_rank_is_refused(tmp_path: Path) -> None:
+    port = free_port()
+    program = FAIL_ONCE + "while not os.path.exists(folder + '/end'):\n    time.sleep(0.05)"
+    with gang(tmp_path, program, size=2, ports={0: port, 1: port}) as found:
+        wait_until(lambda: found.restart_of(1, 1))
+        key = (tmp_path / "0" / "key").read_text().encode()
+        with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rw") as lines:
+            challenge = json.loads(lines.readline())["challenge"]
+            hello = {"rank": 1, "instance": "another", "challenge": "own"}
+            signed = proof(key, "rank", 1, "another", "own", challenge)
+            lines.write(json.dumps({**hello, "proof": signed}) + "\n")
+            lines.flush()
+            assert json.loads(lines.readline())["refused"] is True
+            assert lines.readline() == ""
+        (tmp_path / "end").touch()
+        assert found.codes() == [0, 0]
+        assert len(found.events("restart")) == 1
+
+
+def test_independent_ranks_start_again_alone(tmp_path: Path) -> None:
+    with gang(tmp_path, FAIL_ONCE + "print(restart)", GANG_SUPERVISOR_ADDRESS="") as found:
+        assert found.codes() == [0, 0, 0]
+        assert [rank.out for rank in found.ranks] == [b"0\n", b"1\n", b"0\n"]
+        assert [len(found.events("restart", rank)) for rank in range(3)] == [0, 1, 0]
+        assert [len(found.events("summary", rank)) for rank in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("code", "keep", "is_left"), [(0, "0", False), (0, "", True), (3, "0", True)])
+def test_checkpoints_are_removed_after_a_success(tmp_path: Path, code: int, keep: str, is_left: bool) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "step-1").mkdir(parents=True)
+    variables = {"GANG_KEEP_CHECKPOINTS": keep, "GANG_CHECKPOINT_DIR": str(checkpoints)}
+    program = f"sys.exit({code} if rank == 0 else 0)"
+    with gang(tmp_path, program, size=2, restarts=0, GANG_FILES=str(SUPERVISOR.parent), **variables) as found:
+        assert found.ranks[0].wait() == code
+        assert checkpoints.exists() == is_left
+
+
+def test_progress_of_the_slowest_rank_is_a_line(tmp_path: Path) -> None:
+    program = """path = os.environ["GANG_PROGRESS_PATH"]
+with open(path + ".part", "w") as file:
+    json.dump({"step": 10 + rank, "total": 40, "metrics": {"loss": 0.5 + rank}}, file)
+os.rename(path + ".part", path)
+while not os.path.exists(folder + "/end"):
+    time.sleep(0.05)
+"""
+    with gang(tmp_path, program, size=2) as found:
+        first = wait_until(lambda: found.events("progress"))[0]
+        assert first["restart"] == 0
+        assert first["total"] == 40
+        assert "of 40" in first["message"]
+        (tmp_path / "end").touch()
+        assert found.codes() == [0, 0]
+        (summary,) = found.events("summary")
+        assert (summary["step"], summary["total"], summary["metrics"]) == (10, 40, {"loss": 0.5})
+
+
+def test_large_output_is_passed_byte_for_byte(tmp_path: Path) -> None:
+    program = "import random\nsys.stdout.buffer.write(random.Random(rank).randbytes(5_000_000))\n"
+    with gang(tmp_path, program, size=2) as found:
+        assert found.codes() == [0, 0]
+        assert [rank.out for rank in found.ranks] == [random.Random(rank).randbytes(5_000_000) for rank in range(2)]
+
+
 BROKEN = {
     "a rank confirms before its program is gone": (
         "self._program.stop(self._settings.grace_s)\n",
@@ -226,10 +370,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("line", "broken", "grace_s"), BROKEN.values(), ids=BROKEN)
 def test_broken_supervisor_is_found(tmp_path: Path, line: str, broken: str, grace_s: str) -> None:
-    source = SUPERVISOR.read_text()
-    assert source.count(line) == 1
-    path = tmp_path / "supervisor.py"
-    path.write_text(source.replace(line, broken))
+    path = changed_supervisor(tmp_path, line, broken)
     program = """if rank == 0 and restart == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.fork() == 0:

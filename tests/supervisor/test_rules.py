@@ -96,6 +96,11 @@ ACTIONS = {
     "exits when all have succeeded": (SUCCEEDED, Wanted(0, END), "exit"),
     "exits with its failure": (FAILED, Wanted(0, END, 1), "exit"),
     "waits after the failure of another": (FAILED, Wanted(0, END, 0), "nothing"),
+    "waits while rank 0 exits instead": (
+        Report(1, STOPPED),
+        Wanted(1, END, 2, "hung", "not_confirmed", (2,)),
+        "nothing",
+    ),
     "does not exit while it runs": (HUNG, Wanted(0, END, 1), "nothing"),
 }
 
@@ -103,6 +108,13 @@ ACTIONS = {
 @pytest.mark.parametrize(("report", "wanted", "action"), ACTIONS.values(), ids=ACTIONS)
 def test_rank_acts(report: Report, wanted: Wanted, action: str) -> None:
     assert next_action(report, wanted, rank=1) == action
+
+
+def test_rank_0_exits_if_the_failed_rank_does_not_confirm() -> None:
+    wanted = Wanted(1, END, 1, "hung", "not_confirmed", (1,))
+    assert next_action(Report(1, STOPPED), wanted, rank=0) == "exit"
+    assert next_action(Report(1, STOPPED), replace(wanted, missing=(2,)), rank=0) == "nothing"
+    assert next_action(HUNG, replace(wanted, rank=0, missing=(0,)), rank=0) == "exit"
 
 
 @given(st.data())
