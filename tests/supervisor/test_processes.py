@@ -18,6 +18,7 @@ import pytest
 from airflow_provider_gangjobs.parameters.gangjobs_supervisor import proof
 from tests.guarantees.checkers import check, one_incarnation
 from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang, wait_until
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,7 +202,7 @@ sys.exit(1 if draw.random() < 0.4 else 0)
                     time.sleep(draw.choice([0.0, draw.random(), 6 * draw.random()]))
             else:
                 victim.signal(signal.SIGKILL if action == "kill" else signal.SIGTERM)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 3 * TIMEOUT_S
         while time.monotonic() < deadline and all(rank.process.poll() in (None, 0) for rank in found.ranks):
             if all(rank.process.poll() is not None for rank in found.ranks):
                 break
