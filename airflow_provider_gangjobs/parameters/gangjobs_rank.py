@@ -18,16 +18,21 @@ A checkpoint of a gang has a part of each rank, which is a folder. It is complet
 appears at once, when it is complete. So whoever reads decides whether a checkpoint is complete, by the names of its
 parts, and the ranks need not talk to each other:
 
-    step-000000000100/rank-00000-of-00002/model.pt
-    step-000000000100/rank-00001-of-00002/model.pt
+    step-000000000100/rank-00000-of-00002-5f3a9c01-0/model.pt
+    step-000000000100/rank-00001-of-00002-5f3a9c01-0/model.pt
 
-On a volume, a part appears by a rename. In an object store, the object `rank-00000-of-00002.json` is written last.
+The end of the name says which gang and which restart have written the part. Parts of two restarts are no checkpoint,
+also if a rank begins so late that another rank has written its next part: both find the same newest checkpoint.
+
+On a volume, a part appears by a rename. In an object store, the object `rank-00000-of-00002-5f3a9c01-0.json` is written
+last.
 """
 
 from __future__ import annotations
 
 import atexit
 import faulthandler
+import hashlib
 import json
 import math
 import os
@@ -52,8 +57,8 @@ WRITE_INTERVAL_S = 0.1
 METRICS_MAX = 8
 STACKS_FILE = "stacks"
 KEEP = 3
-Part = Tuple[int, int]
-"""A rank, and how many ranks write a part of the same checkpoint."""
+Part = Tuple[int, int, str]
+"""A rank, how many ranks write a part of the same checkpoint, and the restart that has written the part."""
 
 
 class CheckpointError(Exception):
@@ -178,10 +183,11 @@ def checkpoints() -> Checkpoints:
 class Checkpoint:
     """A complete checkpoint."""
 
-    def __init__(self, step: int, ranks: int, rank: int, store: _Store) -> None:
+    def __init__(self, step: int, ranks: int, restart: str, rank: int, store: _Store) -> None:
         self.step = step
         self.ranks = ranks
         """How many ranks have written a part."""
+        self._restart = restart
         self._rank = rank
         self._store = store
 
@@ -203,7 +209,7 @@ class Checkpoint:
 
     def part(self, rank: int) -> Path:
         """Return the folder with the files of a rank. From an object store, they are downloaded first."""
-        return self._store.read(self.step, (rank, self.ranks))
+        return self._store.read(self.step, (rank, self.ranks, self._restart))
 
 
 class Checkpoints:
@@ -211,12 +217,13 @@ class Checkpoints:
 
     :param rank: The rank. A process of torchrun counts as a rank.
     :param size: How many ranks the gang has.
+    :param restart: The name of the gang and of the restart, which all ranks have in common.
     """
 
-    def __init__(self, place: str, rank: int, size: int) -> None:
+    def __init__(self, place: str, rank: int, size: int, restart: str = "") -> None:
         self.place = place
         """The folder, or its URL."""
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._restart = rank, size, restart
         self._store: _Store = _ObjectStore(place, rank) if "://" in place else _Folder(Path(place))
         self._has_begun = False
 
@@ -229,9 +236,9 @@ class Checkpoints:
         if environ.get("SHARD_INDEX"):
             return cls("{}/shard-{:05}".format(place.rstrip("/"), int(environ["SHARD_INDEX"])), 0, 1)
         if environ.get("TORCHELASTIC_RUN_ID"):
-            return cls(place, int(environ["RANK"]), int(environ["WORLD_SIZE"]))
+            return cls(place, int(environ["RANK"]), int(environ["WORLD_SIZE"]), _restart_name(environ))
         rank = int(environ.get("JOB_COMPLETION_INDEX") or 0) + int(environ.get("GANG_RANK_OFFSET") or 0)
-        return cls(place, rank, int(environ.get("GANG_SIZE") or 1))
+        return cls(place, rank, int(environ.get("GANG_SIZE") or 1), _restart_name(environ))
 
     def newest(self) -> Optional[Checkpoint]:
         """Return the newest complete checkpoint; `None` if there is none.
@@ -243,7 +250,7 @@ class Checkpoints:
             return None
         step = max(complete)
         _reporter.note_checkpoint(step, None)
-        return Checkpoint(step, complete[step], self._rank, self._store)
+        return Checkpoint(step, *complete[step], self._rank, self._store)
 
     @contextmanager
     def write(self, step: int, ranks: Optional[int] = None, keep: int = KEEP) -> Iterator[Path]:
@@ -264,7 +271,7 @@ class Checkpoints:
             raise CheckpointError(f"Rank {self._rank} cannot write a part of {ranks}, for step {step} and keep={keep}")
         if not self._has_begun:
             self._begin()
-        part = (self._rank, ranks)
+        part = (self._rank, ranks, self._restart)
         folder = self._store.new_folder(step, part)
         try:
             yield folder
@@ -275,11 +282,11 @@ class Checkpoints:
         if self._rank == 0:
             self._remove_old(keep)
 
-    def _begin(self) -> Dict[int, int]:
-        """Return how many ranks have written each complete checkpoint, by step.
+    def _begin(self) -> Dict[int, Tuple[int, str]]:
+        """Return how many ranks, and in which restart, have written each complete checkpoint, by step.
 
-        The first time, this rank removes its parts of checkpoints after the newest complete one. The program of an
-        earlier restart has written them, and a checkpoint with parts of two restarts would not be of one moment.
+        The first time, this rank removes its parts of checkpoints after the newest complete one, which the program of
+        an earlier restart has written.
         """
         parts = self._store.parts()
         complete = _complete(parts)
@@ -287,9 +294,9 @@ class Checkpoints:
             if self._rank == 0:
                 self._store.remove_rests()
             newest = max(complete, default=-1)
-            for step, rank, ranks in [(step, *part) for step, of_step in parts.items() for part in of_step]:
-                if step > newest and rank == self._rank:
-                    self._store.remove_part(step, (rank, ranks))
+            for step, part in [(step, part) for step, of_step in parts.items() for part in of_step]:
+                if step > newest and part[0] == self._rank:
+                    self._store.remove_part(step, part)
             self._has_begun = True
         return complete
 
@@ -302,18 +309,30 @@ class Checkpoints:
                     self._store.remove_step(step)
 
 
-def _complete(parts: Mapping[int, Set[Part]]) -> Dict[int, int]:
-    """Return the number of parts of each complete checkpoint, by step."""
+def _restart_name(environ: Mapping[str, str]) -> str:
+    """Return the name of this restart of this gang; empty for a program without a supervisor."""
+    restart = environ.get("GANG_RESTART")
+    if restart is None:
+        return ""
+    try:
+        key = Path(environ.get("GANG_SUPERVISOR_KEY_FILE") or "/gang/files/gangjobs.key").read_bytes()
+    except OSError:
+        key = b""
+    return hashlib.sha256(key).hexdigest()[:8] + "-" + restart
+
+
+def _complete(parts: Mapping[int, Set[Part]]) -> Dict[int, Tuple[int, str]]:
+    """Return the number of parts of each complete checkpoint, and the restart that has written them, by step."""
     found = {}
     for step, of_step in parts.items():
-        for ranks in {ranks for _, ranks in of_step}:
-            if all((rank, ranks) in of_step for rank in range(ranks)):
-                found[step] = ranks
+        for ranks, restart in sorted({(ranks, restart) for _, ranks, restart in of_step}):
+            if all((rank, ranks, restart) in of_step for rank in range(ranks)):
+                found[step] = (ranks, restart)
     return found
 
 
 _STEP = re.compile(r"step-(\d{12,})")
-_PART = re.compile(r"rank-(\d{5,})-of-(\d{5,})")
+_PART = re.compile(r"rank-(\d{5,})-of-(\d{5,})(?:-([0-9a-f]{8}-\d+))?")
 
 
 def _step_name(step: int) -> str:
@@ -321,7 +340,13 @@ def _step_name(step: int) -> str:
 
 
 def _part_name(part: Part) -> str:
-    return "rank-{:05}-of-{:05}".format(*part)
+    rank, ranks, restart = part
+    return f"rank-{rank:05}-of-{ranks:05}" + (f"-{restart}" if restart else "")
+
+
+def _part_named(name: str) -> Optional[Part]:
+    match = _PART.fullmatch(name)
+    return (int(match[1]), int(match[2]), match[3] or "") if match else None
 
 
 class _Folder:
@@ -335,8 +360,7 @@ class _Folder:
         for name in _names(self._path):
             step = _STEP.fullmatch(name)
             if step:
-                matches = [_PART.fullmatch(part) for part in _names(self._path / name)]
-                found[int(step[1])] = {(int(match[1]), int(match[2])) for match in matches if match}
+                found[int(step[1])] = {part for part in map(_part_named, _names(self._path / name)) if part}
         return found
 
     def read(self, step: int, part: Part) -> Path:
@@ -420,9 +444,9 @@ class _ObjectStore:
         self._files.invalidate_cache()
         found: Dict[int, Set[Part]] = {}
         for path in self._files.glob(self._root + "/step-*/rank-*.json"):
-            step, part = _STEP.fullmatch(path.split("/")[-2]), _PART.fullmatch(path.split("/")[-1][: -len(".json")])
+            step, part = _STEP.fullmatch(path.split("/")[-2]), _part_named(path.split("/")[-1][: -len(".json")])
             if step and part:
-                found.setdefault(int(step[1]), set()).add((int(part[1]), int(part[2])))
+                found.setdefault(int(step[1]), set()).add(part)
         return found
 
     def read(self, step: int, part: Part) -> Path:

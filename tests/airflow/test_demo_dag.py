@@ -122,7 +122,7 @@ def test_training_keeps_checkpoints_and_reports_its_progress(examples: AirflowHo
     assert "[rank 0] step 40/40" in output
     assert "the line of 2 ranks: 3.00 x + -1.00" in output
     (newest,) = tmp_path.rglob("step-000000000040")
-    assert sorted(part.name for part in newest.iterdir()) == ["rank-00000-of-00002", "rank-00001-of-00002"]
+    assert sorted(part.name[:19] for part in newest.iterdir()) == ["rank-00000-of-00002", "rank-00001-of-00002"]
 
 
 def test_evicted_backfill_continues_from_its_checkpoints(

@@ -221,6 +221,27 @@ def test_rest_of_a_checkpoint_that_was_being_removed_disappears(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_rank_that_begins_late_finds_the_checkpoint_that_the_others_have_found(place: str) -> None:
+    for rank in range(2):
+        write(Checkpoints(place, rank, 2, "0badc0de-0"), 5)
+    write(Checkpoints(place, 1, 2, "0badc0de-0"), 10)
+    first, late = (Checkpoints(place, rank, 2, "0badc0de-1") for rank in range(2))
+    assert read(first) == (5, "x")
+    write(first, 10)
+
+    assert read(late) == (5, "x"), "step 10 has parts of two restarts"
+
+
+def test_variables_of_a_gang_name_its_restart(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret")
+    environ = {"GANG_CHECKPOINT_DIR": str(tmp_path), "GANG_RESTART": "2", "GANG_SUPERVISOR_KEY_FILE": str(key)}
+    write(Checkpoints.of(environ), 1)
+    (part,) = (tmp_path / "step-000000000001").iterdir()
+
+    assert part.name == "rank-00000-of-00001-2bb80d53-2"
+
+
 def test_state_that_all_ranks_have_in_common_is_written_by_rank_0(place: str) -> None:
     first, second = gang(place)
     write(first, 5, "common", ranks=1)
@@ -250,21 +271,19 @@ for step in range(1, 10_000):
     print(step, flush=True)
 """
     draw = random.Random(7)
-    environ = {"GANG_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    for _ in range(12):
-        process = start(program, **environ)
-        assert process.stdout
-        last = int(process.stdout.readline())
-        time.sleep(draw.uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        # `communicate` would lose what `readline` has read ahead.
-        last = max([last, *(int(line) for line in process.stdout.read().split())])
-        process.wait()
+    for number in range(12):
+        environ = {"GANG_CHECKPOINT_DIR": str(tmp_path / f"checkpoints-{number}")}
+        with start(program, **environ) as process:
+            assert process.stdout
+            last = int(process.stdout.readline())
+            time.sleep(draw.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+            # `communicate` would lose what `readline` has read ahead.
+            last = max([last, *(int(line) for line in process.stdout.read().split())])
         newest = Checkpoints.of(environ).newest()
         assert newest
         assert newest.step in (last, last + 1), "the last step that was written is kept"
         assert {path.read_text() for path in newest.folder.iterdir()} == {str(newest.step) * 1000}
-        Checkpoints.of(environ)._store.remove_step(newest.step)
 
 
 def test_variables_of_a_rank_say_which_part_it_writes(tmp_path: Path) -> None:
