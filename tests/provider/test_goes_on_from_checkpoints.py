@@ -161,8 +161,8 @@ def while_it_runs(train: Task, folder: Path, act: Callable[[], None]) -> None:
     """Execute the task, and act when it has written two checkpoints."""
 
     def act_after_two_checkpoints() -> None:
-        of_last_rank = f"checkpoints/d/{train.run_id}/train/step-*/rank-{RANKS - 1:05}-of-*"
-        wait_for("two checkpoints", lambda: len([*folder.glob(of_last_rank)]) > 1, poll_s=0.05)
+        parts = [f"checkpoints/d/{train.run_id}/train/step-*/rank-{rank:05}-of-*" for rank in range(RANKS)]
+        wait_for("two parts of each rank", lambda: all(len([*folder.glob(part)]) > 1 for part in parts), poll_s=0.05)
         act()
 
     other = threading.Thread(target=act_after_two_checkpoints, daemon=True)
