@@ -145,8 +145,11 @@ def test_gang_that_was_stopped_and_runs_again_as_in_a_queue_goes_on(task: TaskMa
     while_it_runs(train, tmp_path, stop_and_run_again)
 
     before, after = lives(tmp_path)
-    assert after.first > 1
-    assert before.last - (after.first - 1) <= 5
+    # The pods that follow belong to the same restart, and these ranks do not wait for each other. So the rank that
+    # begins first may complete a checkpoint with the part that the other rank has written before.
+    first = min(steps[0][0] for steps in after.steps.values())
+    assert first > 1
+    assert before.last - (first - 1) <= 5
 
 
 def suspend(train: Task, is_suspended: bool) -> None:
