@@ -252,13 +252,7 @@ def report_of(message: Mapping[str, Any]) -> Report:
     Raises:
         ProtocolError: no supervisor sends this message.
     """
-    try:
-        report = Report(**message)
-        if report.state not in (RUNNING, STOPPED, EXITED) or type(report.restart) is not int:
-            raise ProtocolError(f"This is no state of a rank: {message!r:.200}")
-        return report
-    except TypeError as error:
-        raise ProtocolError(str(error)) from None
+    return _value_of(Report, message, lambda report: report.state in (RUNNING, STOPPED, EXITED))
 
 
 def wanted_of(message: Mapping[str, Any]) -> Wanted:
@@ -267,13 +261,17 @@ def wanted_of(message: Mapping[str, Any]) -> Wanted:
     Raises:
         ProtocolError: no coordinator sends this message.
     """
+    return _value_of(Wanted, message, lambda wanted: wanted.want in (RUN, STOPPED, END))
+
+
+def _value_of(kind: Callable[..., Any], message: Mapping[str, Any], is_known: Callable[[Any], bool]) -> Any:
     try:
-        wanted = Wanted(**message)
-        if wanted.want not in (RUN, STOPPED, END) or type(wanted.restart) is not int:
-            raise ProtocolError(f"This is no wanted state: {message!r:.200}")
-        return wanted
+        value = kind(**message)
     except TypeError as error:
         raise ProtocolError(str(error)) from None
+    if not is_known(value) or type(value.restart) is not int:
+        raise ProtocolError(f"This is no state of a rank or of a gang: {message!r:.200}")
+    return value
 
 
 # -- decisions ------------------------------------------------------------------------------------------------
@@ -989,11 +987,16 @@ class Coordinator:
             self._lines.write("no_restart", message, **values, reason=wanted.reason, missing=missing)
             return
         lost_s, checkpoint_step = self._failure_lost
-        at = round(time.time(), 3)
         self._events.append(
-            {"number": wanted.restart, "rank": rank, "kind": failure.kind, "code": failure.code, "at": at}
+            {
+                "number": wanted.restart,
+                "rank": rank,
+                "kind": failure.kind,
+                "code": failure.code,
+                "at": round(time.time(), 3),
+                "lost_s": round(lost_s, 1),
+            }
         )
-        self._events[-1]["lost_s"] = round(lost_s, 1)
         self._lines.write(
             "restart",
             f"{sentence}. Restart {wanted.restart} of {settings.restarts_max} begins.",

@@ -88,7 +88,7 @@ def time_use_of(
     rounded: dict[str, Any] = {name: None if value is None else round(value, 3) for name, value in seconds.items()}
     return TimeUse(
         **rounded,
-        restarts=0 if restarts_max is None or not restarts_max else report.total,
+        restarts=report.total if restarts_max else 0,
         hours=_hours(requests, seconds),
     )
 
@@ -161,7 +161,7 @@ def _sum(first: float | None, second: float | None) -> float | None:
 def describe_use(use: TimeUse, ranks: int) -> str:
     """Return one line such as `8 ranks x 4.1 h: 32.8 GPU h, 30.9 useful, 1.2 lost in 2 restarts, 0.7 waiting`."""
     held_s = use.held_s or 0.0
-    per, unit = next(((per, unit) for per, unit in _UNITS if held_s >= per), _UNITS[-1])
+    per, unit = _unit_of(held_s)
     what, hours = _main_resource(use, ranks)
 
     def amount(number: float | None) -> str:
@@ -193,6 +193,11 @@ def _main_resource(use: TimeUse, ranks: int) -> tuple[str, ResourceHours]:
     return "rank", _hours({"rank": str(ranks)}, seconds)["rank"]
 
 
+def _unit_of(seconds: float) -> tuple[float, str]:
+    """Return the seconds of the unit in which a span is written, and its name."""
+    return next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
+
+
 def _span(seconds: float) -> str:
-    per, unit = next(((per, unit) for per, unit in _UNITS if seconds >= per), _UNITS[-1])
+    per, unit = _unit_of(seconds)
     return f"{seconds / per:.1f} {unit}"
