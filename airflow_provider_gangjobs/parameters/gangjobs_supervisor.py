@@ -41,7 +41,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 RUNNING = "running"
 STOPPED = "stopped"
@@ -264,7 +264,10 @@ def wanted_of(message: Mapping[str, Any]) -> Wanted:
     return _value_of(Wanted, message, lambda wanted: wanted.want in (RUN, STOPPED, END))
 
 
-def _value_of(kind: Callable[..., Any], message: Mapping[str, Any], is_known: Callable[[Any], bool]) -> Any:
+Value = TypeVar("Value", Report, Wanted)
+
+
+def _value_of(kind: Callable[..., Value], message: Mapping[str, Any], is_known: Callable[[Value], bool]) -> Value:
     try:
         value = kind(**message)
     except TypeError as error:

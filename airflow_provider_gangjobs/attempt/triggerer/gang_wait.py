@@ -151,7 +151,7 @@ class _GangWait:
         self._config = config
         self._last: Observation | None = None
         """The last observation that was reported."""
-        self._streaming = LogStreaming(args, log, self._handle_told)
+        self._streaming = LogStreaming(args, log, self._handle_line)
         self.callbacks = PhaseCallbacks(args, log)
         self._pause_s = pause_after_errors_s(args.tracking_errors)
         self._timeout: asyncio.Timeout | None = None
@@ -185,15 +185,15 @@ class _GangWait:
         forget_progress(self._args.uid)
         event = replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
         earlier = convert(self._args.earlier_use, TimeUse) if self._args.earlier_use else None
-        report = None if streaming.told is None else streaming.told.report
+        report = None if streaming.supervisor_lines is None else streaming.supervisor_lines.report
         return with_history(event, report, streaming.restarts_max, earlier)
 
-    def _handle_told(self, line: SupervisorLine) -> None:
-        """Pass on what a supervisor has told, to callbacks and metrics."""
-        told = self._streaming.told
-        if told is None or line.event not in ("restart", "restarted", "progress"):
+    def _handle_line(self, line: SupervisorLine) -> None:
+        """Pass on a line of a supervisor, to callbacks and metrics."""
+        lines = self._streaming.supervisor_lines
+        if lines is None or line.event not in ("restart", "restarted", "progress"):
             return
-        report = told.report
+        report = lines.report
         self.callbacks.report_progress(line, report)
         if self._streaming.task is not None and report.progress is not None and report.progress.percent is not None:
             note_progress(self._args.uid, self._streaming.task, report.progress.percent)

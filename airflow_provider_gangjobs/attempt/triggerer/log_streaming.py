@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, ToldBySupervisors
+    from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, SupervisorLines
 
 
 UNREAD_BYTES_MAX: Final = 32 * 1024
@@ -153,17 +153,17 @@ class LogStreaming:
     """The streams of one wait, as one asyncio task. The harvest uses it as its `LogReader`."""
 
     def __init__(
-        self, args: TriggerArgs, log: Logger, on_told: Callable[[SupervisorLine], None] = lambda line: None
+        self, args: TriggerArgs, log: Logger, on_line: Callable[[SupervisorLine], None] = lambda line: None
     ) -> None:
         self._args = args
         self._log = log
-        self._on_told = on_told
+        self._on_line = on_line
         self.config: ClusterConfig | None = None
         """The cluster of the gang, once it is known."""
-        self.told: ToldBySupervisors | None = None
-        """What the supervisors of the ranks have told; `None` if the gang has none."""
+        self.supervisor_lines: SupervisorLines | None = None
+        """What the supervisors of the ranks have written; `None` if the gang has none."""
         self.task: TaskKey | None = None
-        """The task of the gang, as its Job names it. Known with `told`."""
+        """The task of the gang, as its Job names it. Known with `supervisor_lines`."""
         self.restarts_max: int | None = None
         """How often programs may be restarted in place; `None` if the gang has no supervisors."""
         self._stored_positions = ""
@@ -205,18 +205,18 @@ class LogStreaming:
         self._stored_positions = job.view.metadata.annotations.streamed or ""
         self.restarts_max = job.restarts_max
         if self.restarts_max is not None:
-            if self.told is None:
-                from airflow_provider_gangjobs.tracking.logs.gang_streams import ToldBySupervisors
+            if self.supervisor_lines is None:
+                from airflow_provider_gangjobs.tracking.logs.gang_streams import SupervisorLines
 
-                self.told = ToldBySupervisors(alone=job.restarts_alone, on_told=self._on_told)
+                self.supervisor_lines = SupervisorLines(alone=job.restarts_alone, on_line=self._on_line)
             self.task = job.task_key
-            self.told.resume(job.view.metadata.annotations.progress)
+            self.supervisor_lines.resume(job.view.metadata.annotations.progress)
 
     def observe(self, pods: Sequence[PodView]) -> None:
         """Note where the streamed ranks run. Read the logs of wanted pods that are being deleted."""
         ranks, policy = self._args.stream_ranks, Logs(self._args.kept_logs)
-        if self.told is not None:
-            self.told.observe(pods)
+        if self.supervisor_lines is not None:
+            self.supervisor_lines.observe(pods)
         if len(self._started) < len(ranks):
             self._note_started(pods, ranks)
         if all(pod.metadata.deletion_timestamp is None for pod in pods):
@@ -269,8 +269,8 @@ class LogStreaming:
 
         Without the summary, some things about the gang stay unknown.
         """
-        told = self.told
-        if told is None or told.alone or told.report.is_final or self.config is None:
+        lines = self.supervisor_lines
+        if lines is None or lines.alone or lines.report.is_final or self.config is None:
             return
         from airflow_provider_gangjobs.cluster.errors import ClusterError
         from airflow_provider_gangjobs.cluster.informer import informers
@@ -278,14 +278,14 @@ class LogStreaming:
         from airflow_provider_gangjobs.tracking.logs.gang_streams import LAST_LINES_READ
         from airflow_provider_gangjobs.tracking.logs.whole_logs import LogShortened, read_last_parts
 
-        source = told.source_of(0)
+        source = lines.source_of(0)
         if source is None:
             return
         with suppress(ClusterError, LogShortened, TimeoutError):
             async with asyncio.timeout(within_s), informers().client(self.config) as client:
                 for part in await read_last_parts(client, source, lines_max=LAST_LINES_READ):
                     if (found := parse_line(part.text)) is not None:
-                        told.report = told.report.with_line(found[1])
+                        lines.report = lines.report.with_line(found[1])
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class LogStreaming:
         store = PositionStore(client, args.ref, self._stored_positions, f"{args.claim}/{args.tracking_errors}")
         kept_bytes_max = max(args.kept_bytes_max, args.stream_bytes_max)
         wanted = WantedLogs(args.stream_ranks, args.stream_bytes_max, Logs(args.kept_logs), kept_bytes_max)
-        streams = GangStreams(store, wanted, output=self, mask=mask, told=self.told)
+        streams = GangStreams(store, wanted, output=self, mask=mask, supervisor_lines=self.supervisor_lines)
         streams.observe([*self._started.values(), *self._deleted.values()])
         return streams
 

@@ -119,8 +119,8 @@ class PhaseCallbacks:
         """Call the callbacks that want to know of progress and of restarts in place soon."""
         if self._args.callbacks and not self._is_stuck and len(self._changes) < WAITING_CALLS_MAX:
             progress = None if report.progress is None else to_builtins(report.progress)
-            told = {"event": line.event, "message": mask(line.message), "progress": progress}
-            self._add("on_progress", **told, restarts=report.total)
+            change = {"event": line.event, "message": mask(line.message), "progress": progress}
+            self._add("on_progress", **change, restarts=report.total)
 
     def _add(self, method: str, **arguments: Any) -> None:
         self._changes.append((method, {"gang": self._args.ref, "task": dict(self._args.task or {}), **arguments}))

@@ -196,7 +196,7 @@ def with_history(
 ) -> GangEvent:
     """Return the event of an end with the restarts of the programs, and with what the time was used for.
 
-    :param report: What the supervisors have told; `None` if the gang has none.
+    :param report: What the supervisors have reported; `None` if the gang has none.
     :param restarts_max: How many restarts there may be; `None` if the gang has no supervisors.
     :param earlier: What the time of the attempts before this one was used for.
     """

@@ -1,4 +1,4 @@
-"""What the supervisors of a gang tell: its restarts in place and its progress, as lines in the log of rank 0. Pure.
+"""What the supervisors of a gang report: its restarts in place and its progress, as lines in the log of rank 0. Pure.
 
 A program may write such a line, too. So a line decides nothing: what it says is shown, and only within the limits here.
 """
@@ -102,7 +102,7 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     lost_s: Number | None = None
     """How much of that was lost. Known at the end."""
     is_final: bool = False
-    """The supervisor of rank 0 has ended, and told all of its restarts."""
+    """The supervisor of rank 0 has ended, and has reported all restarts."""
 
     @classmethod
     def parse(cls, text: str | None) -> SupervisorReport:
@@ -136,12 +136,12 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return replace(self, restarts=tuple(kept), total=max(self.total or 0, restart.number))
 
     def _with_summary(self, line: SupervisorLine) -> SupervisorReport:
-        told = [one.to_restart(one.number) for one in line.restarts if one.number is not None]
+        restarts = [one.to_restart(one.number) for one in line.restarts if one.number is not None]
         step = line.to_progress()
         return replace(
             self,
-            restarts=tuple(told[-RESTARTS_KEPT:]),
-            total=len(told) if line.restarts_total is None else max(line.restarts_total, 0),
+            restarts=tuple(restarts[-RESTARTS_KEPT:]),
+            total=len(restarts) if line.restarts_total is None else max(line.restarts_total, 0),
             progress=self.progress if step.step is None else step,
             stopped_s=_known(line.stopped_s),
             ran_s=_known(line.ran_s),
@@ -189,8 +189,8 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_progress(self) -> Progress:
         """Return the progress that the line describes."""
-        told = {to_one_line(name)[:NAME_CHARACTERS_MAX]: _known(value) for name, value in (self.metrics or {}).items()}
-        metrics = [(name, value) for name, value in told.items() if value is not None]
+        known = {to_one_line(name)[:NAME_CHARACTERS_MAX]: _known(value) for name, value in (self.metrics or {}).items()}
+        metrics = [(name, value) for name, value in known.items() if value is not None]
         return Progress(
             step=_known(self.step),
             total=_known(self.total),
@@ -202,7 +202,7 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
-    """Return what a line of a log tells, and what stands before; `None` if no supervisor has written it.
+    """Return what stands before the line of a supervisor in a line of a log, and that line; `None` if there is none.
 
     The program of the rank may have left an unfinished line, which the line of the supervisor follows.
     """
@@ -227,7 +227,7 @@ def readable(text: str) -> str:
     if LINE_START.decode() not in text:
         return text
     lines = ((line, parse_line(line.encode(errors="replace"))) for line in text.split("\n"))
-    return "\n".join(line if told is None else readable_line(*told).decode() for line, told in lines)
+    return "\n".join(line if found is None else readable_line(*found).decode() for line, found in lines)
 
 
 def describe_restarts(report: SupervisorReport, limit: int) -> str:

@@ -75,16 +75,16 @@ class WantedLogs(NamedTuple):
     """How many bytes of all logs are read when pods are deleted."""
 
 
-class ToldBySupervisors:
-    """What the supervisors of one gang have told in the logs that were read.
+class SupervisorLines:
+    """What the lines of the supervisors of one gang say, in the logs that were read.
 
-    :param alone: Whether each rank is restarted alone. Otherwise rank 0 tells of all ranks.
-    :param on_told: Called with each new line, when the report has it.
+    :param alone: Whether each rank is restarted alone. Otherwise rank 0 reports all ranks.
+    :param on_line: Called with each new line, when the report has it.
     """
 
-    def __init__(self, *, alone: bool = False, on_told: Callable[[SupervisorLine], None] = lambda line: None) -> None:
+    def __init__(self, *, alone: bool = False, on_line: Callable[[SupervisorLine], None] = lambda line: None) -> None:
         self.alone = alone
-        self._on_told = on_told
+        self._on_line = on_line
         self.report = SupervisorReport()
         self._pods: dict[int | None, PodView] = {}
         """The last observed pod of each rank that has started."""
@@ -102,7 +102,7 @@ class ToldBySupervisors:
 
     @property
     def text(self) -> str:
-        """The value of `ANNOTATION_PROGRESS`; empty if nothing was told."""
+        """The value of `ANNOTATION_PROGRESS`; empty if no supervisor has written a line."""
         return self.report.to_json() if self._has_lines else ""
 
     def resume(self, stored: str | None) -> None:
@@ -116,14 +116,14 @@ class ToldBySupervisors:
             return False
         self._has_lines = True
         self.report = self.report.with_line(line)
-        if self.alone:  # nobody tells of the other ranks
+        if self.alone:  # nobody reports the other ranks
             self.report = replace(self.report, is_final=False)
         key = (line.rank, line.number)
         is_new = line.event != "restart" or (key not in self._restarts and len(self._restarts) < NEW_RESTARTS_MAX)
         if line.event == "restart":
             self._restarts.add(key)
         if is_new:
-            self._on_told(line)
+            self._on_line(line)
         return is_new
 
 
@@ -135,7 +135,7 @@ class GangStreams:
     :param store: The stored positions of the gang.
     :param output: The log of the task.
     :param mask: Returns a text with its secrets replaced.
-    :param told: Collects what the supervisors of the ranks tell.
+    :param supervisor_lines: Collects what the supervisors of the ranks write.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class GangStreams:
         *,
         output: LineOutput,
         mask: Callable[[str], str],
-        told: ToldBySupervisors | None = None,
+        supervisor_lines: SupervisorLines | None = None,
     ) -> None:
-        self._told = ToldBySupervisors() if told is None else told
+        self._supervisor_lines = SupervisorLines() if supervisor_lines is None else supervisor_lines
         self._client = client = store.client
         self._ref = store.ref
         self._wanted = wanted
@@ -225,13 +225,13 @@ class GangStreams:
 
         The process may be about to end, so this does not wait for the requests of other gangs.
         """
-        positions, progress = self.positions, self._told.text
+        positions, progress = self.positions, self._supervisor_lines.text
         await self._output.drain(DRAIN_AT_END_S)
         await self._store.save(positions, every_s=0.0, progress=progress)
 
     async def _save(self, every_s: float) -> None:
         """Save positions of lines that are in the log of the task also if this process is killed."""
-        positions, progress = self.positions, self._told.text
+        positions, progress = self.positions, self._supervisor_lines.text
         if await self._output.drain(DRAIN_S):
             async with self._requests:
                 await self._store.save(positions, every_s=every_s, progress=progress)
@@ -252,7 +252,7 @@ class GangStreams:
             mask=self._mask,
             bytes_max=bytes_max,
             ahead_bytes_max=self._ahead_bytes_max,
-            on_told=partial(self._note_told, source),
+            on_line=partial(self._note_line, source),
         )
         self._streams[source.key] = stream
         what = f"log of pod {source.pod}, container {source.container}"
@@ -268,11 +268,15 @@ class GangStreams:
 
     # -- the supervisors --------------------------------------------------------------------------------------
 
-    def _note_told(self, source: LogSource, line: SupervisorLine) -> None:
-        """Note what a supervisor tells, and have the last lines of a failed rank written that is not streamed."""
-        if not self._told.add(source.rank, line) or self._tasks is None:
+    def _note_line(self, source: LogSource, line: SupervisorLine) -> None:
+        """Note a line of a supervisor, and have the last lines of a failed rank written that is not streamed."""
+        if not self._supervisor_lines.add(source.rank, line) or self._tasks is None:
             return
-        failed = None if line.event != "restart" or line.rank in self._wanted.ranks else self._told.source_of(line.rank)
+        failed = (
+            None
+            if line.event != "restart" or line.rank in self._wanted.ranks
+            else self._supervisor_lines.source_of(line.rank)
+        )
         if failed is not None:
             self._tasks.create_task(self._write_last_lines(failed, line))
 

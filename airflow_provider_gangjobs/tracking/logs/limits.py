@@ -200,7 +200,7 @@ class PositionStore:
         A process that was killed before is recognized by the time for which the rank runs (`UNNOTED_AFTER_S`).
 
         :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
-        :param progress: What the lines before these positions tell of the progress of the gang. It is written by the
+        :param progress: What the lines before these positions say about the progress of the gang. It is written by the
             same request.
         """
         is_exact = not every_s

@@ -93,7 +93,7 @@ class LogStream:
     :param bytes_max: How many bytes of the log are streamed while the pod is not being deleted. The rest is copied
         after the end of the gang.
     :param ahead_bytes_max: Returns how many bytes may be in memory that are read and not written.
-    :param on_told: Called with what each line of a supervisor tells.
+    :param on_line: Called with each line of a supervisor.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class LogStream:
         mask: Callable[[str], str],
         bytes_max: int,
         ahead_bytes_max: Callable[[], int],
-        on_told: Callable[[SupervisorLine], None] = lambda line: None,
+        on_line: Callable[[SupervisorLine], None] = lambda line: None,
     ) -> None:
         self._client = client
         self._source = source
         self._cursor = LogCursor(position)
         self._output = output
-        self._lines = LineWriter(source.label, output.write, mask, on_told)
+        self._lines = LineWriter(source.label, output.write, mask, on_line)
         self._limits = loop_local(StreamLimits)
         self._bytes_left = bytes_max - (position.total if position else 0)
         self._ahead_bytes_max = ahead_bytes_max

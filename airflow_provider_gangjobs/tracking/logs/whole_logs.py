@@ -63,7 +63,7 @@ class LineWriter:
     with the parts after them. Call `flush` at the end, and before a note.
 
     :param mask: Returns a text with its secrets replaced.
-    :param on_told: Called with what each line of a supervisor tells.
+    :param on_line: Called with each line of a supervisor.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class LineWriter:
         label: str,
         write: Callable[[Sequence[str]], None],
         mask: Callable[[str], str] = str,
-        on_told: Callable[[SupervisorLine], None] = lambda line: None,
+        on_line: Callable[[SupervisorLine], None] = lambda line: None,
     ) -> None:
         self._label = label
         self._write_lines = write
         self._mask = mask
-        self._on_told = on_told
+        self._on_line = on_line
         self._held: list[LogPart] = []
 
     def write(self, parts: Sequence[LogPart]) -> None:
@@ -86,11 +86,11 @@ class LineWriter:
             self._emit(HELD_PARTS)
 
     def _readable(self, part: LogPart) -> LogPart:
-        told = parse_line(part.text) if LINE_START in part.text and part.ends else None
-        if told is None:
+        found = parse_line(part.text) if LINE_START in part.text and part.ends else None
+        if found is None:
             return part
-        before, line = told
-        self._on_told(line)
+        before, line = found
+        self._on_line(line)
         return part._replace(text=readable_line(before, line))
 
     def flush(self) -> None:
