@@ -105,13 +105,6 @@ class DiscoveredResources:
         """The versions of scheduling.k8s.io that are known to serve Workloads, the server's preferred version first."""
         return tuple(version for version, served in self.resources.items() if "workloads" in served)
 
-    def serves(self, version: str, plural: str) -> bool | None:
-        """Return whether scheduling.k8s.io/`version` serves `plural`, or None if this is unknown."""
-        if version in self.resources:
-            return plural in self.resources[version]
-        is_unknown = version in self.unknown or SCHEDULING_GROUP in self.unknown or not self.is_complete
-        return None if is_unknown else False
-
     def satisfies(self, wanted: WantedVersions) -> bool:
         """Return whether a wanted version is known to serve all of its resources."""
         return any(set(plurals) <= set(self.resources.get(version, ())) for version, plurals in wanted.items())

@@ -76,28 +76,25 @@ async def test_versions_are_those_that_serve_workloads(versions: Any, expected: 
 
 async def test_resources_of_each_version_are_distinguished() -> None:
     known = await known_of(Cluster(versions={"v1": CLASSES, "v1alpha1": ["workloads"], "v1alpha2": WORKLOAD}))
-    assert [known.serves(v, "podgroups") for v in ("v1", "v1alpha1", "v1alpha2", "v9")] == [False, False, True, False]
+    assert [v for v, served in known.resources.items() if "podgroups" in served] == ["v1alpha2"]
     assert known.can_watch("v1alpha2", "podgroups")
     assert not known.can_watch("v1alpha1", "podgroups")
 
 
 async def test_absent_group_is_known_to_be_absent() -> None:
     known = await known_of(Cluster(versions=404))
-    assert (known.scheduling_versions, known.serves("v1beta1", "workloads"), known.unknown) == ((), False, {})
+    assert (known.resources, known.unknown, known.is_complete) == ({}, {}, True)
 
 
 @pytest.mark.parametrize("code", [403, 500, 503])
 async def test_unreadable_group_is_not_known(code: int) -> None:
     known = await known_of(Cluster(versions=code))
-    assert known.serves("v1beta1", "workloads") is None
-    assert list(known.unknown) == ["scheduling.k8s.io"]
+    assert (known.scheduling_versions, list(known.unknown)) == ((), ["scheduling.k8s.io"])
 
 
 async def test_unreadable_version_is_not_known_but_others_are() -> None:
     known = await known_of(Cluster(versions={"v1": CLASSES, "v1beta1": 403, "v1alpha3": WORKLOAD}))
-    assert known.serves("v1beta1", "workloads") is None
-    assert known.serves("v1alpha3", "workloads") is True
-    assert known.scheduling_versions == ("v1alpha3",)
+    assert (known.scheduling_versions, list(known.unknown)) == (("v1alpha3",), ["v1beta1"])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +146,6 @@ async def test_discovery_stops_at_the_first_wanted_version(versions: Any, served
     assert known.scheduling_versions == served
     assert [request.path for request in server.requests] == ["/version" if p == "version" else GROUP + p for p in read]
     assert known.is_complete is (not served)
-    assert known.serves("v1alpha3", "workloads") is (None if served or versions == 500 else False)
 
 
 async def test_discovery_that_stopped_early_for_one_gang_is_not_shared() -> None:

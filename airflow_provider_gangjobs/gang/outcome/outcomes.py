@@ -119,11 +119,6 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     lacked."""
 
     @property
-    def is_disruption(self) -> bool:
-        """The cluster ended the pod, and its program did not fail."""
-        return self.outcome in DISRUPTIONS
-
-    @property
     def is_counted(self) -> bool:
         """The pod succeeded as a whole, so its Job counts it. False if only its main container succeeded."""
         return self.outcome is OutcomeKind.SUCCEEDED and self.phase not in {"Running", "Failed"}
