@@ -49,13 +49,15 @@ async def airflow(rest: RestClient) -> AsyncIterator[str]:
         whole.mount("/gangjobs/api/v1", app)
         whole.add_api_route("/moved/{path:path}", lambda: RedirectResponse("http://127.0.0.1:1/"), methods=["PUT"])
         port = free_port()
-        server = uvicorn.Server(uvicorn.Config(whole, port=port, log_config=None, lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(whole, port=port, log_config=None, lifespan="off", ws="none"))
         serving = asyncio.create_task(server.serve())
-        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
-        yield f"http://127.0.0.1:{port}"
-        server.should_exit = True
-        await serving
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            await serving
 
 
 async def submit(file: Path, *options: str) -> int:
