@@ -99,7 +99,9 @@ HEADER: Final = "from __future__ import annotations\n"
 INDENTED: Final = "if True:\n"
 """This line keeps the indentation of a nested function. Dedenting would change multi-line strings in the function."""
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
-_PROVIDED: Final = frozenset({*dir(builtins), "Gang", "__file__", "__name__", "__doc__", "__spec__", "__builtins__"})
+_MODULE_NAMES: Final = ("Gang", "__file__", "__name__", "__doc__", "__spec__", "__builtins__")
+_PROVIDED: Final = frozenset({*dir(builtins), *_MODULE_NAMES, "__class__"})
+"""Names that a rank has. The symbol table has `__class__` for each function that calls `super`."""
 
 
 @dataclass(frozen=True)
