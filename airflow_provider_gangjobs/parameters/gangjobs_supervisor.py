@@ -227,10 +227,10 @@ class Wanted:
         want: `run`: the programs of this restart run. `stopped`: all programs of earlier restarts are stopped. `end`:
             nothing is started again.
         rank: the rank whose failure is the reason of `stopped` or `end`. `None` with `end` means that all ranks have
-            succeeded.
+            succeeded, except those that are missing.
         kind: how this rank has failed.
         reason: why an `end` is no restart.
-        missing: the ranks that have not confirmed.
+        missing: the ranks that have not confirmed, or have not been heard of.
     """
 
     restart: int = 0
@@ -280,13 +280,32 @@ def _value_of(kind: Callable[..., Value], message: Mapping[str, Any], is_known: 
 # -- decisions ------------------------------------------------------------------------------------------------
 
 
-def next_wanted(wanted: Wanted, reports: Mapping[int, Report], waited_s: float, settings: Settings) -> Wanted:
+def lost_ranks(silent_s: Mapping[int, float], reports: Mapping[int, Report], settings: Settings) -> FrozenSet[int]:
+    """Return the ranks that the coordinator has lost: by its own rule, the supervisor of such a rank has ended.
+
+    Args:
+        silent_s: how long each rank has not been heard of.
+        reports: the last report of each rank that has ever connected.
+    """
+    limits_s = {rank: settings.confirm_s if rank in reports else settings.first_contact_s for rank in silent_s}
+    return frozenset(rank for rank, value in silent_s.items() if value > limits_s[rank])
+
+
+def next_wanted(
+    wanted: Wanted,
+    reports: Mapping[int, Report],
+    waited_s: float,
+    settings: Settings,
+    lost: FrozenSet[int] = frozenset(),
+) -> Wanted:
     """Return what the coordinator wants next.
 
     Args:
         wanted: what the coordinator wants now.
         reports: the last report of each rank that has ever connected, in the order in which failures became known.
         waited_s: how long the coordinator has wanted this.
+        lost: the ranks that have not been heard of for too long. Nobody waits for their success. Their own pods say
+            whether they have succeeded.
     """
     if wanted.want == END:
         return wanted
@@ -313,8 +332,9 @@ def next_wanted(wanted: Wanted, reports: Mapping[int, Report], waited_s: float, 
         if reason:
             return Wanted(wanted.restart, END, rank, report.kind, reason)
         return Wanted(wanted.restart + 1, STOPPED, rank, report.kind)
-    if all(rank in current and current[rank].has_succeeded for rank in settings.ranks):
-        return Wanted(wanted.restart, END)
+    missing = tuple(rank for rank in settings.ranks if rank not in current or not current[rank].has_succeeded)
+    if lost.issuperset(missing):
+        return Wanted(wanted.restart, END, reason="lost_contact" if missing else "", missing=missing)
     return wanted
 
 
@@ -339,7 +359,7 @@ def next_action(report: Report, wanted: Wanted, rank: int) -> str:
     it never can, because its node is gone or the kernel does not end its program. Then rank 0 exits instead.
     """
     if wanted.want == END:
-        is_over = report.has_succeeded and wanted.rank is None and wanted.restart == report.restart
+        is_over = report.state != RUNNING and wanted.rank is None and wanted.restart == report.restart
         failed = 0 if wanted.rank in wanted.missing else wanted.rank
         has_failed = failed == rank and (report.state != RUNNING or rank in wanted.missing)
         return EXIT if is_over or has_failed else NOTHING
@@ -441,13 +461,17 @@ def describe_reason(wanted: Wanted, settings: Settings) -> str:
         count = settings.restarts_max
         return "the task has no restarts" if not count else f"all {count} restarts are used up"
     if wanted.reason == "not_confirmed":
-        names = ", ".join(str(rank) for rank in wanted.missing[:10]) + (" ..." if len(wanted.missing) > 10 else "")
-        plural = len(wanted.missing) > 1
-        return (
-            f"{'ranks' if plural else 'rank'} {names} {'have' if plural else 'has'} not confirmed within"
-            f" {settings.confirm_s:g} s that {'their programs have' if plural else 'its program has'} stopped"
-        )
+        programs = "their programs have" if len(wanted.missing) > 1 else "its program has"
+        return f"{_missing(wanted)} not confirmed within {settings.confirm_s:g} s that {programs} stopped"
+    if wanted.reason == "lost_contact":
+        return f"{_missing(wanted)} not been heard of for too long"
     return REASONS.get(wanted.reason, wanted.reason)
+
+
+def _missing(wanted: Wanted) -> str:
+    """Return the missing ranks as the beginning of a sentence."""
+    names = ", ".join(str(rank) for rank in wanted.missing[:10]) + (" ..." if len(wanted.missing) > 10 else "")
+    return f"ranks {names} have" if len(wanted.missing) > 1 else f"rank {names} has"
 
 
 def _signal_name(number: int) -> str:
@@ -782,6 +806,8 @@ class RankSupervisor:
         if self._failure is not None:
             self._finish(*self._failure)
         elif self.report.terminating:
+            if not kind and not self._is_stopping:
+                self.report = replace(self.report, state=EXITED)
             self._finish(SIGTERM_EXIT_CODE if self._is_stopping and not code else code)
         elif self._is_stopping and self._wanted.want == STOPPED and self._wanted.restart > self.report.restart:
             self._change(self._stopped(self.report.kind, self.report.code))
@@ -862,13 +888,13 @@ class RankSupervisor:
             self._finish(*self._failure)
 
     def _exit_after(self, wanted: Wanted) -> None:
-        if wanted.rank is None:
+        if wanted.rank is None and self.report.has_succeeded:
             self._finish(0)
             return
         note = "" if wanted.reason in ("used_up", "exit_code") else describe_reason(wanted, self._settings)
-        if wanted.rank != self._settings.rank:
+        if wanted.rank not in (None, self._settings.rank):
             self._finish(1, f"Not restarted: {note}", keep=True)
-        elif wanted.kind == HUNG:
+        elif HUNG in (wanted.kind, self.report.kind):
             self._finish(
                 self.report.code, self.report.error or describe_hung(self._settings.rank, None, self._settings)
             )
@@ -922,6 +948,7 @@ class Coordinator:
         self._lines = lines
         self._broadcast = broadcast
         self._waited_s = 0.0
+        self._silent_s = {rank: 0.0 for rank in settings.ranks if rank != settings.rank}
         self._began = self._run_began = time.monotonic()
         self._failed_at: Optional[float] = None
         self._events: List[Dict[str, Any]] = []
@@ -930,10 +957,12 @@ class Coordinator:
         self.wanted = Wanted()
         self.reports: Dict[int, Report] = {}
         self.is_acknowledged = asyncio.Event()
-        """Set when all other ranks have said that they end because all have succeeded."""
+        """Set when all other ranks that are not missing have said that they end."""
 
     def receive(self, rank: int, report: Report) -> None:
         """Take the report of a rank, and decide."""
+        if rank in self._silent_s:
+            self._silent_s[rank] = 0.0
         previous = self.reports.get(rank)
         if previous is None or (report.kind and not previous.kind):
             self.reports.pop(rank, None)  # so that failures are in the order in which they became known
@@ -943,11 +972,14 @@ class Coordinator:
     def tick(self, elapsed_s: float) -> None:
         """Decide again, because time has passed."""
         self._waited_s += elapsed_s
+        for rank in self._silent_s:
+            self._silent_s[rank] += elapsed_s
         self._decide()
         self._write_progress()
 
     def _decide(self) -> None:
-        wanted = next_wanted(self.wanted, self.reports, self._waited_s, self._settings)
+        lost = lost_ranks(self._silent_s, self.reports, self._settings)
+        wanted = next_wanted(self.wanted, self.reports, self._waited_s, self._settings, lost)
         if wanted != self.wanted:
             self._waited_s = 0.0
             self.wanted = wanted
@@ -955,7 +987,7 @@ class Coordinator:
             self._broadcast(wanted)
         if self._failed_at is not None and wanted.want == RUN and self._all_have_started():
             self._note_restarted(time.monotonic() - self._failed_at)
-        others = [rank for rank in self._settings.ranks if rank != self._settings.rank]
+        others = self._silent_s.keys() - set(wanted.missing)
         if wanted.want == END and all(rank in self.reports and self.reports[rank].ending for rank in others):
             self.is_acknowledged.set()
 
@@ -965,6 +997,12 @@ class Coordinator:
 
     def _note(self, wanted: Wanted) -> None:
         now = time.monotonic()
+        if wanted.rank is None and wanted.missing:
+            reason = describe_reason(wanted, self._settings)
+            message = (
+                f"{reason[0].upper()}{reason[1:]}. The programs of all other ranks have succeeded, and these ranks end."
+            )
+            self._lines.write("no_restart", message, reason=wanted.reason, missing=list(wanted.missing))
         if wanted.want == RUN or wanted.rank is None:
             return
         rank = wanted.rank
@@ -1388,7 +1426,7 @@ async def _say_goodbye(
     """Wait until the other ranks know that all have succeeded, and remove the checkpoints if the task wants that."""
     waits = [asyncio.ensure_future(event.wait()) for event in (coordinator.is_acknowledged, supervisor.hurry)]
     await asyncio.wait(waits, timeout=settings.lost_contact_s, return_when=asyncio.FIRST_COMPLETED)
-    knows_all = settings.address or settings.size == 1
+    knows_all = (settings.address or settings.size == 1) and not coordinator.wanted.missing
     if knows_all and os.environ.get("GANG_KEEP_CHECKPOINTS") == "0" and not supervisor.hurry.is_set():
         helper = os.path.join(os.environ.get("GANG_FILES", "/gang/files"), "gangjobs_rank.py")
         removed = asyncio.Event()

@@ -145,7 +145,9 @@ class Rank:
     def pid(self) -> int:
         """The supervisor, as seen from here: the child of unshare."""
         task = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        children = wait_until(lambda: Path(task).read_text().split())
+        children = wait_until(lambda: Path(task).read_text().split() or self.process.poll() is not None)
+        if children is True:
+            raise ProcessLookupError(f"the supervisor of {self.folder.name} has ended")
         return int(children[0])
 
     def signal(self, number: int) -> None:

@@ -106,6 +106,20 @@ def test_sigterm_reaches_the_program_whose_exit_counts(tmp_path: Path) -> None:
         assert not found.events("restart")
 
 
+def test_program_that_succeeds_after_sigterm_counts_for_the_gang(tmp_path: Path) -> None:
+    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nopen(f'{folder}/{rank}/ready', 'w')\n"
+    program += "while rank or not os.path.exists(folder + '/end'):\n    time.sleep(0.02)"
+    with gang(tmp_path, program, size=2) as found:
+        for rank in found.ranks:
+            wait_until((rank.folder / "ready").exists)
+        time.sleep(0.5)
+        found.ranks[1].signal(signal.SIGTERM)
+        assert found.ranks[1].wait() == 0
+        (tmp_path / "end").touch()
+        assert found.ranks[0].wait() == 0
+        assert [event["event"] for event in found.events()] == ["summary"], "no rank was lost"
+
+
 def test_success_that_waits_for_others_is_a_success_after_sigterm(tmp_path: Path) -> None:
     program = (
         "if rank == 1:\n    sys.exit(0)\nwhile not os.path.exists(folder + '/fail'):\n    time.sleep(0.05)\nsys.exit(4)"
@@ -185,7 +199,7 @@ sys.exit(1 if draw.random() < 0.4 else 0)
     port = free_port()
     proxies = {rank: Proxy(port) for rank in range(1, 4)}
     ports = {0: port, **{rank: proxy.port for rank, proxy in proxies.items()}}
-    limits = {"GANG_LOST_CONTACT_S": "4", "GANG_STOP_GRACE_S": "0.5"}
+    limits = {"GANG_LOST_CONTACT_S": "4", "GANG_STOP_GRACE_S": "0.5", "GANG_FIRST_CONTACT_S": "20"}
     with gang(tmp_path, program, size=4, restarts=6, ports=ports, **limits) as found:
         for _ in range(draw.randrange(5)):
             time.sleep(draw.random() * 1.5)
@@ -202,15 +216,33 @@ sys.exit(1 if draw.random() < 0.4 else 0)
                     time.sleep(draw.choice([0.0, draw.random(), 6 * draw.random()]))
             else:
                 victim.signal(signal.SIGKILL if action == "kill" else signal.SIGTERM)
-        deadline = time.monotonic() + 3 * TIMEOUT_S
-        while time.monotonic() < deadline and all(rank.process.poll() in (None, 0) for rank in found.ranks):
-            if all(rank.process.poll() is not None for rank in found.ranks):
-                break
-            time.sleep(0.05)
-        assert any(rank.process.poll() is not None for rank in found.ranks), "nothing has ended"
+        wait_until(lambda: is_over([rank.process.poll() for rank in found.ranks]), 2 * TIMEOUT_S)
         check(found.history())
     for proxy in proxies.values():
         proxy.close()
+
+
+def is_over(codes: list[int | None]) -> bool:
+    """All ranks have succeeded, or one has failed, and the Job controller would delete the others."""
+    return None not in codes or any(codes)
+
+
+def test_gang_ends_although_a_rank_has_succeeded_without_contact(tmp_path: Path) -> None:
+    hurried = changed_supervisor(tmp_path, "CONFIRM_EXTRA_S = 30.0", "CONFIRM_EXTRA_S = 0.0")
+    program = "while rank and not os.path.exists(folder + '/end'):\n    time.sleep(0.02)"
+    port = free_port()
+    proxy = Proxy(port)
+    keep = {"GANG_LOST_CONTACT_S": "2", "GANG_KEEP_CHECKPOINTS": "0"}
+    with gang(tmp_path, program, size=2, ports={0: port, 1: proxy.port}, supervisor=hurried, **keep) as found:
+        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        time.sleep(1.0)
+        with proxy.cut():
+            (tmp_path / "end").touch()
+            assert found.codes() == [0, 0]
+        (last,) = found.events("no_restart")
+        assert (last["reason"], last["missing"]) == ("lost_contact", [1])
+        assert "Rank 1 has not been heard of" in last["message"]
+        assert b"gangjobs_rank" not in found.ranks[0].err, "whether checkpoints are needed is unknown"
 
 
 def changed_supervisor(folder: Path, line: str, changed: str) -> Path:

@@ -85,7 +85,24 @@ def test_rank_that_has_never_connected_is_given_more_time() -> None:
     assert next_wanted(wanted, {0: Report(1, STOPPED)}, 601.0, SETTINGS).missing == (1,)
 
 
+def test_success_of_a_rank_that_was_lost_is_not_awaited() -> None:
+    reports = {0: SUCCEEDED, 1: RUNS}
+    for silent_s, lost in ((SETTINGS.confirm_s, frozenset[int]()), (SETTINGS.confirm_s + 1, {1})):
+        assert supervisor.lost_ranks({1: silent_s}, reports, SETTINGS) == lost
+    assert supervisor.lost_ranks({1: 599.0}, {0: SUCCEEDED}, SETTINGS) == frozenset()
+    assert supervisor.lost_ranks({1: 601.0}, {0: SUCCEEDED}, SETTINGS) == {1}
+    ended = next_wanted(Wanted(), reports, 0.0, SETTINGS, frozenset({1}))
+    assert ended == Wanted(0, END, reason="lost_contact", missing=(1,))
+    assert supervisor.describe_reason(ended, SETTINGS) == "rank 1 has not been heard of for too long"
+    assert next_wanted(Wanted(), {0: RUNS, 1: RUNS}, 0.0, SETTINGS, frozenset({1})) == Wanted()
+    assert next_wanted(Wanted(), {0: SUCCEEDED, 1: SUCCEEDED}, 0.0, SETTINGS, frozenset({1})) == Wanted(0, END)
+
+
+LOST = Wanted(1, END, reason="lost_contact", missing=(1,))
 ACTIONS = {
+    "was lost, and goes on": (Report(1), LOST, "nothing"),
+    "was lost, and has failed": (replace(FAILED, restart=1), LOST, "exit"),
+    "was lost before it started": (Report(1, STOPPED), LOST, "exit"),
     "runs as wanted": (RUNS, Wanted(), "nothing"),
     "is stopped": (RUNS, Wanted(1, STOPPED, 0), "stop"),
     "forgets its success": (SUCCEEDED, Wanted(1, STOPPED, 0), "stop"),
