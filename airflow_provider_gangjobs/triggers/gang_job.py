@@ -59,7 +59,7 @@ class _GangTrigger(BaseTrigger):
             deliver_when_accepted,
         )
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
-        from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
+        from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable, without_streamed
         from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
         from airflow_provider_gangjobs.attempt.triggerer.sweeping import following
 
@@ -77,8 +77,9 @@ class _GangTrigger(BaseTrigger):
             deliver_when_accepted(self.args, self.task_instance)
             yield success_event()
             return
-        if is_in_triggerer:  # with `dag.test()`, no worker has to end first
-            await sleep_until_resumable(started)
+        # With `dag.test()`, no worker has to end first.
+        if is_in_triggerer and not await sleep_until_resumable(started):
+            event = without_streamed(event, self.log)
         self._has_yielded = True
         yield TriggerEvent(with_task_instance(mask_event(event).to_payload(), self.task_instance))  # type: ignore[no-untyped-call]
 
