@@ -97,6 +97,24 @@ async def test_event_waits_until_the_lines_are_read(channel: Channel) -> None:
 
 
 @in_virtual_time
+async def test_lines_of_other_gangs_do_not_delay_an_event(channel: Channel) -> None:
+    channel.fill()
+    before = channel.log.unread_bytes()
+    drained = asyncio.create_task(channel.log.drain(within_s=3600))
+    rounds = 0
+    while not drained.done():
+        await asyncio.sleep(0.02)
+        channel.read()
+        await asyncio.sleep(0.02)
+        channel.fill()
+        rounds += 1
+
+    assert drained.result()
+    assert channel.log.unread_bytes() == before
+    assert rounds > 1, "the event has not waited for its own lines"
+
+
+@in_virtual_time
 async def test_lines_that_are_not_read_in_time_may_be_missing(channel: Channel) -> None:
     channel.own.send(LINE)
     assert not await channel.log.drain(within_s=5)

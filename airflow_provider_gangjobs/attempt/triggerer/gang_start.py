@@ -122,6 +122,23 @@ class RenderedTask:
     task: TaskParameters
     spec: GangSpec
 
+    @property
+    def until(self) -> FollowUntil | None:
+        """What the trigger waits for. `None` if the task ends with the submission."""
+        return None if self.task.wait_until is WaitUntil.SUBMITTED else self.task.until
+
+
+@dataclass(frozen=True)
+class _BegunGang:
+    """A gang that was submitted, before Airflow knows it."""
+
+    rendered: RenderedTask
+    gangs: TaskGangs
+    submission: Submission
+    server_software: str
+    server_ahead_s: float
+    """How far the clock of the API server is ahead of the local clock, in seconds."""
+
 
 class GangStart:
     """One start of the gang of one task. `result` is called first, and once."""
@@ -182,7 +199,8 @@ class GangStart:
             return InWorker("only a worker learns whether this try follows a clear of the task")
         try:
             async with _turn(str(self._task.start["parameters"].get("kubernetes_conn_id"))):
-                return await self._start()
+                begun = await self._begin()
+            return await self._started(begun)
         except (NeedsWorkerError, OnlyInWorkerError) as error:
             return InWorker(str(error))
         except UnconfirmedTry as unconfirmed:
@@ -194,7 +212,8 @@ class GangStart:
             # The messages of other libraries may contain credentials, so they go to the log and not into the event.
             return InWorker(str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer")
 
-    async def _start(self) -> StartResult:
+    async def _begin(self) -> _BegunGang:
+        """Render the task, and submit its gang."""
         task = self._task
         guard = StartGuard(self._is_deferred, started=_created_at(task.claim))
         rendered = await sync_to_async(render)(task)
@@ -218,10 +237,10 @@ class GangStart:
                 installation=gangs.key.installation,
             )
             submission = await self._submit(service, gangs, rendered, guard, follower.lease)
-            started = await self._started(service, gangs, rendered, submission)
-            if started.until is not None:
+            if rendered.until is not None:
                 follower.note_started(submission.ref)
-            return started
+            client = service.client
+            return _BegunGang(rendered, gangs, submission, client.server_software, client.server_clock.ahead_s or 0.0)
 
     async def _submit(
         self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard, follower: str
@@ -254,11 +273,13 @@ class GangStart:
             self._task.log.warning("%s. The gang has started", NOT_CONFIRMED)
         return submission
 
-    async def _started(
-        self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, submission: Submission
-    ) -> StartedGang:
-        """Tell the gang to the log and to XCom, and return what the trigger waits for."""
-        log_submission(rendered.task, submission, self._task.log, server_software=service.client.server_software)
+    async def _started(self, begun: _BegunGang) -> StartedGang:
+        """Tell the gang to the log and to XCom, and return what the trigger waits for.
+
+        This takes no turn of a start, because it waits for Airflow's supervisor and not for the API server.
+        """
+        rendered, gangs, submission = begun.rendered, begun.gangs, begun.submission
+        log_submission(rendered.task, submission, self._task.log, server_software=begun.server_software)
         if rendered.task.do_xcom_push:
             await self._push_gang(submission)
         args = trigger_args(
@@ -269,9 +290,8 @@ class GangStart:
             trigger_end, rendered.task, self._task.ti, (), self._task.log, is_dag_result=self._returns_dag_result
         )
         args = replace(args, end=end)
-        ahead_s = service.client.server_clock.ahead_s or 0.0
-        until = None if rendered.task.wait_until is WaitUntil.SUBMITTED else rendered.task.until
-        return StartedGang(with_timeout(args, rendered.task, self._task.timeout_after, ahead_s), until)
+        args = with_timeout(args, rendered.task, self._task.timeout_after, begun.server_ahead_s)
+        return StartedGang(args, rendered.until)
 
     @property
     def _returns_dag_result(self) -> bool:

@@ -83,6 +83,9 @@ class LogChannel:
         self._streams = asyncio.Lock()
         self._events = asyncio.Lock()
         self._waiting_events = 0
+        self._unread = 0
+        self._read = 0
+        """At least so many bytes were read since the first drain, in order."""
 
     def unread_bytes(self) -> int | None:
         """Return how many bytes of memory the lines use that the supervisor has not read. `None` means unknown.
@@ -104,14 +107,25 @@ class LogChannel:
             while self._waiting_events or (self.unread_bytes() or 0) > UNREAD_BYTES_MAX:  # noqa: ASYNC110 - no event tells that the supervisor reads
                 await asyncio.sleep(POLL_S)
 
+    def _look(self) -> int | None:
+        unread = self.unread_bytes()
+        if unread is not None:
+            self._read += max(0, self._unread - unread)
+            self._unread = unread
+        return unread
+
     async def drain(self, within_s: float = DRAIN_S) -> bool:
-        """Wait until all lines that were logged are read. Return false if this is unknown, or takes too long."""
+        """Wait until all lines that were logged before are read. Return false if this is unknown, or takes too long.
+
+        Lines that are logged meanwhile do not delay the end of the wait.
+        """
+        until = (self._look() or 0) + self._read
         self._waiting_events += 1
         try:
             async with asyncio.timeout(within_s), self._events:
-                while unread := self.unread_bytes():  # noqa: ASYNC110
+                while (unread := self._look()) and self._read < until:  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
-                return unread == 0
+                return unread is not None
         except TimeoutError:
             return False
         finally:
