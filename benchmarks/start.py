@@ -33,6 +33,7 @@ NODES = 8
 PODS_RUN_S = 2.0
 LIMIT_S = 7200.0
 SAY_EVERY_S = 30.0
+QUIET = {"AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING"}
 CONNECTION = "AIRFLOW_CONN_KUBERNETES_DEFAULT"
 
 
@@ -189,7 +190,7 @@ def _on_control_plane(gangs: int) -> None:
 
 def _run_process(gangs: int, environment: Mapping[str, str], *options: str) -> None:
     command = [sys.executable, "-m", "benchmarks.start", "--process", str(gangs), *options]
-    subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=True)
+    subprocess.run(command, cwd=ROOT, env=os.environ | QUIET | environment, check=True)
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
         run_as_user=operator.run_as_user,
         source_size=_size_of(source),
     )
-    common = {name: getattr(operator, name) for name in _COMMON}
+    common = {name: getattr(operator, name, None) for name in _COMMON}  # Airflow 3.1 lacks one of them
     end = operator.end_facts if operator.wants_trigger_end else None
     is_dag_result = getattr(operator, "returns_dag_result", False)  # Airflow before 3.3 has no such attribute
     return _start(parameters, place, common, source, end=end, is_dag_result=is_dag_result)

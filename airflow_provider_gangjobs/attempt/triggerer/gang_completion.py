@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider_gangjobs.airflow_api.error_log import is_for_users
@@ -171,10 +172,10 @@ class _Completion:
         Raises:
             Exception: Airflow has not stored one of them. The requests are over.
         """
-        pushes = [push_xcom(self._ti, XCOM_END, self._event.to_payload(), is_dag_result=self._end.is_dag_result)]
+        push = partial(push_xcom, self._ti, is_dag_result=self._end.is_dag_result)
+        pushes = [push(XCOM_END, self._event.to_payload())]
         if value is not None:
-            of_task = {"is_dag_result": self._end.is_dag_result, "mapped_length": mapped_length}
-            pushes.append(push_xcom(self._ti, RETURN_VALUE, value, **of_task))
+            pushes.append(push(RETURN_VALUE, value, mapped_length=mapped_length))
         for error in await asyncio.gather(*pushes, return_exceptions=True):
             if error is not None:
                 raise error

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -30,6 +31,7 @@ FOLLOWED = [each for each in FILES if "running" in each.data["moments"] and each
 STARTED = [each for each in FOLLOWED if "start" in each.data["deferrals"]["first"]["trigger_kwargs"]]
 """The triggerer has started the gang."""
 RUNNING = [each for each in FOLLOWED if each not in STARTED]
+SINCE_3_3 = pytest.mark.skipif(not hasattr(BaseTrigger, "on_kill"), reason="Airflow has no starts in a triggerer")
 SIDECARS = [each for each in FILES if each.name == "sidecars"]
 TRAIN = [each for each in FILES if each.name == "train"]
 
@@ -65,6 +67,7 @@ def test_triggerer_follows_a_gang_and_a_worker_returns_its_results(old: Golden, 
     assert Counter(uid for uid, _ in task.ledger) == Counter(pod["metadata"]["uid"] for pod in task.pods)
 
 
+@SINCE_3_3
 @pytest.mark.parametrize("old", STARTED, ids=str)
 def test_triggerer_follows_the_gang_that_another_has_started(old: Golden, in_flight: InFlight) -> None:
     task = in_flight(old, "running")
@@ -76,6 +79,7 @@ def test_triggerer_follows_the_gang_that_another_has_started(old: Golden, in_fli
     assert without_marks_of(task.resume(event)) == old.data["ends"]["succeeded"]
 
 
+@SINCE_3_3
 @pytest.mark.parametrize("old", [each for each in FILES if each.name == "ends_in_triggerer"], ids=str)
 def test_triggerer_ends_the_task_of_a_gang_that_it_finds(old: Golden, in_flight: InFlight) -> None:
     task = in_flight(old, "running")
