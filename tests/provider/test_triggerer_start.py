@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -25,6 +27,8 @@ from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError
 from airflow_provider_gangjobs.triggers.gang_job import GangStartTrigger
 from gangjobs_sandbox.resources import JOBS
+from tests.lanes import REPOSITORY
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -95,6 +99,39 @@ async def test_trigger_lets_go_of_the_dag_before_it_waits(connection: str) -> No
     [event async for event in trigger.run()]
 
     assert (context, trigger.task) == ({}, None)
+
+
+NOTE_IMPORTS = """
+import asyncio, os, sys, threading
+from tests.provider.test_triggerer_start import Deferred
+
+trigger = Deferred("embedded", "sleep 600", wait_until="submitted").trigger()
+imported_on_loop = []
+
+def note(event, args):
+    if event == "import" and threading.current_thread() is threading.main_thread():
+        imported_on_loop.append(args[0])
+
+async def start():
+    sys.addaudithook(note)
+    return [event.payload["status"] async for event in trigger.run()]
+
+print(asyncio.run(start()), [name for name in imported_on_loop if name.startswith("airflow_provider")], flush=True)
+os._exit(0)
+"""
+
+
+def test_first_start_imports_nothing_on_the_event_loop(connection: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTE_IMPORTS],
+        capture_output=True,
+        text=True,
+        timeout=5 * TIMEOUT_S,
+        check=True,
+        cwd=REPOSITORY,
+    )
+
+    assert done.stdout.splitlines()[-1] == "['running'] []", done.stderr
 
 
 async def test_programs_of_a_gang_that_the_triggerer_started_run_again(connection: str) -> None:
