@@ -78,6 +78,7 @@ class LoopWatch:
             "longest_callback_ms": round(self.longest_ms, 1),
             "longest_gc_ms": round(self.longest_gc_ms, 1),
             "lag_p99_ms": round(lags[int(len(lags) * 0.99)], 1),
+            "lag_max_ms": round(lags[-1], 1),
         }
         self.longest_ms, self.longest_gc_ms = 0.0, 0.0
         return figures

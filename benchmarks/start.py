@@ -1,11 +1,16 @@
-"""Start many gangs at once in one triggerer, on the sandbox: the event loop, the memory, and the parts of a start.
+"""Start many gangs at once in one triggerer: the event loop, the memory, and the parts of a start.
 
-`python -m benchmarks.start [GANGS]`. A process of its own runs the triggers as a triggerer does: it deserializes the
-DAG for each task, and then the triggers render, submit, and yield their events.
+`python -m benchmarks.start [GANGS]` runs on the sandbox, where no gang gets a node, and each task ends with the
+submission. With `--to-end` a real control plane has hollow nodes, on which pods run for two seconds, and the triggers
+follow their gangs, and end and deliver them. No worker process takes part.
+
+A process of its own runs the triggers as a triggerer does: it deserializes the DAG for each task, and then the triggers
+render, submit, and yield their events. Airflow's supervisor, which stores XComs and states, answers at once.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -14,19 +19,45 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from benchmarks.harness import ROOT, rss_mb
+from benchmarks.harness import ROOT, log_progress, rss_mb
 from benchmarks.loop_watch import LoopWatch
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 GANGS = 1000
-LIMIT_S = 3600.0
+NODES = 8
+PODS_RUN_S = 2.0
+LIMIT_S = 7200.0
+SAY_EVERY_S = 30.0
+QUIET = {"AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING"}
 CONNECTION = "AIRFLOW_CONN_KUBERNETES_DEFAULT"
 
 
-def make_dag(gangs: int) -> dict[str, Any]:
+class Supervisor:
+    """The supervisor of the triggerer, with the states of the tasks."""
+
+    def __init__(self, gangs: int) -> None:
+        self.states = {f"gang_{index}": "deferred" for index in range(gangs)}
+        self.requests = 0
+
+    def send(self, message: Any) -> Any:
+        """Answer a question for states."""
+        from airflow.sdk.execution_time.comms import TaskStatesResult
+
+        self.requests += 1
+        names = self.states if message.map_index is None else [f"gang_{message.map_index}"]
+        return TaskStatesResult(task_states={"r": {name: self.states[name] for name in names}})
+
+    async def asend(self, message: Any) -> None:
+        """Store an XCom."""
+        self.requests += 1
+
+
+def make_dag(gangs: int, *, to_end: bool) -> dict[str, Any]:
     """Return the serialized DAG of a mapped task, as Airflow's database has it."""
     from airflow.sdk import DAG
     from airflow.serialization.serialized_objects import DagSerialization
@@ -40,31 +71,31 @@ def make_dag(gangs: int) -> dict[str, Any]:
             command=["true"],
             args=["{{ run_id }}"],
             workers=2,
-            resources={"cpu": "1000"},
-            wait_until="submitted",
-            do_xcom_push=False,
             start_from_trigger=True,
+            **(TO_END if to_end else SUBMITTED),
         ).expand(env=[{"PART": str(part)} for part in range(gangs)])
     stored: dict[str, Any] = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     return stored
 
 
-async def run(gangs: int) -> dict[str, Any]:
+SUBMITTED: dict[str, Any] = {"resources": {"cpu": "1000"}, "wait_until": "submitted", "do_xcom_push": False}
+TO_END: dict[str, Any] = {"resources": {"cpu": "1m", "memory": "1Mi"}, "end_from_trigger": True}
+
+
+async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
     """Start the gangs, and return the figures."""
     from airflow.executors.workloads.task import TaskInstanceDTO
     from airflow.jobs.triggerer_job_runner import TriggerRunner
     from airflow.models.taskinstance import uuid7
     from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import TaskStatesResult
     from airflow.serialization.serialized_objects import DagSerialization
+    from airflow.triggers.base import TaskSuccessEvent
 
     from airflow_provider_gangjobs.triggers.gang_job import GangStartTrigger
 
-    stored, now = make_dag(gangs), datetime.now(UTC)
-    states = {"r": {"gang": "deferred"}}
-    task_runner.SUPERVISOR_COMMS = SimpleNamespace(  # type: ignore[assignment]
-        send=lambda _: TaskStatesResult(task_states=states)
-    )
+    stored, now = make_dag(gangs, to_end=to_end), datetime.now(UTC)
+    supervisor = Supervisor(gangs)
+    task_runner.SUPERVISOR_COMMS = supervisor  # type: ignore[assignment]
     times = dict.fromkeys(("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date"), now)
     dag_run = {"dag_id": "start", "run_id": "r", "run_type": "manual", "state": "running", "conf": {}, **times}
     dag_run |= {"consumed_asset_events": [], "clear_number": 0, "partition_key": None, "partition_date": None}
@@ -76,8 +107,13 @@ async def run(gangs: int) -> dict[str, Any]:
     began_mb, began, cpu, deserialized_s = rss_mb(collect=True), time.monotonic(), time.process_time(), 0.0
     peak_mb, statuses = began_mb, []
 
-    async def follow(trigger: Any) -> None:
-        statuses.extend([event.payload["status"] async for event in trigger.run()])
+    async def follow(trigger: Any, index: int) -> None:
+        async for event in trigger.run():
+            if isinstance(event, TaskSuccessEvent):
+                supervisor.states[f"gang_{index}"] = "success"
+                statuses.append("ended")
+            else:
+                statuses.append(event.payload["status"])
 
     tasks = []
     for index in range(gangs):
@@ -91,18 +127,26 @@ async def run(gangs: int) -> dict[str, Any]:
         trigger.task_instance = ti  # type: ignore[assignment]
         deserialized_s += time.perf_counter() - since
         trigger.render_template_fields(context)
-        tasks.append(asyncio.create_task(follow(trigger)))
-    created = watch.take()
+        tasks.append(asyncio.create_task(follow(trigger, index)))
+    created, said = watch.take(), time.monotonic()
     async with asyncio.timeout(LIMIT_S):
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0.5)
             peak_mb = max(peak_mb, rss_mb())
+            if time.monotonic() - said > SAY_EVERY_S:
+                said = time.monotonic()
+                log_progress(f"{len(statuses):,} of {gangs:,} tasks have ended; {peak_mb:.0f} MB at most")
         await asyncio.gather(*tasks)
+        took_s = time.monotonic() - began
+        deliveries = [task for task in asyncio.all_tasks() if task.get_name().startswith("delivery of")]
+        await asyncio.gather(*deliveries)
     ticks.cancel()
     return {
         "gangs": gangs,
         "statuses": {status: statuses.count(status) for status in set(statuses)},
-        "took_s": round(time.monotonic() - began, 1),
+        "took_s": round(took_s, 1),
+        "delivered_after_s": round(time.monotonic() - began, 1),
+        "requests_to_airflow": supervisor.requests,
         "cpu_s": round(time.process_time() - cpu, 1),
         "deserialization_ms_of_airflow": round(deserialized_s / gangs * 1000, 1),
         "with_deserialization": created,
@@ -113,18 +157,40 @@ async def run(gangs: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark, or the process under test."""
-    if sys.argv[1:2] == ["process"]:
-        print(json.dumps(asyncio.run(run(int(sys.argv[2])))))
-        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("gangs", type=int, nargs="?", default=GANGS)
+    parser.add_argument("--to-end", action="store_true", help="the gangs run and end, on a real control plane")
+    parser.add_argument("--process", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.process:
+        print(json.dumps(asyncio.run(run(options.gangs, to_end=options.to_end))))
+    elif options.to_end:
+        _on_control_plane(options.gangs)
+    else:
+        _on_sandbox(options.gangs)
+
+
+def _on_sandbox(gangs: int) -> None:
     from gangjobs_sandbox.cluster import SandboxConfig
     from gangjobs_sandbox.thread import running
 
-    gangs = sys.argv[1] if len(sys.argv) > 1 else str(GANGS)
     with running(SandboxConfig(nodes=1)) as sandbox:
         extra = {"kube_config_path": str(Path(sandbox.kubeconfig_path))}
-        environment = os.environ | {CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": extra})}
-        command = [sys.executable, "-m", "benchmarks.start", "process", gangs]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        _run_process(gangs, {CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": extra})})
+
+
+def _on_control_plane(gangs: int) -> None:
+    from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes, tenant_of
+
+    with control_plane() as plane, tenant_of(plane, "start") as tenant:
+        allow_all(tenant)
+        with hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S, logs=True):
+            _run_process(gangs, airflow_environment(tenant), "--to-end")
+
+
+def _run_process(gangs: int, environment: Mapping[str, str], *options: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.start", "--process", str(gangs), *options]
+    subprocess.run(command, cwd=ROOT, env=os.environ | QUIET | environment, check=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ each event names the task instance that has waited for it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 
 if TYPE_CHECKING:
@@ -173,12 +175,15 @@ def read_instances(
     except Exception:
         log.debug("Airflow could not be asked for task %s.%s", task.dag_id, task.task_id, exc_info=True)
         return None
-    # Airflow names a mapped instance `<task id>_<map index>`, and the others `<task id>`.
-    by_index = {
-        int(name.removeprefix(f"{task.task_id}_")) if name != task.task_id else -1: _state_text(state)
+    return TaskInstances(_by_map_index(task.task_id, states), run_exists, dag_has_runs)
+
+
+def _by_map_index(task_id: str, states: Mapping[str, Any]) -> dict[int, str]:
+    """Return the states of the instances of a task, of which Airflow names a mapped one `<task id>_<map index>`."""
+    return {
+        int(name.removeprefix(f"{task_id}_")) if name != task_id else -1: _state_text(state)
         for name, state in states.items()
     }
-    return TaskInstances(by_index, run_exists, dag_has_runs)
 
 
 def _state_text(state: Any) -> str:
@@ -263,12 +268,76 @@ _FORGOTTEN: Final = frozenset({404, 410})
 """The answers to a request about a task instance whose id Airflow does not know any more."""
 
 
+INSTANCES_PER_STATE: Final = 50
+"""Airflow reads so many instances of a task within the time that one more request of a triggerer takes. Its supervisor
+handles one request between two rounds of queries of its database."""
+SIZES_MAX: Final = 1000
+
+
 async def read_task_state(task_instance: Any, log: Logger) -> str:
     """Return the state of a task instance, or a value of `AbsentState`. Never raises.
 
+    The answer is newer than the call. Calls for instances of one task that wait at the same time share one request.
+
     :param task_instance: Has `dag_id`, `run_id`, `task_id` and `map_index`. `None` is unknown.
     """
-    return await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
+    if task_instance is None:
+        return AbsentState.UNKNOWN
+    return await loop_local(_Questions).state_of(task_instance, log)
+
+
+class _Question:
+    """What is asked next about one task, and the answer."""
+
+    def __init__(self) -> None:
+        self.instances: dict[int, Any] = {}
+        """The task instances by their map index."""
+        self.states: dict[int, str] = {}
+        self.answered: asyncio.Task[None] | None = None
+
+
+class _Questions:
+    """The questions of one event loop for states of task instances."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._next: dict[tuple[str, ...], _Question] = {}
+        self._sizes: dict[tuple[str, ...], int] = {}
+        """How many instances a task had, as far as Airflow has said it."""
+
+    async def state_of(self, instance: Any, log: Logger) -> str:
+        key = instance.dag_id, instance.run_id, instance.task_id
+        map_index = -1 if instance.map_index is None else instance.map_index
+        question = self._next.get(key)
+        if question is None or question.answered is None or question.answered.done():
+            question = self._next[key] = _Question()
+            question.answered = asyncio.create_task(self._answer(key, question, log), name="state of a task")
+        question.instances[map_index] = instance
+        await asyncio.shield(question.answered)
+        return question.states.get(map_index, AbsentState.GONE)
+
+    async def _answer(self, key: tuple[str, ...], question: _Question, log: Logger) -> None:
+        async with self._turn:
+            del self._next[key]  # who asks from now on needs a later answer
+            await sync_to_async(self._ask)(key, question, log)
+
+    def _ask(self, key: tuple[str, ...], question: _Question, log: Logger) -> None:
+        instances, ask = question.instances, RuntimeTaskInstance.get_task_states
+        size = self._sizes.get(key, max(instances) + 1)
+        if len(instances) == 1 or size > len(instances) * INSTANCES_PER_STATE:
+            question.states = {index: read_state(instance, ask, log) for index, instance in instances.items()}
+            return
+        dag_id, run_id, task_id = key
+        try:
+            states = ask(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id]).get(run_id, {})
+        except Exception:
+            log.exception("Airflow could not be asked for the state of the task")
+            question.states = dict.fromkeys(instances, AbsentState.UNKNOWN)
+            return
+        question.states = _by_map_index(task_id, states)
+        self._sizes[key] = len(states)
+        if len(self._sizes) > SIZES_MAX:
+            del self._sizes[next(iter(self._sizes))]
 
 
 async def read_task_instances(task: TaskKey, log: Logger) -> TaskInstances | None:

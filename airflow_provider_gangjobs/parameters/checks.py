@@ -247,6 +247,22 @@ CALLBACK_REMEDY: Final = (
 )
 
 
+def refuse_triggerer(given: Mapping[str, Any]) -> None:
+    """Refuse the parameters of `GangJobOperator` that let a triggerer start or end a task, for a sensor.
+
+    A sensor resolves references to other tasks when it starts, and reads results and raises the errors of gangs when it
+    ends. Airflow answers most of these requests only to workers.
+
+    Raises:
+        InvalidGangSpec: one of them is given.
+    """
+    what = "is a parameter of tasks that run a gang, and only a worker resolves and reads the gangs of other tasks"
+    remedy = "Leave it out: the sensor waits in the triggerer, and uses a worker before and after the wait"
+    names = [name for name in ("start_from_trigger", "end_from_trigger") if name in given]
+    if names:
+        raise InvalidGangSpec(tuple(Problem(name, what, remedy) for name in names))
+
+
 def callback_paths(given: Any) -> tuple[Any, ...]:
     """Return the dotted paths of one class or path, several, or none. A value that is neither a class
     nor a path is returned unchanged."""

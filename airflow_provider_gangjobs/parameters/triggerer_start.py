@@ -196,7 +196,7 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
         run_as_user=operator.run_as_user,
         source_size=_size_of(source),
     )
-    common = {name: getattr(operator, name) for name in _COMMON}
+    common = {name: getattr(operator, name, None) for name in _COMMON}  # Airflow 3.1 lacks one of them
     end = operator.end_facts if operator.wants_trigger_end else None
     is_dag_result = getattr(operator, "returns_dag_result", False)  # Airflow before 3.3 has no such attribute
     return _start(parameters, place, common, source, end=end, is_dag_result=is_dag_result)
@@ -367,8 +367,28 @@ class GangPartial(OperatorPartial):
 def with_start(operator: Any, values: Any, source: ExtractedSource | None = None) -> Any:
     """Let the triggerer start the gangs of a mapped operator if it can. Return the operator."""
     start = start_of_mapped(operator, values, source)
-    operator.start_from_trigger, operator.start_trigger_args = start.is_possible, start.arguments
+    operator.start_from_trigger = start.is_possible
+    operator.start_trigger_args = start.arguments and _MappedArguments(operator, start.arguments)
     return operator
+
+
+class _MappedArguments(StartTriggerArgs):
+    """What Airflow's scheduler creates the triggers of a mapped task with.
+
+    Airflow reads this when it serializes the DAG. Only then it is known whether the task returns the result of the DAG.
+    """
+
+    def __init__(self, operator: Any, known: StartTriggerArgs) -> None:
+        self.trigger_cls, self.next_method = known.trigger_cls, known.next_method
+        self._operator = operator
+        self._kwargs = known.trigger_kwargs or {}
+
+    @property
+    def trigger_kwargs(self) -> dict[str, Any]:  # type: ignore[override]
+        """The arguments of the triggers."""
+        if not getattr(self._operator, "returns_dag_result", False):  # Airflow before 3.3 has no such attribute
+            return self._kwargs
+        return {"start": json.dumps(json.loads(self._kwargs["start"]) | {"is_dag_result": True})}
 
 
 def gang_partial(made: OperatorPartial) -> OperatorPartial:

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, 
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
-from airflow_provider_gangjobs.parameters.checks import is_templated
+from airflow_provider_gangjobs.parameters.checks import is_templated, refuse_triggerer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -94,6 +94,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        refuse_triggerer(kwargs)
         super().__init__(**kwargs)
         self.selector = selector
         self.at_least = at_least

@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.exceptions import (
     Problem,
 )
 from airflow_provider_gangjobs.kube.text import to_sentence
+from airflow_provider_gangjobs.parameters.checks import refuse_triggerer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +81,7 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        refuse_triggerer(kwargs)
         super().__init__(**kwargs)
         self.job_set = job_set
         self.namespace = namespace

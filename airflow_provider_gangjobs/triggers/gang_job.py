@@ -29,6 +29,16 @@ NEEDED_TO_RUN: Final = tuple(
     f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "metrics", "log_streaming", "sweeping")
 )
 
+NEEDED_TO_START: Final = (
+    f"{_TRIGGERER}.gang_start",
+    "airflow_provider_gangjobs.cluster.informer",
+    "airflow_provider_gangjobs.ending.sweep.sweeper",
+    "airflow_provider_gangjobs.service",
+    "airflow_provider_gangjobs.submission.discovery.schedulers",
+    "airflow_provider_gangjobs.submission.submit",
+    "airflow_provider_gangjobs.tracking.follow",
+)
+
 
 class _GangTrigger(BaseTrigger):
     """Wait for one gang and yield one event: the payload of a `GangEvent`, or the success of the task (`args.end`).
@@ -59,7 +69,7 @@ class _GangTrigger(BaseTrigger):
             deliver_when_accepted,
         )
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
-        from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
+        from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable, without_streamed
         from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
         from airflow_provider_gangjobs.attempt.triggerer.sweeping import following
 
@@ -77,8 +87,9 @@ class _GangTrigger(BaseTrigger):
             deliver_when_accepted(self.args, self.task_instance)
             yield success_event()
             return
-        if is_in_triggerer:  # with `dag.test()`, no worker has to end first
-            await sleep_until_resumable(started)
+        # With `dag.test()`, no worker has to end first.
+        if is_in_triggerer and not await sleep_until_resumable(started):
+            event = without_streamed(event, self.log)
         self._has_yielded = True
         yield TriggerEvent(with_task_instance(mask_event(event).to_payload(), self.task_instance))  # type: ignore[no-untyped-call]
 
@@ -152,7 +163,7 @@ class GangStartTrigger(_GangTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Start the gang, wait for it, and yield one event."""
-        await import_in_thread(*CLIENT, *NEEDED_TO_RUN, f"{_TRIGGERER}.gang_start")
+        await import_in_thread(*CLIENT, *NEEDED_TO_RUN, *NEEDED_TO_START)
         from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart, InWorker, StartedTask, reached
 
         if self._context is None:

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.airflow.postgres.server import Postgres
 
+Instance = tuple[str, int]
+"""The id and the map index of a mapped task instance."""
 _LOG = """
 CREATE TABLE state_log (
-    number bigserial, at double precision, id text, map_index int, try_number int, state text
+    number bigserial, at double precision, id text, task_id text, map_index int, try_number int, state text
 );
 CREATE FUNCTION log_state() RETURNS trigger AS $$ BEGIN
-    INSERT INTO state_log (at, id, map_index, try_number, state)
-    VALUES (extract(epoch FROM clock_timestamp()), NEW.id::text, NEW.map_index, NEW.try_number, NEW.state);
+    INSERT INTO state_log (at, id, task_id, map_index, try_number, state)
+    VALUES (extract(epoch FROM clock_timestamp()), NEW.id::text, NEW.task_id, NEW.map_index,
+        NEW.try_number, NEW.state);
     RETURN NEW;
 END $$ LANGUAGE plpgsql;
 CREATE TRIGGER log_state AFTER UPDATE ON task_instance FOR EACH ROW
@@ -39,7 +42,7 @@ class StateRow:
 
     at: float
     id: str
-    map_index: int
+    instance: Instance
     try_number: int
     state: str | None
 
@@ -57,17 +60,18 @@ class TaskStates:
 
     def rows(self) -> list[StateRow]:
         """Return all changes so far, in the order in which the database made them."""
-        query = "SELECT at, id, map_index, try_number, state FROM state_log ORDER BY number"
-        return [StateRow(*row) for row in self._run(query)]
+        query = "SELECT at, id, task_id, map_index, try_number, state FROM state_log ORDER BY number"
+        return [StateRow(at, uid, (task, index), *rest) for at, uid, task, index, *rest in self._run(query)]
 
-    def now(self) -> list[tuple[int, str, str | None, int | None, int]]:
-        """Return of each task instance: map index, id, state, process id, and number of the try."""
-        return self._run("SELECT map_index, id::text, state, pid, try_number FROM task_instance ORDER BY map_index")
+    def now(self) -> list[tuple[Instance, str | None, int | None, int]]:
+        """Return of each task instance: which it is, state, process id, and number of the try."""
+        rows = self._run("SELECT task_id, map_index, state, pid, try_number FROM task_instance ORDER BY id")
+        return [((task, index), *rest) for task, index, *rest in rows]
 
-    def results(self) -> dict[int, Any]:
-        """Return the values that the task instances returned, by map index."""
-        rows = self._run("SELECT map_index, value FROM xcom WHERE key = 'return_value'")
-        return {index: json.loads(value) if isinstance(value, str) else value for index, value in rows}
+    def results(self) -> dict[Instance, Any]:
+        """Return the values that the task instances returned."""
+        rows = self._run("SELECT task_id, map_index, value FROM xcom WHERE key = 'return_value'")
+        return {(task, index): json.loads(value) if isinstance(value, str) else value for task, index, value in rows}
 
     def _run(self, query: str) -> list[Any]:
         with closing(self.postgres.connect(self.database)) as connection:

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import (
     LogChannel,
     log_channel,
     sleep_until_resumable,
+    without_streamed,
 )
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from tests.provider.test_log_streaming import Lines, copied_after, running, said, wait
@@ -96,6 +97,24 @@ async def test_event_waits_until_the_lines_are_read(channel: Channel) -> None:
 
 
 @in_virtual_time
+async def test_lines_of_other_gangs_do_not_delay_an_event(channel: Channel) -> None:
+    channel.fill()
+    before = channel.log.unread_bytes()
+    drained = asyncio.create_task(channel.log.drain(within_s=3600))
+    rounds = 0
+    while not drained.done():
+        await asyncio.sleep(0.02)
+        channel.read()
+        await asyncio.sleep(0.02)
+        channel.fill()
+        rounds += 1
+
+    assert drained.result()
+    assert channel.log.unread_bytes() == before
+    assert rounds > 1, "the event has not waited for its own lines"
+
+
+@in_virtual_time
 async def test_lines_that_are_not_read_in_time_may_be_missing(channel: Channel) -> None:
     channel.own.send(LINE)
     assert not await channel.log.drain(within_s=5)
@@ -149,6 +168,8 @@ async def test_logs_are_copied_as_a_whole_if_streamed_lines_may_be_missing(plane
     plane.finish_all()
     event = await waiting
     assert lines.of_rank == ["step"]
+    assert not await sleep_until_resumable(asyncio.get_running_loop().time() - 60)
+    event = without_streamed(event, lines.log)
     assert said(await copied_after(plane, event)) == ["step"]
     assert "may not have read all streamed lines" in lines.all[-1]
 
@@ -162,7 +183,7 @@ async def test_last_lines_of_a_trigger_are_read_before_its_event(channel: Channe
     await asyncio.sleep(1)
     assert not resumed.done()
     channel.read()
-    await resumed
+    assert await resumed
 
 
 def test_channel_is_the_socket_that_airflow_gives_to_structlog() -> None:

@@ -186,6 +186,20 @@ def test_content_of_a_file_keeps_its_last_line_end(native: bool) -> None:
     assert train.gang_spec().files == train.files
 
 
+@pytest.mark.parametrize("text", ["plain", "a\r\nb", "{# a #}b", "{% raw %}{{ x }}{% endraw %}", "{", "1", "a\n", ""])
+@pytest.mark.parametrize("options", [{}, {"variable_start_string": "<<", "variable_end_string": ">>"}])
+@pytest.mark.parametrize("native", [False, True], ids=["as text", "as native objects"])
+def test_text_is_rendered_as_airflow_renders_it(text: str, options: dict[str, Any], native: bool) -> None:
+    with DAG("d", schedule=None, render_template_as_native_obj=native, jinja_environment_kwargs=options):
+        train = GangJobOperator(**SOUND)
+    environment = train.get_template_env()
+    environment.keep_trailing_newline = True
+
+    expected = BaseOperator.render_template(train, text, {"x": "y"}, environment)
+
+    assert train.render_template(text, {"x": "y"}) == expected
+
+
 def test_missing_manifest_file_fails_the_parsing() -> None:
     with DAG("d", schedule=None):
         train = GangJobOperator(task_id="train", manifest="nowhere.yaml")

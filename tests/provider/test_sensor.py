@@ -29,6 +29,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
+from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
@@ -600,3 +601,14 @@ async def test_cluster_that_cannot_be_read_is_neither_success_nor_failure() -> N
 def test_parameter_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidGangSpec, match=message):
         GangJobSensor(task_id="wait", **parameters)
+
+
+@pytest.mark.parametrize("name", ["start_from_trigger", "end_from_trigger"])
+@pytest.mark.parametrize(
+    ("kind", "target"), [(GangJobSensor, {"gangs": "train-0"}), (JobSetSensor, {"job_set": "fit"})]
+)
+def test_sensor_that_wants_no_worker_is_refused_with_the_reason(
+    kind: type[Any], target: dict[str, str], name: str
+) -> None:
+    with pytest.raises(InvalidGangSpec, match=f"{name}: is a parameter of tasks that run a gang, and only a worker"):
+        kind(task_id="wait", **target, **{name: True})

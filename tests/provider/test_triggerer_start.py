@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -22,8 +24,11 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_FOLLOWER, ANNOTATION_MAX_TRIES
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError
 from airflow_provider_gangjobs.triggers.gang_job import GangStartTrigger
 from gangjobs_sandbox.resources import JOBS
+from tests.lanes import REPOSITORY
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -85,6 +90,50 @@ async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded
     assert annotations[ANNOTATION_FOLLOWER].startswith("gangjobs-follower-")
 
 
+async def test_trigger_lets_go_of_the_dag_before_it_waits(connection: str) -> None:
+    task = Deferred(connection, "sleep 600", wait_until="submitted")
+    trigger = task.trigger()
+    context = trigger._context
+    assert context["dag"].dag_id == "d"
+
+    [event async for event in trigger.run()]
+
+    assert (context, trigger.task) == ({}, None)
+
+
+NOTE_IMPORTS = """
+import asyncio, os, sys, threading
+from tests.provider.test_triggerer_start import Deferred
+
+trigger = Deferred("embedded", "sleep 600", wait_until="submitted").trigger()
+imported_on_loop = []
+
+def note(event, args):
+    if event == "import" and threading.current_thread() is threading.main_thread():
+        imported_on_loop.append(args[0])
+
+async def start():
+    sys.addaudithook(note)
+    return [event.payload["status"] async for event in trigger.run()]
+
+print(asyncio.run(start()), [name for name in imported_on_loop if name.startswith("airflow_provider")], flush=True)
+os._exit(0)
+"""
+
+
+def test_first_start_imports_nothing_on_the_event_loop(connection: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTE_IMPORTS],
+        capture_output=True,
+        text=True,
+        timeout=5 * TIMEOUT_S,
+        check=True,
+        cwd=REPOSITORY,
+    )
+
+    assert done.stdout.splitlines()[-1] == "['running'] []", done.stderr
+
+
 async def test_programs_of_a_gang_that_the_triggerer_started_run_again(connection: str) -> None:
     script = 'test "$RANK.$GANG_RESTART" != 1.0'
     task = Deferred(connection, script, restarts=1, no_restart_on_exit_codes=[2, 3], progress_timeout=600)
@@ -139,17 +188,19 @@ async def test_task_that_ends_with_the_submission_is_not_followed(connection: st
 
 
 async def test_gangs_of_one_connection_start_in_turns(connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most = 0, 0
+    running, most, full = 0, 0, asyncio.Event()
 
-    async def start(_: Any) -> Any:
+    async def begin(*_: Any) -> Any:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        if running == STARTS_PER_CONNECTION_MAX:
+            asyncio.get_running_loop().call_later(0.1, full.set)
+        await full.wait()
         running -= 1
-        return gang_start.InWorker("test")
+        raise NeedsWorkerError("test")
 
-    monkeypatch.setattr(gang_start.GangStart, "_start", start)
+    monkeypatch.setattr(gang_start.GangStart, "_begin", begin)
     tasks = [Deferred(connection) for _ in range(2 * STARTS_PER_CONNECTION_MAX)]
     await asyncio.gather(*(task.event() for task in tasks))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -11,7 +13,7 @@ import pytest
 from airflow.sdk import TaskInstanceState
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.comms import ErrorResponse, TaskStatesResult
 
 from airflow_provider_gangjobs.airflow_api.task_state import (
     AbsentState,
@@ -20,6 +22,7 @@ from airflow_provider_gangjobs.airflow_api.task_state import (
     is_running_try,
     is_success,
     read_state,
+    read_task_state,
 )
 
 KILLS = {"success", "failed", "skipped", "upstream_failed", "removed", AbsentState.CLEARED, AbsentState.GONE}
@@ -125,3 +128,65 @@ def test_try_that_cannot_be_asked_about_is_unknown(monkeypatch: pytest.MonkeyPat
 
 def task_instance(map_index: int | None = -1) -> Any:
     return SimpleNamespace(dag_id="d", task_id="train", run_id="r", map_index=map_index)
+
+
+class Answers:
+    """Airflow, which answers after a while with the states of all instances of a task, or of one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, instances: int) -> None:
+        self.asked: list[int | None] = []
+        """The map indexes that were asked for; `None` for all."""
+        self.states = {f"train_{index}": "deferred" for index in range(instances)}
+        self.error: Exception | None = None
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", self, raising=False)
+
+    def send(self, message: Any) -> TaskStatesResult:
+        self.asked.append(message.map_index)
+        time.sleep(0.05)
+        if self.error is not None:
+            raise self.error
+        name = None if message.map_index is None else f"train_{message.map_index}"
+        found = {key: state for key, state in self.states.items() if name in (None, key)}
+        return TaskStatesResult(task_states={"r": found})
+
+
+async def ask(*indexes: int) -> list[str]:
+    tis = [SimpleNamespace(dag_id="d", run_id="r", task_id="train", map_index=index) for index in indexes]
+    return await asyncio.gather(*(read_task_state(ti, LOG) for ti in tis))  # type: ignore[arg-type]
+
+
+async def test_instances_that_wait_together_are_asked_for_with_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 3)
+    answers.states["train_1"] = "success"
+
+    assert await ask(0, 1, 7) == ["deferred", "success", AbsentState.GONE]
+    assert answers.asked == [None]
+
+
+async def test_answer_is_newer_than_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 2)
+    first = asyncio.create_task(ask(0))
+    await asyncio.sleep(0.02)
+    answers.states["train_0"] = "success"
+
+    assert await ask(0) == ["success"]
+    await first
+    assert answers.asked == [0, 0]
+
+
+async def test_few_instances_of_a_large_task_are_asked_for_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 200)
+
+    assert await ask(0, 199) == ["deferred", "deferred"]
+    assert await ask(0, 1) == ["deferred", "deferred"]  # how many there are is known only after this answer
+    assert await ask(0, 1) == ["deferred", "deferred"]
+    assert answers.asked == [0, 199, None, 0, 1]
+
+
+async def test_question_that_fails_leaves_all_states_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 2)
+    answers.error = OSError("gone")
+
+    assert await ask(0, 1) == [AbsentState.UNKNOWN, AbsentState.UNKNOWN]
+    answers.error = None
+    assert await ask(0, 1) == ["deferred", "deferred"]

@@ -169,6 +169,23 @@ def test_mapped_task_is_given_the_shared_parameters_and_finds_its_own_values() -
     assert {each["image"] for each in found} == {"i"}
 
 
+def test_trigger_knows_whether_its_task_returns_the_result_of_the_dag() -> None:
+    with DAG("d", schedule=None) as dag:
+
+        @task.gang_job(image="i", start_from_trigger=True)
+        def train(a: int) -> int:
+            return a
+
+        many = GangJobOperator.partial(task_id="many", image="i", start_from_trigger=True).expand(args=[["a"]])
+        dag.add_result(many.output)
+        dag.add_result(train.expand(a=[1]))
+        GangJobOperator.partial(task_id="other", image="i", start_from_trigger=True).expand(args=[["a"]])
+
+    known = [start_in(dag, name).get("is_dag_result", False) for name in ("many", "train", "other")]
+
+    assert known == [True, True, False]
+
+
 def test_function_is_given_with_its_source_and_arguments() -> None:
     with DAG("d", schedule=None) as dag:
 

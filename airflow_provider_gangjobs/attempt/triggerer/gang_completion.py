@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider_gangjobs.airflow_api.error_log import is_for_users
@@ -60,8 +61,9 @@ LOG_LINES_MAX: Final = 2000
 LINES_PER_WRITE: Final = 50
 """Some milliseconds of the event loop."""
 ASK_AFTER_S: Final = 2.0
-"""When Airflow is asked first whether it has noted the success. It notes an event within about a second. Each further
-question waits twice as long as the one before."""
+"""When Airflow is asked first whether it has noted the success, at the earliest. It notes an event within about a
+second. Each further question waits twice as long as the one before. The gangs of a triggerer ask at the same moments,
+which are multiples of this time, so that Airflow answers them with one request."""
 ASK_CAP_S: Final = 60.0
 ASK_FOR_S: Final = 900.0
 """After so long a sweep asks in place of this process."""
@@ -158,13 +160,25 @@ class _Completion:
         if not await gangs.awaits_delivery(self._args.ref, self._args.claim):
             raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
         if end.pushes_xcoms:
-            await push_xcom(self._ti, XCOM_END, self._event.to_payload(), is_dag_result=end.is_dag_result)
-        if end.pushes_xcoms and value is not None:
-            length = len(value) if is_mapped_over else None
-            await push_xcom(self._ti, RETURN_VALUE, value, is_dag_result=end.is_dag_result, mapped_length=length)
+            await self._push_xcoms(value, len(value) if is_mapped_over else None)
         await asyncio.to_thread(report_use, self._event, self._ti.dag_id, self._ti.task_id, self._log)
         self._log.info("Gang %s has succeeded. Its task ends in the triggerer, without a worker", self._args.ref)
-        await log_channel().drain()
+        if not await log_channel().drain() and end.logs is not Logs.NONE:
+            raise _NeedsWorkerError("Airflow may not have read all lines of its logs, which appear a second time")
+
+    async def _push_xcoms(self, value: Any, mapped_length: int | None) -> None:
+        """Push the XComs at the same time, because each of them waits for its turn at Airflow's supervisor.
+
+        Raises:
+            Exception: Airflow has not stored one of them. The requests are over.
+        """
+        push = partial(push_xcom, self._ti, is_dag_result=self._end.is_dag_result)
+        pushes = [push(XCOM_END, self._event.to_payload())]
+        if value is not None:
+            pushes.append(push(RETURN_VALUE, value, mapped_length=mapped_length))
+        for error in await asyncio.gather(*pushes, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def _result(self, gangs: GangService) -> tuple[Sequence[Outcome], Any]:
         """Return the outcomes, and the value of the task.
@@ -192,7 +206,7 @@ class _Completion:
         """Copy what was not streamed of the logs into the log of the task.
 
         Raises:
-            _NeedsWorkerError: it is too much for a trigger, or Airflow has not read all lines in time.
+            _NeedsWorkerError: it is too much for a trigger.
         """
         lines: list[str] = []
         left = LOG_BYTES_MAX
@@ -211,8 +225,6 @@ class _Completion:
             await channel.wait_until_free()
             for line in lines[at : at + LINES_PER_WRITE]:
                 self._log.info("%s", line)
-        if not await channel.drain():
-            raise _NeedsWorkerError("Airflow may not have read all lines of its logs, which appear a second time")
 
 
 def deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
@@ -230,13 +242,13 @@ async def _deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
     loop, delay_s = asyncio.get_running_loop(), ASK_AFTER_S
     until = loop.time() + ASK_FOR_S
     while loop.time() < until:
-        await asyncio.sleep(delay_s)
+        await asyncio.sleep(delay_s + -(loop.time() + delay_s) % ASK_AFTER_S)
         delay_s = min(2 * delay_s, ASK_CAP_S)
-        async with loop_local(_Limits).deliveries:
-            state = await read_task_state(ti, cast("Logger", _log))
-            if is_success(state):
+        state = await read_task_state(ti, cast("Logger", _log))
+        if is_success(state):
+            async with loop_local(_Limits).deliveries:
                 await _deliver(args)
-                return
+            return
         if state not in ("deferred", AbsentState.UNKNOWN):
             _log.info("Gang %s is kept, because its task is %s and not success", args.ref, state)
             return

@@ -114,6 +114,10 @@ class StartedTask:
     def claim(self) -> str:
         return str(self.ti.id)
 
+    @property
+    def returns_dag_result(self) -> bool:
+        return bool(self.start.get("is_dag_result", False))
+
 
 @dataclass(frozen=True)
 class RenderedTask:
@@ -121,6 +125,26 @@ class RenderedTask:
 
     task: TaskParameters
     spec: GangSpec
+    end: Mapping[str, Any] | None
+    """How the trigger ends the task; see `TriggerArgs.end`."""
+    retries: int
+
+    @property
+    def until(self) -> FollowUntil | None:
+        """What the trigger waits for. `None` if the task ends with the submission."""
+        return None if self.task.wait_until is WaitUntil.SUBMITTED else self.task.until
+
+
+@dataclass(frozen=True)
+class _BegunGang:
+    """A gang that was submitted, before Airflow knows it."""
+
+    rendered: RenderedTask
+    gangs: TaskGangs
+    submission: Submission
+    server_software: str
+    server_ahead_s: float
+    """How far the clock of the API server is ahead of the local clock, in seconds."""
 
 
 class GangStart:
@@ -181,8 +205,11 @@ class GangStart:
         if self._task.ti.try_number > 1:
             return InWorker("only a worker learns whether this try follows a clear of the task")
         try:
-            async with _turn(str(self._task.start["parameters"].get("kubernetes_conn_id"))):
-                return await self._start()
+            self._rendered = rendered = await sync_to_async(render)(self._task)
+            _forget_dag(self._task)
+            async with _turn(rendered.task.kubernetes_conn_id):
+                begun = await self._begin(rendered)
+            return await self._started(begun)
         except (NeedsWorkerError, OnlyInWorkerError) as error:
             return InWorker(str(error))
         except UnconfirmedTry as unconfirmed:
@@ -194,11 +221,10 @@ class GangStart:
             # The messages of other libraries may contain credentials, so they go to the log and not into the event.
             return InWorker(str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer")
 
-    async def _start(self) -> StartResult:
+    async def _begin(self, rendered: RenderedTask) -> _BegunGang:
+        """Submit the gang."""
         task = self._task
         guard = StartGuard(self._is_deferred, started=_created_at(task.claim))
-        rendered = await sync_to_async(render)(task)
-        self._rendered = rendered
         hook = GangJobHook(rendered.task.kubernetes_conn_id)
         config = await hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         gangs = TaskGangs.in_cluster(
@@ -207,7 +233,7 @@ class GangStart:
             requested_namespace(rendered.spec),
             task.log,
             must_exist=bool(hook.exists),
-            max_tries=task.ti.task.retries,
+            max_tries=rendered.retries,
         )
         async with shared_service(config) as service:
             self._gangs = gangs
@@ -218,10 +244,10 @@ class GangStart:
                 installation=gangs.key.installation,
             )
             submission = await self._submit(service, gangs, rendered, guard, follower.lease)
-            started = await self._started(service, gangs, rendered, submission)
-            if started.until is not None:
+            if rendered.until is not None:
                 follower.note_started(submission.ref)
-            return started
+            client = service.client
+            return _BegunGang(rendered, gangs, submission, client.server_software, client.server_clock.ahead_s or 0.0)
 
     async def _submit(
         self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard, follower: str
@@ -254,33 +280,27 @@ class GangStart:
             self._task.log.warning("%s. The gang has started", NOT_CONFIRMED)
         return submission
 
-    async def _started(
-        self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, submission: Submission
-    ) -> StartedGang:
-        """Tell the gang to the log and to XCom, and return what the trigger waits for."""
-        log_submission(rendered.task, submission, self._task.log, server_software=service.client.server_software)
+    async def _started(self, begun: _BegunGang) -> StartedGang:
+        """Tell the gang to the log and to XCom, and return what the trigger waits for.
+
+        This takes no turn of a start, because it waits for Airflow's supervisor and not for the API server.
+        """
+        rendered, gangs, submission = begun.rendered, begun.gangs, begun.submission
+        log_submission(rendered.task, submission, self._task.log, server_software=begun.server_software)
         if rendered.task.do_xcom_push:
             await self._push_gang(submission)
         args = trigger_args(
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
-        # In a thread, because this may load the plugins of Airflow.
-        end = await asyncio.to_thread(
-            trigger_end, rendered.task, self._task.ti, (), self._task.log, is_dag_result=self._returns_dag_result
-        )
-        args = replace(args, end=end)
-        ahead_s = service.client.server_clock.ahead_s or 0.0
-        until = None if rendered.task.wait_until is WaitUntil.SUBMITTED else rendered.task.until
-        return StartedGang(with_timeout(args, rendered.task, self._task.timeout_after, ahead_s), until)
-
-    @property
-    def _returns_dag_result(self) -> bool:
-        return bool(self._task.start.get("is_dag_result", False))
+        args = replace(args, end=rendered.end)
+        args = with_timeout(args, rendered.task, self._task.timeout_after, begun.server_ahead_s)
+        return StartedGang(args, rendered.until)
 
     async def _push_gang(self, submission: Submission) -> None:
         """Push the XCom that names the gang. A fault is logged: the gang runs, and the trigger must follow it."""
         try:
-            await push_xcom(self._task.ti, XCOM_GANG, asdict(submission.ref), is_dag_result=self._returns_dag_result)
+            is_dag_result = self._task.returns_dag_result
+            await push_xcom(self._task.ti, XCOM_GANG, asdict(submission.ref), is_dag_result=is_dag_result)
         except Exception as error:  # an XCom backend may raise anything
             self._task.log.warning(
                 "XCom %s could not be pushed (%s). The task goes on", XCOM_GANG, type(error).__name__
@@ -375,9 +395,21 @@ def render(started: StartedTask) -> RenderedTask:
     )
     operator.render_template_fields(template_context(started.context))
     require_importable(operator.callbacks)
-    rendered = RenderedTask(with_end(TaskParameters.of(operator), started.start), operator.gang_spec())
+    known = with_end(TaskParameters.of(operator), started.start)
+    end = trigger_end(known, ti, (), started.log, is_dag_result=started.returns_dag_result)
+    rendered = RenderedTask(known, operator.gang_spec(), end, task.retries)
     started.log.debug("The operator was made and rendered in %.1f ms", (time.perf_counter() - began) * 1000)
     return rendered
+
+
+def _forget_dag(started: StartedTask) -> None:
+    """Let go of the DAG. Airflow would hold it as long as the trigger runs.
+
+    Each trigger has a DAG of its own, with all values over which its tasks are mapped: for 1,000 values 0.2 MB.
+    """
+    context: Any = started.context
+    started.ti.task = None
+    context.clear()
 
 
 def with_end(task: TaskParameters, start: Mapping[str, Any]) -> TaskParameters:

@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf
 from airflow_provider_gangjobs.airflow_api.masking import mask
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
@@ -81,6 +83,9 @@ class LogChannel:
         self._streams = asyncio.Lock()
         self._events = asyncio.Lock()
         self._waiting_events = 0
+        self._unread = 0
+        self._read = 0
+        """At least so many bytes were read since the first drain, in order."""
 
     def unread_bytes(self) -> int | None:
         """Return how many bytes of memory the lines use that the supervisor has not read. `None` means unknown.
@@ -102,14 +107,25 @@ class LogChannel:
             while self._waiting_events or (self.unread_bytes() or 0) > UNREAD_BYTES_MAX:  # noqa: ASYNC110 - no event tells that the supervisor reads
                 await asyncio.sleep(POLL_S)
 
+    def _look(self) -> int | None:
+        unread = self.unread_bytes()
+        if unread is not None:
+            self._read += max(0, self._unread - unread)
+            self._unread = unread
+        return unread
+
     async def drain(self, within_s: float = DRAIN_S) -> bool:
-        """Wait until all lines that were logged are read. Return false if this is unknown, or takes too long."""
+        """Wait until all lines that were logged before are read. Return false if this is unknown, or takes too long.
+
+        Lines that are logged meanwhile do not delay the end of the wait.
+        """
+        until = (self._look() or 0) + self._read
         self._waiting_events += 1
         try:
             async with asyncio.timeout(within_s), self._events:
-                while unread := self.unread_bytes():  # noqa: ASYNC110
+                while (unread := self._look()) and self._read < until:  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
-                return unread == 0
+                return unread is not None
         except TimeoutError:
             return False
         finally:
@@ -127,14 +143,28 @@ MARGIN_S: Final = 1.5
 """The time in which the scheduler reads the report of the executor. The loop of the scheduler takes a second."""
 
 
-async def sleep_until_resumable(deferred_at: float) -> None:
+async def sleep_until_resumable(deferred_at: float) -> bool:
     """Sleep until the task may resume, and until Airflow has read the last lines of the trigger; see `log_channel`.
+
+    Return false if Airflow may not have read them.
 
     :param deferred_at: Time of the deferral, by the clock of the running loop.
     """
     delay_s = conf.getfloat("workers", "min_heartbeat_interval", fallback=HEARTBEAT_S) + MARGIN_S
     await asyncio.sleep(max(0.0, deferred_at + delay_s - asyncio.get_running_loop().time()))
-    await log_channel().drain()
+    return await log_channel().drain()
+
+
+def without_streamed(event: GangEvent, log: Logger) -> GangEvent:
+    """Return the event of a gang without what was streamed of its logs, so that a worker copies them as a whole."""
+    if not event.streamed and not event.whole_logs:
+        return event
+    log.warning(
+        "Airflow may not have read all streamed lines of gang %s, so its logs are copied as a whole, and lines appear "
+        "a second time",
+        event.ref,
+    )
+    return replace(event, streamed={}, whole_logs=())
 
 
 SUMMARY_S: Final = 5.0
@@ -175,20 +205,19 @@ class LogStreaming:
         self._holds: dict[str, asyncio.Task[None]] = {}
         """The waits for the logs of these pods, also those that are over."""
         self._saves = False
-        self._has_arrived = True
         self._has_streams: asyncio.Event | None = None
         self._streams: GangStreams | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def positions(self) -> dict[str, str]:
-        """How far each log was streamed. Empty if lines may be missing, so that the logs are copied as a whole."""
-        return self._streams.positions if self._streams is not None and self._has_arrived else {}
+        """How far each log was streamed."""
+        return self._streams.positions if self._streams is not None else {}
 
     @property
     def whole_logs(self) -> tuple[str, ...]:
         """The logs that were streamed to their end."""
-        return tuple(self._streams.whole_logs) if self._streams is not None and self._has_arrived else ()
+        return tuple(self._streams.whole_logs) if self._streams is not None else ()
 
     def start(self) -> None:
         """Start the streams, unless they have started or the cluster is not known yet."""
@@ -292,8 +321,6 @@ class LogStreaming:
     async def stop(self, *, save: bool, has_run: bool = False) -> None:
         """Stop the streams. Takes at most `STOP_S`, and `SAVE_S` to save.
 
-        Without `save`, the method also waits until Airflow has read the lines of this trigger (see `log_channel`).
-
         :param save: Whether to save the positions, for the process that continues the streams.
         :param has_run: Whether ranks have run, so that an earlier process may have streamed their logs.
         """
@@ -307,13 +334,6 @@ class LogStreaming:
             return
         if has_run and self._args.stream_ranks:
             await self._note_positions()
-        self._has_arrived = await log_channel().drain()
-        if not self._has_arrived and self._streams is not None:
-            self._log.warning(
-                "Airflow may not have read all streamed lines of gang %s, so its logs are copied as a whole, "
-                "and lines appear a second time",
-                self._args.ref,
-            )
 
     async def _note_positions(self) -> None:
         """Note how far an earlier process has streamed, if the gang ended before this process began to stream."""

@@ -138,7 +138,8 @@ class _Sweepers:
         finally:
             del self._tasks[place], self._lease_names[place]
             if not self._followed[place]:
-                del self._followed[place], self._started[place]
+                del self._followed[place]
+                self._started.pop(place, None)  # absent if no gang has started
 
 
 def following(args: TriggerArgs) -> AbstractContextManager[None]:

@@ -46,8 +46,13 @@ class Deployment:
 
 
 @contextmanager
-def deployed(folder: Path, *, gangs: int, run_s_max: int, seed: int, parallelism: int) -> Iterator[Deployment]:
-    """Run everything while the block runs, under the documented Role, with a secrets backend that fails often."""
+def deployed(
+    folder: Path, *, gangs: int, without_worker: int, run_s_max: int, seed: int, parallelism: int
+) -> Iterator[Deployment]:
+    """Run everything while the block runs, under the documented Role, with a secrets backend that fails often.
+
+    :param without_worker: How many of the gangs start and end in a triggerer.
+    """
     with ExitStack() as stack:
         postgres = stack.enter_context(Postgres.running())
         plane = stack.enter_context(running_plane(RELEASE, folder / "plane"))
@@ -69,6 +74,7 @@ def deployed(folder: Path, *, gangs: int, run_s_max: int, seed: int, parallelism
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
             "AIRFLOW__GANGJOBS__INSTALLATION_ID": "soak",  # Airflow derives no id from the URL of a local host
             "GANGJOBS_SOAK_GANGS": str(gangs),
+            "GANGJOBS_SOAK_WITHOUT_WORKER": str(without_worker),
             "GANGJOBS_SOAK_RUN_S_MAX": str(run_s_max),
             "GANGJOBS_SOAK_SEED": str(seed),
         }

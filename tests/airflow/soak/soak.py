@@ -4,6 +4,7 @@
 
 For the given time, a random disturbance happens every few seconds: a worker or a triggerer is killed, a triggerer is
 stopped for longer than Airflow waits for its heartbeat, or a user clears a task or marks it as failed or successful.
+Half of the gangs, or as many as `--without-worker` says, start and end in a triggerer.
 Then all tasks run to their end. The guarantees are checked on the recorded history. The program prints the figures and
 the violations, saves the history of a run that has violations, and exits with status 1 if there are any.
 """
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
     from tests.airflow.api import DagRun
     from tests.airflow.soak.deployment import Deployment
+    from tests.airflow.task_states import Instance, StateRow
 
 DAG_ID: Final = "soak"
-TASK_ID: Final = "gang"
 EVERY_S: Final = 1.5
 """The mean pause between two disturbances."""
 STOPPED_S: Final = (5.0, 40.0)
@@ -56,6 +57,7 @@ class Figures:
 
     seed: int
     gangs: int
+    without_worker: int
     minutes: float
     worker_kills: int = 0
     triggerer_kills: int = 0
@@ -64,6 +66,8 @@ class Figures:
     marks: int = 0
     jobs: int = 0
     tries: int = 0
+    ended_in_triggerer: int = 0
+    """How many tries went from deferred to success, so that no worker has ended them."""
     final_states: dict[str, int] = field(default_factory=dict)
     violations: int = 0
     seconds: float = 0.0
@@ -75,7 +79,7 @@ class UserAction:
 
     began: float
     ended: float
-    map_index: int
+    instance: Instance
     state: str | None
 
 
@@ -104,7 +108,7 @@ class Disturber:
 
     def kill_worker(self) -> bool:
         """Kill the process of a task that runs; Airflow starts the next try."""
-        running = [pid for _, _, state, pid, _ in self.deployment.states.now() if state == "running" and pid]
+        running = [pid for _, state, pid, _ in self.deployment.states.now() if state == "running" and pid]
         if not running:
             return False
         pid = self.rng.choice(running)
@@ -139,38 +143,38 @@ class Disturber:
 
     def clear(self) -> bool:
         """Clear a task in any state."""
-        index = self.rng.randrange(self.figures.gangs)
+        instance = self.rng.choice([instance for instance, *_ in self.deployment.states.now()])
         body = {
             "dry_run": False,
-            "task_ids": [[TASK_ID, index]],
+            "task_ids": [list(instance)],
             "dag_run_id": self.run.run_id,
             "only_failed": False,
         }
         path = f"/api/v2/dags/{DAG_ID}/clearTaskInstances"
-        done = self._as_user(index, None, lambda: self.run.api.call("POST", path, body))
+        done = self._as_user(instance, None, lambda: self.run.api.call("POST", path, body))
         self.figures.clears += done
         return done
 
     def mark(self) -> bool:
         """Mark a task as failed or as successful, and clear it later."""
-        waiting = [index for index, _, state, _, _ in self.deployment.states.now() if state not in FINAL_STATES]
+        waiting = [instance for instance, state, _, _ in self.deployment.states.now() if state not in FINAL_STATES]
         if not waiting:
             return False
-        index, state = self.rng.choice(waiting), self.rng.choice(["failed", "success"])
-        path = f"/api/v2/dags/{DAG_ID}/dagRuns/{self.run.run_id}/taskInstances/{TASK_ID}/{index}"
-        done = self._as_user(index, state, lambda: self.run.api.call("PATCH", path, {"new_state": state}))
+        instance, state = self.rng.choice(waiting), self.rng.choice(["failed", "success"])
+        path = "/api/v2/dags/{}/dagRuns/{}/taskInstances/{}/{}".format(DAG_ID, self.run.run_id, *instance)
+        done = self._as_user(instance, state, lambda: self.run.api.call("PATCH", path, {"new_state": state}))
         self.figures.marks += done
         return done
 
-    def _as_user(self, index: int, state: str | None, request: Callable[[], Any]) -> bool:
+    def _as_user(self, instance: Instance, state: str | None, request: Callable[[], Any]) -> bool:
         began = time.time()
         try:
             request()
         except HTTPError as error:
-            print(f"  Airflow refused to set task {index} to {state}: {error.code}", flush=True)
+            print(f"  Airflow refused to set task {instance} to {state}: {error.code}", flush=True)
             return False
         finally:
-            self.actions.append(UserAction(began, time.time(), index, state))
+            self.actions.append(UserAction(began, time.time(), instance, state))
         return True
 
     def stop(self) -> None:
@@ -182,41 +186,62 @@ class Disturber:
 
 def task_changes(deployment: Deployment, history: History, actions: Sequence[UserAction]) -> list[TaskChange]:
     """Return the changes of all tasks, with what users did, and with the results of the last successes."""
-    digests = {
-        json.loads(annotation(change.obj, ANNOTATION_TASK) or "{}").get("map_index"): change.task
-        for change in history.of(JOBS)
-    }
+    digests: dict[Instance, str] = {}
+    for change in history.of(JOBS):
+        task = json.loads(annotation(change.obj, ANNOTATION_TASK) or "{}")
+        digests[str(task.get("task_id")), int(task.get("map_index", -1))] = change.task
     rows, results = deployment.states.rows(), deployment.states.results()
-    last = {row.map_index: row for row in rows}
+    last = {row.instance: row for row in rows}
     found = []
     for row in rows:
-        value = results.get(row.map_index) if row is last[row.map_index] and row.state == "success" else None
+        value = results.get(row.instance) if row is last[row.instance] and row.state == "success" else None
         found.append(
             TaskChange(
                 row.at,
-                digests.get(row.map_index) or f"task-{row.map_index}",
+                digests.get(row.instance) or "{}-{}".format(*row.instance),
                 row.id,
                 row.state,
-                by_user=any(_is_by(action, row.at, row.map_index, row.state) for action in actions),
+                by_user=any(_is_by(action, row) for action in actions),
                 results=tuple(value) if isinstance(value, list) else None,
             )
         )
     return found
 
 
-def _is_by(action: UserAction, at: float, map_index: int, state: str | None) -> bool:
-    is_then = action.began <= at <= action.ended
-    return is_then and action.map_index == map_index and state in {action.state, "restarting"}
+def ended_in_triggerer(changes: Sequence[TaskChange]) -> int:
+    """Return how many tries a triggerer has ended with success."""
+    before: dict[str, str | None] = {}
+    found = 0
+    for change in changes:
+        found += change.state == "success" and before.get(change.claim) == "deferred" and not change.by_user
+        before[change.claim] = change.state
+    return found
+
+
+def _is_by(action: UserAction, row: StateRow) -> bool:
+    is_then = action.began <= row.at <= action.ended
+    return is_then and action.instance == row.instance and row.state in {action.state, "restarting"}
 
 
 def run_soak(
-    folder: Path, *, minutes: float, gangs: int, seed: int, grace_s: float = GRACE_S, parallelism: int = 8
+    folder: Path,
+    *,
+    minutes: float,
+    gangs: int,
+    seed: int,
+    without_worker: int | None = None,
+    grace_s: float = GRACE_S,
+    parallelism: int = 8,
 ) -> tuple[Figures, list[Violation], History]:
-    """Run the soak, and return the figures, the violations, and the history."""
-    figures = Figures(seed, gangs, minutes)
+    """Run the soak, and return the figures, the violations, and the history.
+
+    :param without_worker: How many of the gangs start and end in a triggerer; by default half of them.
+    """
+    figures = Figures(seed, gangs, gangs // 2 if without_worker is None else without_worker, minutes)
     rng = random.Random(seed)
     run_s_max = max(5, round(minutes * 20))
-    with deployed(folder, gangs=gangs, run_s_max=run_s_max, seed=seed, parallelism=parallelism) as deployment:
+    sizes = {"gangs": gangs, "without_worker": figures.without_worker, "run_s_max": run_s_max}
+    with deployed(folder, **sizes, seed=seed, parallelism=parallelism) as deployment:
         started = time.monotonic()
         run = deployment.airflow.api.trigger(DAG_ID, f"soak-{seed}")
         wait_for("the first gangs", lambda: deployment.recorder.history.of(JOBS), poll_s=1)
@@ -232,10 +257,11 @@ def run_soak(
         time.sleep(grace_s + 10)
         history = deployment.recorder.settled()
         history.tasks = task_changes(deployment, history, disturber.actions)
+        figures.ended_in_triggerer = ended_in_triggerer(history.tasks)
         figures.jobs = len([change for change in history.of(JOBS) if change.type is ChangeType.ADDED])
         now = deployment.states.now()
         figures.tries = sum(number for *_, number in now)
-        figures.final_states = dict(Counter(str(state) for _, _, state, _, _ in now))
+        figures.final_states = dict(Counter(str(state) for _, state, _, _ in now))
         figures.seconds = time.monotonic() - started
     found = violations(history, grace_s=grace_s)
     figures.violations = len(found)
@@ -245,13 +271,13 @@ def run_soak(
 def _wait_for_end(deployment: Deployment) -> None:
     def ended() -> bool:
         deployment.airflow.revive()
-        return all(state in FINAL_STATES for _, _, state, _, _ in deployment.states.now())
+        return all(state in FINAL_STATES for _, state, _, _ in deployment.states.now())
 
     wait_for("the end of all tasks", ended, END_WITHIN_S, poll_s=5)
 
 
 def _say(deployment: Deployment, what: str) -> None:
-    states = Counter(str(state) for _, _, state, _, _ in deployment.states.now())
+    states = Counter(str(state) for _, state, _, _ in deployment.states.now())
     print(f"{what}: {dict(states)}", flush=True)
 
 
@@ -259,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long to disturb the run")
     parser.add_argument("--gangs", type=int, default=200)
+    parser.add_argument("--without-worker", type=int, help="how many gangs start and end in a triggerer (half)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--grace", type=float, default=GRACE_S, help="grace of the checkers, in seconds")
     parser.add_argument("--parallelism", type=int, default=8, help="workers that Airflow runs at once")
@@ -269,6 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder,
         minutes=options.minutes,
         gangs=options.gangs,
+        without_worker=options.without_worker,
         seed=options.seed,
         grace_s=options.grace,
         parallelism=options.parallelism,

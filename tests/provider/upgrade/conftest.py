@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from airflow.sdk.execution_time import task_runner
 
 from tests.provider.upgrade.golden import CONNECTION, INSTALLATION
 
@@ -39,6 +40,8 @@ def in_flight(without_kubelets: SandboxThread, monkeypatch: pytest.MonkeyPatch) 
     described = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(without_kubelets.kubeconfig_path)}}
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", json.dumps(described))
     monkeypatch.setenv("AIRFLOW__GANGJOBS__INSTALLATION_ID", INSTALLATION)
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "0")
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)  # the tasks of triggers set it
     with ExitStack() as stack:
 
         def take(golden: Golden, moment: str, ago: timedelta = timedelta()) -> OldTask:

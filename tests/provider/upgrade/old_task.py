@@ -14,7 +14,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import TaskStatesResult
 from airflow.sdk.module_loading import import_string
+from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.cluster.informer import informers
@@ -25,6 +28,7 @@ from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, LEASES, NODES, PODGROUP
 from tests.airflow.polling import wait_for
 from tests.provider.upgrade.functions import add
 from tests.provider.upgrade.golden import CONNECTION, Golden
+from tests.provider.upgrade.write import give_task
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -86,6 +90,7 @@ class OldTask:
             described = {**described, "try_number": number, "id": f"01990000-0000-7000-8000-{number:012}"}
         ti = SimpleNamespace(
             **described,
+            task=operator_of(self.golden),
             start_date=None,
             xcom_push=lambda key, value: None,
             get_task_states=lambda **_: {described["run_id"]: {described["task_id"]: self.state}},
@@ -117,18 +122,38 @@ class OldTask:
     def follow(self, classpath: str, kwargs: Obj, act: Callable[[], Any] = lambda: None) -> Obj:
         """Run a stored trigger in this triggerer, while `act` runs, and return its event."""
         trigger = import_string(classpath)(**kwargs)
+        if "start" in kwargs:
+            trigger.task_instance = self.context()["ti"]
+            give_task(trigger, operator_of(self.golden))
+        event: Obj = json.loads(json.dumps(self._event_of(trigger, act).payload))
+        return event
 
+    def end_in_triggerer(self, act: Callable[[], Any]) -> Obj:
+        """Run the first trigger, which ends its task with success while `act` runs, and return the XComs."""
+        stored, xcoms = self.golden.data["deferrals"]["first"], {}
+        trigger = import_string(stored["classpath"])(**stored["trigger_kwargs"])
+        trigger.task_instance = self.context()["ti"]
+
+        async def store(message: Any) -> None:
+            xcoms[message.key] = message.value
+
+        states = TaskStatesResult(task_states={"run": {self.golden.name: "deferred"}})
+        task_runner.SUPERVISOR_COMMS = SimpleNamespace(send=lambda _: states, asend=store)  # type: ignore[assignment]
+        assert isinstance(self._event_of(trigger, act), TaskSuccessEvent)
+        return xcoms
+
+    @staticmethod
+    def _event_of(trigger: Any, act: Callable[[], Any]) -> Any:
         async def until_event() -> Any:
             acting = asyncio.create_task(asyncio.to_thread(act))
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    return [event.payload async for event in trigger.run()]
+                    return [event async for event in trigger.run()]
             finally:
                 await acting
                 await informers().aclose()
 
-        (payload,) = asyncio.run(until_event())
-        event: Obj = json.loads(json.dumps(payload))
+        (event,) = asyncio.run(until_event())
         return event
 
     def follow_deferral(self, name: str, act: Callable[[], Any] = lambda: None) -> Obj:

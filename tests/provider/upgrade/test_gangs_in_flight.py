@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 FILES = [golden.read(version, name) for version in golden.VERSIONS for name in golden.names(version)]
 NEVER_RAN = ("half_submitted", "not_started")
 SUBMISSIONS = [(each, moment) for each in FILES for moment in NEVER_RAN if moment in each.data["moments"]]
-RUNNING = [each for each in FILES if "running" in each.data["moments"] and each.data["events"].get("succeeded")]
+FOLLOWED = [each for each in FILES if "running" in each.data["moments"] and each.data["events"].get("succeeded")]
+STARTED = [each for each in FOLLOWED if "start" in each.data["deferrals"]["first"]["trigger_kwargs"]]
+"""The triggerer has started the gang."""
+RUNNING = [each for each in FOLLOWED if each not in STARTED]
+SINCE_3_3 = pytest.mark.skipif(not hasattr(BaseTrigger, "on_kill"), reason="Airflow has no starts in a triggerer")
 SIDECARS = [each for each in FILES if each.name == "sidecars"]
 TRAIN = [each for each in FILES if each.name == "train"]
 
@@ -60,6 +65,29 @@ def test_triggerer_follows_a_gang_and_a_worker_returns_its_results(old: Golden, 
 
     assert without_marks_of(end) == old.data["ends"]["succeeded"]
     assert Counter(uid for uid, _ in task.ledger) == Counter(pod["metadata"]["uid"] for pod in task.pods)
+
+
+@SINCE_3_3
+@pytest.mark.parametrize("old", STARTED, ids=str)
+def test_triggerer_follows_the_gang_that_another_has_started(old: Golden, in_flight: InFlight) -> None:
+    task = in_flight(old, "running")
+    before = task.job
+
+    event = task.follow_deferral("first", lambda: task.end_ranks(results_of(old)))
+
+    assert (event["uid"], task.job["metadata"]["uid"]) == (before["metadata"]["uid"],) * 2
+    assert without_marks_of(task.resume(event)) == old.data["ends"]["succeeded"]
+
+
+@SINCE_3_3
+@pytest.mark.parametrize("old", [each for each in FILES if each.name == "ends_in_triggerer"], ids=str)
+def test_triggerer_ends_the_task_of_a_gang_that_it_finds(old: Golden, in_flight: InFlight) -> None:
+    task = in_flight(old, "running")
+
+    xcoms = task.end_in_triggerer(lambda: task.end_ranks(results_of(old)))
+
+    assert xcoms["return_value"] == old.data["ends"]["succeeded"]["value"]
+    assert xcoms["gang_end"]["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("old", RUNNING, ids=str)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
+from msgspec import convert
 
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from tests.provider.upgrade import golden
 from tests.provider.upgrade.old_task import operator_of, without_marks_of
 
@@ -62,6 +64,17 @@ def test_event_is_completed_with_the_same_result_or_error(
         assert end["deferred"].method_name == left["next_method"]
     else:
         assert without_marks_of(end) == expected
+
+
+@pytest.mark.parametrize("old", [each for each in FILES if "after evicted" in each.data["deferrals"]], ids=str)
+def test_time_of_earlier_attempts_counts(old: Golden) -> None:
+    """The earliest release stored no times."""
+    used = old.data["events"]["evicted"].get("time_use")
+    kwargs = old.data["deferrals"]["after evicted"]["trigger_kwargs"]
+
+    assert kwargs.get("earlier_use") == used
+    if used is not None:
+        assert convert(kwargs["earlier_use"], TimeUse).lost_s == used["lost_s"] > 0
 
 
 def _deferral_of(old: Golden, event: str) -> str:

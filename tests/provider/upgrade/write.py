@@ -174,10 +174,23 @@ class Story:
         except Exception as error:
             return {"error": type(error).__name__, "message": str(error)}
 
+    def schedule(self) -> None:
+        """Defer a new try without a worker, as Airflow's scheduler does."""
+        self.next_try()
+        start = stored_task(self.operator()).start_trigger_args
+        self.data["deferrals"]["first"] = {
+            "classpath": start.trigger_cls,
+            "trigger_kwargs": start.trigger_kwargs["__var"],
+            "next_method": start.next_method,
+            "next_kwargs": {},
+            "timeout_s": None,
+        }
+
     def defer(self, name: str = "first") -> None:
         """Execute a new try until it defers."""
         context = self.next_try()
-        end = self.run(name, lambda: self.operator().execute(context))
+        self.ti.task = self.operator()
+        end = self.run(name, lambda: self.ti.task.execute(context))
         assert end == {"deferred": name}, end
 
     def follow(self, deferral: str, act: Callable[[], Any], *, event: str = "") -> None:
@@ -186,6 +199,8 @@ class Story:
         module, name = left["classpath"].rsplit(".", 1)
         trigger = getattr(import_module(module), name)(**left["trigger_kwargs"])
         trigger.task_instance = self.ti
+        if "start" in left["trigger_kwargs"]:
+            give_task(trigger, self.operator())
         sent = asyncio.run(_run_trigger(trigger, act, until_event=bool(event)))
         if event:
             (payload,) = sent
@@ -216,6 +231,29 @@ async def _run_trigger(trigger: Any, act: Callable[[], Any], *, until_event: boo
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return []
+
+
+def stored_task(operator: Any) -> Any:
+    """Return a task as Airflow stores it."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    stored = json.loads(json.dumps(DagSerialization.to_dict(operator.dag)))
+    return DagSerialization.from_dict(stored).get_task(operator.task_id)
+
+
+def give_task(trigger: Any, operator: Any) -> None:
+    """Give a trigger that starts a gang its task and the context of its templates, as a triggerer does.
+
+    Airflow answers that the task is deferred, and stores no XCom, so a worker completes the task.
+    """
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import TaskStatesResult
+
+    ti = SimpleNamespace(**{**vars(trigger.task_instance), "task": stored_task(operator)})
+    states = {ti.run_id: {ti.task_id: "deferred"}}
+    task_runner.SUPERVISOR_COMMS = SimpleNamespace(send=lambda _: TaskStatesResult(task_states=states))
+    trigger.task_instance = ti
+    trigger.render_template_fields({"ti": ti, "run_id": ti.run_id})
 
 
 def stored(left: Any) -> Obj:
@@ -282,6 +320,15 @@ def succeeds(story: Story) -> None:
     wait_for(lambda: len(story.pods("Running")) == len(story.objects("pods")) > 0)
     story.keep("running")
     story.follow("first", lambda: open_gates(0, 1, 2, 3), event="succeeded")
+    story.resume("first", "succeeded")
+
+
+def starts_in_triggerer(story: Story) -> None:
+    """A triggerer starts the gang, stops while the gang runs, and another one follows the gang to its end."""
+    story.schedule()
+    story.follow("first", lambda: wait_for(lambda: len(story.pods("Running")) == 2))
+    story.keep("running")
+    story.follow("first", lambda: open_gates(0, 1), event="succeeded")
     story.resume("first", "succeeded")
 
 
@@ -475,6 +522,19 @@ STORIES: Final[dict[str, tuple[str, Obj, Callable[[Story], None]]]] = {
         },
         train,
     ),
+    "starts_in_triggerer": (
+        OPERATOR,
+        {
+            **TRAIN,
+            "env": {"RUN": "{{ run_id }}"},
+            "results": "all",
+            "run_timeout": 3600,
+            "start_from_trigger": True,
+            "end_from_trigger": True,
+        },
+        starts_in_triggerer,
+    ),
+    "ends_in_triggerer": (OPERATOR, {**TRAIN, "results": "all", "logs": "all", "end_from_trigger": True}, succeeds),
     "failed": (OPERATOR, {**TRAIN, "command": ["sh", "-c", FAIL], "logs": "none"}, failed),
     "shards": (OPERATOR, {**TRAIN, "workers": 4, "results": "all"}, ends),
     "roles": (OPERATOR, {"roles": ROLES, "deferrable": True, "results": "all"}, succeeds),
