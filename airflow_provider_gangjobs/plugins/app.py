@@ -53,7 +53,11 @@ from airflow_provider_gangjobs.plugins.snapshot_cache import ClusterUnreadError,
 from airflow_provider_gangjobs.plugins.view_model import JOB_NOT_FOUND, GangView, build_view, view_without_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
+
+    from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 
 TRIGGER_PREFIX: Final = "airflow_provider_gangjobs.triggers."
@@ -193,12 +197,13 @@ async def rank_page(
     if locator is None:
         raise HTTPException(404, "Task instance not found, or it has no gang")
     snapshots: SnapshotCache = request.app.state.snapshots
-    result, logs, problem = await snapshots.get(locator), (), ""
+    result = await snapshots.get(locator)
+    logs: Sequence[RankLog] = ()
     if result.snapshot is None or result.snapshot.job is None:
         problem = result.error or JOB_NOT_FOUND
     else:
         try:
-            logs = tuple(await snapshots.logs(locator, result.snapshot, Logs.ALL, rank))
+            logs = await snapshots.logs(locator, result.snapshot, Logs.ALL, rank)
             problem = "" if logs else NO_LOG
         except ClusterUnreadError as error:
             problem = str(error)

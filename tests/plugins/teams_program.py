@@ -20,16 +20,17 @@ from airflow.models.base import Base
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.team import Team
 from airflow.utils.session import create_session
-from fastapi import HTTPException
+from fastapi import FastAPI, HTTPException
+from starlette.routing import Mount
 
-from airflow_provider_gangjobs.plugins.app import URL_PREFIX, make_app
+from airflow_provider_gangjobs.plugins.app import make_app
 from airflow_provider_gangjobs.plugins.gangs_page import may_read_connection, readable_dags
 from airflow_provider_gangjobs.plugins.rest.access import Place, may_read, may_write
+from airflow_provider_gangjobs.plugins.rest.app import URL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastapi import FastAPI
 
 TEAMS = ("red", "blue")
 OWNERS = (*TEAMS, "nobody")
@@ -56,8 +57,8 @@ def main() -> None:
 
 def seen_by(app: FastAPI, team: str) -> dict[str, Any]:
     user = SimpleAuthManagerUser(username=team, role="op", teams=[team])
-    own = app.routes[-1].app  # type: ignore[attr-defined] - the REST interface is mounted last
-    for each in (app, own):
+    (rest,) = (one.app for one in app.routes if isinstance(one, Mount) and isinstance(one.app, FastAPI))
+    for each in (app, rest):
         each.dependency_overrides[get_user] = lambda: user
     connections = [f"{owner}_conn" for owner in OWNERS]
     return {
