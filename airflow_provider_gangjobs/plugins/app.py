@@ -1,8 +1,7 @@
 """The FastAPI application that serves the tab "Gang" and the page "Gangs". Only Airflow's API server loads this module.
 
-Each route returns the whole page, or the part of the page that a refresh replaces; a page of the tab has the last lines
-of the log of a rank. The application of `rest` is mounted
-below them.
+Each route returns the whole page, or the part of the page that a refresh replaces. A page below the tab has the last
+lines of the log of a rank. The application of `rest` is mounted below them.
 
 Airflow does not authenticate requests to a plugin's application, so each route requires the permissions that Airflow
 itself requires: the user may read the task instances of this DAG, and the logs of its tasks, since the page shows
