@@ -28,8 +28,8 @@ VIEWERS = (1, 50)
 
 def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "serve":
-        kubeconfig, viewers, seconds = sys.argv[2:]
-        print(json.dumps(asyncio.run(serve(kubeconfig, int(viewers), float(seconds)))))
+        kubeconfig, namespace, viewers, seconds = sys.argv[2:]
+        print(json.dumps(asyncio.run(serve(kubeconfig, namespace, int(viewers), float(seconds)))))
         return
     options = arguments(__doc__, gangs=10_000, seconds=120)
     gangs = options.gangs or (1000 if options.quick else 10_000)
@@ -41,20 +41,24 @@ def main() -> None:
         for viewers in VIEWERS:
             log_progress(f"{viewers} viewers for {seconds} s")
             report.add(viewers=viewers, gangs=gangs, **measure(tenant, viewers, seconds))
-    report.publish(options.out)
+        report.publish(options.out)  # before the Jobs are deleted, which takes minutes
 
 
 def measure(tenant: Tenant, viewers: int, seconds: float) -> dict[str, Any]:
     """Serve the page in a process of its own. Return figures for a minute."""
-    command = [sys.executable, "-m", "benchmarks.gangs_page", "serve", str(tenant.kubeconfig), str(viewers)]
+    command = [sys.executable, "-m", "benchmarks.gangs_page", "serve", str(tenant.kubeconfig), tenant.namespace]
     before = cpu_s(tenant.plane)
-    done = subprocess.run([*command, str(seconds)], check=True, capture_output=True, text=True)
+    done = subprocess.run([*command, str(viewers), str(seconds)], check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found | {"server_cpu_s_per_min": round((cpu_s(tenant.plane) - before) * 60 / seconds, 2)}
 
 
-async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]:
-    """Serve the page to some viewers."""
+async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -> dict[str, Any]:
+    """Serve the page to some viewers.
+
+    Raises:
+        RuntimeError: no viewer saw a gang.
+    """
     from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
     from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, build_gangs_view
     from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
@@ -66,7 +70,7 @@ async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]
     async def read_config(_: str) -> ClusterConfig:
         return config
 
-    cache, source = ListCache(read_config=read_config), ListSource("bench")
+    cache, source = ListCache(read_config=read_config), ListSource("bench", namespace)
     installation, dag_ids = "production", {f"dag-{number}" for number in range(RUNS_PER_DAG)}
     took: list[float] = []
     pages = rows = 0
@@ -93,14 +97,20 @@ async def serve(kubeconfig: str, viewers: int, seconds: float) -> dict[str, Any]
     before, cpu = rss_mb(), time.process_time()
     until = time.monotonic() + seconds
     await asyncio.gather(*(watch(viewer, until) for viewer in range(viewers)))
-    per_minute = 60 / seconds
+    if not rows:
+        raise RuntimeError((await cache.get(source, installation)).error)
+    per_minute, cpu = 60 / seconds, time.process_time() - cpu
     (client,) = (one.service.client for one in cache.clients._clients.values())  # noqa: SLF001
+    requests, memory = sum(client.statistics().requests.values()), rss_mb() - before
+    # A connection that is left open is reported on standard output, after the figures.
+    await asyncio.wait({entry.task for entry in cache._entries.values()})  # noqa: SLF001
+    await cache.clients.aclose()
     return {
         "rows": rows,
         "pages_per_min": round(pages * per_minute),
-        "requests_per_min": round(sum(client.statistics().requests.values()) * per_minute),
-        "cpu_s_per_min": round((time.process_time() - cpu) * per_minute, 2),
-        "memory_mb": round(rss_mb() - before),
+        "requests_per_min": round(requests * per_minute),
+        "cpu_s_per_min": round(cpu * per_minute, 2),
+        "memory_mb": round(memory),
         "page_median_s": round(median(took), 3),
         "page_p95_s": round(quantile(took, 0.95), 3),
     }

@@ -290,7 +290,9 @@ def _never_fits_one(rank: Rank, nodes: Sequence[_Node]) -> str:
         largest = max(node.allocatable.get(name, 0) for node in allowed)
         if amount > largest:
             what = f"{rank.name} requests {_format_request(name, amount)}"
-            return f"{what}, and the largest of {pluralize(len(allowed), 'node')}{which} has {_format(name, largest)}"
+            return (
+                f"{what}, and the largest of {pluralize(len(allowed), 'node')}{which} has {format_sum(name, largest)}"
+            )
     if not any(rank.room(node.allocatable, 1) for node in allowed):
         return f"{rank.name} requests {rank.describe()}, and no node{which} has all of it"
     return ""
@@ -371,8 +373,8 @@ def _describe(demand: GangDemand, found: Capacity) -> str:
 
 
 def _describe_free(use: ResourceUse, *, with_largest: bool) -> str:
-    largest = f" ({_format(use.name, use.largest_free)} on one node)" if with_largest else ""
-    return f"{_format(use.name, use.free)} of {_format(use.name, use.total)}{_unit(use.name)}{largest}"
+    largest = f" ({format_sum(use.name, use.largest_free)} on one node)" if with_largest else ""
+    return f"{format_sum(use.name, use.free)} of {format_sum(use.name, use.total)}{_unit(use.name)}{largest}"
 
 
 def _describe_holders(shown: Sequence[ResourceUse]) -> str:
@@ -388,7 +390,7 @@ def _describe_holders(shown: Sequence[ResourceUse]) -> str:
     if others := amounts.total() - sum(amount for amount, _ in parts):
         parts.append((others, f"{len(amounts) - len(parts)} others"))
     held = f"{_unit(use.name)} are held"
-    texts = (f"{_format(use.name, n)}{'' if number else held} by {who}" for number, (n, who) in enumerate(parts))
+    texts = (f"{format_sum(use.name, n)}{'' if number else held} by {who}" for number, (n, who) in enumerate(parts))
     return ", ".join(texts)
 
 
@@ -406,8 +408,8 @@ def _format_request(name: str, amount: int) -> str:
     return f"{format_bytes(parse(amount)) if name.startswith(_IN_BYTES) else amount}{_unit(name)}"
 
 
-def _format(name: str, amount: int) -> str:
-    """Return a sum: CPU and GiB with at most two decimal places, rounded down."""
+def format_sum(name: str, amount: int) -> str:
+    """Return a sum: CPU, which is given in thousandths, and GiB with at most two decimal places, rounded down."""
     if name == CPU:
         return _decimal(amount / THOUSANDTHS)
     return f"{_decimal(amount / 2**30)}Gi" if name.startswith(_IN_BYTES) else str(amount)

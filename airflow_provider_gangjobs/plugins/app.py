@@ -1,7 +1,7 @@
 """The FastAPI application that serves the tab "Gang" and the page "Gangs". Only Airflow's API server loads this module.
 
-Each route returns the whole page, or the part of the page that a refresh replaces. The application of `rest` is mounted
-below them.
+Each route returns the whole page, or the part of the page that a refresh replaces. A page below the tab has the last
+lines of the log of a rank. The application of `rest` is mounted below them.
 
 Airflow does not authenticate requests to a plugin's application, so each route requires the permissions that Airflow
 itself requires: the user may read the task instances of this DAG, and the logs of its tasks, since the page shows
@@ -33,9 +33,10 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, XCOM_REFUSED
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
-from airflow_provider_gangjobs.plugins.html import PageContext, render, security_headers
+from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, render, render_rank, security_headers
 from airflow_provider_gangjobs.plugins.locator import (
     FINISHED_TASK_STATES,
     GangLocator,
@@ -47,11 +48,15 @@ from airflow_provider_gangjobs.plugins.locator import (
 from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.rest.access import READ_DAG
 from airflow_provider_gangjobs.plugins.rest.app import URL_PREFIX, make_api
-from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache, SnapshotResult
-from airflow_provider_gangjobs.plugins.view_model import GangView, build_view, view_without_cluster
+from airflow_provider_gangjobs.plugins.snapshot_cache import ClusterUnreadError, SnapshotCache, SnapshotResult
+from airflow_provider_gangjobs.plugins.view_model import JOB_NOT_FOUND, GangView, build_view, view_without_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
+
+    from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 
 TRIGGER_PREFIX: Final = "airflow_provider_gangjobs.triggers."
@@ -122,6 +127,7 @@ def make_app() -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=READ_DAG)
     app.state.snapshots = SnapshotCache()
     app.add_api_route(ROUTE, gang_page, response_class=HTMLResponse)
+    app.add_api_route(f"{ROUTE}/ranks/{{rank}}", rank_page, response_class=HTMLResponse)
     app.state.gangs = GangsPage(ListCache(clients=app.state.snapshots.clients))
     app.add_api_route(GANGS_ROUTE, app.state.gangs.respond, response_class=HTMLResponse)
     # A mounted application has none of the dependencies of this one.
@@ -166,6 +172,43 @@ async def gang_page(
         page = replace(page, refresh_s=REFRESH_AFTER_ERROR_S if result.error else REFRESH_S)
     nonce = secrets.token_urlsafe(16)
     return HTMLResponse(render(page, nonce=nonce, part=part), headers=security_headers(nonce))
+
+
+NO_LOG: Final = "No pod of this rank has a log: the rank has not started, or its pod is gone."
+
+
+async def rank_page(
+    request: Request,
+    dag_id: Annotated[str, Path()],
+    run_id: Annotated[str, Path()],
+    task_id: Annotated[str, Path()],
+    map_index: Annotated[str, Path()],
+    rank: Annotated[int, Path(ge=0)],
+) -> HTMLResponse:
+    """Return the page with the last lines of the log of a rank.
+
+    Raises:
+        HTTPException: 404 if the task instance does not exist, or has no gang.
+    """
+    key = TaskKey(dag_id, run_id, task_id, parse_map_index(map_index), installation_id())
+    record = await run_in_threadpool(read_task_record, key)
+    locator = locate(record) if record is not None else None
+    if locator is None:
+        raise HTTPException(404, "Task instance not found, or it has no gang")
+    snapshots: SnapshotCache = request.app.state.snapshots
+    result = await snapshots.get(locator)
+    logs: Sequence[RankLog] = ()
+    if result.snapshot is None or result.snapshot.job is None:
+        problem = result.error or JOB_NOT_FOUND
+    else:
+        try:
+            logs = await snapshots.logs(locator, result.snapshot, Logs.ALL, rank)
+            problem = "" if logs else NO_LOG
+        except ClusterUnreadError as error:
+            problem = str(error)
+    nonce = secrets.token_urlsafe(16)
+    html = await run_in_threadpool(render_rank, RankContext(str(locator.ref), key, rank, logs, problem), nonce=nonce)
+    return HTMLResponse(html, headers=security_headers(nonce))
 
 
 def _view(locator: GangLocator, result: SnapshotResult, now: datetime) -> GangView | None:

@@ -125,6 +125,11 @@ class GangsView:
     hour_choices: tuple[int, ...] = HOURS
 
     @property
+    def shows_queue(self) -> bool:
+        """Some gang is in a queue."""
+        return any(line.queue for line in self.lines) or self.filters.sort.removeprefix("-") == "queue"
+
+    @property
     def shows_free(self) -> bool:
         """What is free is known of some resource."""
         return any(bar.free for bar in self.bars)
@@ -284,4 +289,6 @@ def _spans(gang: PageGang, now: datetime) -> Iterable[tuple[str, float]]:
     did = {(first, then): what for first, then, what in _SPANS}
     for first, then in pairwise(names):
         what = "assembling" if gang.row.phase is Phase.ASSEMBLING and first == "admitted" else did[first, then]
-        yield what, max(0.0, (times[then] - times[first]).total_seconds())
+        seconds = (times[then] - times[first]).total_seconds()
+        if seconds >= 1:
+            yield what, seconds

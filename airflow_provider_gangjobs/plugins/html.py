@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.plugins.page_filters import Filters
-from airflow_provider_gangjobs.plugins.page_text import clean, format_duration, format_ordinal, task_url
+from airflow_provider_gangjobs.plugins.page_text import (
+    clean,
+    clean_lines,
+    format_duration,
+    format_ordinal,
+    task_url,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from jinja2 import Template
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
     from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow
     from airflow_provider_gangjobs.plugins.view_model import GangView
+    from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 PACKAGE: Final = "airflow_provider_gangjobs.plugins"
 _BASE: Final = "../" * 7
@@ -65,6 +74,10 @@ class PageContext:
         """The page is that of a mapped task, and of none of its map indexes."""
         return bool(self.mapped) and self.key is not None and self.key.map_index < 0
 
+    def rank_url(self, rank: int) -> str:
+        """Return the address of the page with the log of a rank, relative to this page."""
+        return f"{self.key.map_index}/ranks/{rank}" if self.key is not None else ""
+
     def index_url(self, row: MappedRow) -> str:
         """Return the address of another map index in Airflow, relative to the page."""
         assert self.key is not None, "only a task has map indexes"
@@ -73,7 +86,41 @@ class PageContext:
 
 def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
     """Return the whole page, or with `part` the part of the page that a refresh replaces."""
-    return _encodable(_template("part.html" if part else "page.html").render(page=page, view=page.view, nonce=nonce))
+    template = _template("part.html" if part else "page.html")
+    return _encodable(template.render(page=page, view=page.view, nonce=nonce, part="part.html"))
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """The values that the template of the page with the log of a rank uses."""
+
+    gang_name: str
+    key: TaskKey
+    rank: int
+    logs: Sequence[RankLog] = ()
+    problem: str = ""
+    """Why there is no log; empty if there is one."""
+
+    @property
+    def label(self) -> str:
+        """How the page names the rank."""
+        return self.logs[0].label if self.logs else name_rank(self.rank, pod="")
+
+    @property
+    def gang_url(self) -> str:
+        """The address of the tab, relative to the page."""
+        return f"../../{self.key.map_index}"
+
+    @property
+    def task_url(self) -> str:
+        """The address of the task instance in Airflow, relative to the page."""
+        key = self.key
+        return f"../../{_BASE}{task_url(key.dag_id, key.run_id, key.task_id, key.map_index)}"
+
+
+def render_rank(page: RankContext, *, nonce: str) -> str:
+    """Return the page with the last lines of the log of a rank."""
+    return _encodable(_template("page.html").render(page=page, nonce=nonce, part="rank.html"))
 
 
 @dataclass(frozen=True)
@@ -119,7 +166,7 @@ def _template(name: str) -> Template:
         loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     times = {"time": format_time, "age": format_age, "remaining": format_remaining, "duration": format_duration}
-    environment.filters |= {**times, "clean": clean, "ordinal": format_ordinal}
+    environment.filters |= {**times, "clean": clean, "clean_lines": clean_lines, "ordinal": format_ordinal}
     return environment.get_template(name)
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.gang.capacity import format_sum
 from airflow_provider_gangjobs.gang.gang_rows import format_amount
 from airflow_provider_gangjobs.kube.quantity import parse
+from airflow_provider_gangjobs.kube.scheduling import CPU, THOUSANDTHS
 from airflow_provider_gangjobs.plugins.page_text import clean
 
 if TYPE_CHECKING:
@@ -84,16 +86,14 @@ def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse], free: D
     for amount, label, style in parts:
         if amount:
             width = float(amount / whole * 100)
-            segments.append(
-                Segment(clean(label), format_amount(resource, amount), round(start, 3), round(width, 3), style)
-            )
+            segments.append(Segment(clean(label), _format(resource, amount), round(start, 3), round(width, 3), style))
             start += width
     return Bar(
         queue=clean(queue),
         source=clean(source),
         resource=clean(resource),
-        held=format_amount(resource, Decimal(total_held)),
-        free=format_amount(resource, free) if free else "",
+        held=_format(resource, Decimal(total_held)),
+        free=_format(resource, free) if free else "",
         wanted=_describe_waiting(resource, Decimal(total_wanted), wanted),
         segments=tuple(segments),
     )
@@ -105,7 +105,14 @@ def _describe_waiting(resource: str, total: Decimal, wanted: Sequence[tuple[Deci
         return ""
     names = [clean(dag_id) or "gangs without a DAG" for amount, dag_id in wanted if amount]
     more = f" and {len(names) - SEGMENTS_MAX} more" if len(names) > SEGMENTS_MAX else ""
-    return f"{format_amount(resource, total)} by {', '.join(names[:SEGMENTS_MAX])}{more}"
+    return f"{_format(resource, total)} by {', '.join(names[:SEGMENTS_MAX])}{more}"
+
+
+def _format(resource: str, amount: Decimal) -> str:
+    """Return a sum in cores or GiB, as diagnoses do, and less than one as a Kubernetes quantity."""
+    if amount < (1 if resource == CPU else 2**30):
+        return format_amount(resource, amount)
+    return format_sum(resource, int(amount * (THOUSANDTHS if resource == CPU else 1)))
 
 
 def _amount(amounts: Mapping[str, str], resource: str) -> Decimal:

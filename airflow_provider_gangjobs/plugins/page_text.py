@@ -1,4 +1,4 @@
-"""Texts of clusters and programs on one line, and addresses of Airflow's own pages. Pure."""
+"""Texts of clusters and programs without what a page must not show, and addresses of Airflow's own pages. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ TEXT_CHARACTERS_MAX: Final = 250
 SENTENCE_CHARACTERS_MAX: Final = 300
 # Control characters, marks that change the direction of a text, and halves of characters, which UTF-8 does not have.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
     """Return a text from a cluster or a program as one line without unprintable characters, cut at its end."""
     return cut_end(to_one_line(_UNPRINTABLE.sub(" ", text[: 4 * characters_max])), characters_max)
+
+
+def clean_lines(text: str) -> str:
+    """Return a text of several lines, such as a log, without unprintable characters and colors of a terminal."""
+    return "\n".join(_UNPRINTABLE.sub(" ", line) for line in _COLOR.sub("", text).expandtabs().splitlines())
 
 
 def format_duration(seconds: float) -> str:

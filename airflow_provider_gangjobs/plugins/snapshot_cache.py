@@ -1,8 +1,9 @@
-"""A cache of gang snapshots for the API server, shared by all users who look at the same gang.
+"""A cache of gang snapshots, and of the last lines of logs, for the API server, shared by all users who look at the
+same gang.
 
 Reading a snapshot takes at most `SNAPSHOT_TIMEOUT_S`, at most `CONCURRENT_SNAPSHOTS_MAX` snapshots are read at the same
-time, and a snapshot serves every request for `SNAPSHOT_TTL_S`. Many open pages of a gang therefore cost the cluster no
-more than one open page.
+time, and a snapshot serves every request for `SNAPSHOT_TTL_S`; so do logs. Many open pages of a gang therefore cost the
+cluster no more than one open page.
 
 The page shows an error as a sentence without any detail of the connection. The API server's log has the whole error.
 """
@@ -14,7 +15,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.cached_read import Answer, CachedReads
@@ -31,15 +32,21 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.plugins.clients import SharedClients
 from airflow_provider_gangjobs.plugins.view_model import describe_end
+from airflow_provider_gangjobs.tracking.explanation import job_of
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.spec import Logs
     from airflow_provider_gangjobs.plugins.locator import GangLocator
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +85,10 @@ async def read_config(locator: GangLocator) -> ClusterConfig:
     return await read_connection(locator.kubernetes_conn_id, must_exist=locator.must_exist)
 
 
+class ClusterUnreadError(Exception):
+    """The cluster could not be read. The message says why, without any detail of the connection."""
+
+
 @dataclass(frozen=True)
 class SnapshotResult:
     """A snapshot of the gang, or the reason why the cluster could not be read."""
@@ -98,7 +109,12 @@ class SnapshotCache:
     timeout_s: float = SNAPSHOT_TIMEOUT_S
     _ends: dict[str, str] = field(default_factory=dict, init=False)
     _snapshots: CachedReads = field(default_factory=CachedReads, init=False)
+    _logs: CachedReads = field(default_factory=CachedReads, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
+    _slots_for_logs: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False
+    )
+    """Of their own, because a node that answers slowly must not hold up the pages."""
 
     async def get(self, locator: GangLocator) -> SnapshotResult:
         """Return a snapshot that was read at most `SNAPSHOT_TTL_S` ago. An error of the cluster is a result, never
@@ -112,29 +128,60 @@ class SnapshotCache:
         # The shield lets the read go on for other users if this user closes the page. Its timeout bounds it.
         return await asyncio.shield(asyncio.create_task(shared, name=f"snapshot of gang {locator.ref}"))
 
+    async def logs(
+        self, locator: GangLocator, snapshot: GangSnapshot, policy: Logs, rank: int | None = None
+    ) -> Sequence[RankLog]:
+        """Return the last lines of logs of the gang of a snapshot, see `read_logs`.
+
+        Raises:
+            ClusterUnreadError: the cluster could not be read. A log that cannot be read is no error.
+        """
+        # The Job of the snapshot has the digest of the task. The name in the locator may be that of another gang.
+        ref = job_of(snapshot).ref
+
+        async def read_logs(service: GangService) -> Sequence[RankLog]:
+            return await service.logs(ref, policy, outcomes=snapshot.outcomes, rank=rank)
+
+        async def read() -> Answer[Sequence[RankLog]]:
+            return Answer(await self._on_cluster(locator, self._slots_for_logs, read_logs), SNAPSHOT_TTL_S)
+
+        key = (locator.kubernetes_conn_id, locator.must_exist, ref, policy, rank)
+        shared = self._logs.get(key, read, self.clock)
+        return await asyncio.shield(asyncio.create_task(shared, name=f"logs of gang {ref}"))
+
     async def _read(self, locator: GangLocator) -> SnapshotResult:
-        if locator.kubernetes_conn_id is None:
-            return SnapshotResult(error=UNKNOWN_CONNECTION)
         try:
-            async with asyncio.timeout(self.timeout_s), self._slots:
-                return await self._read_snapshot(locator)
+            return await self._on_cluster(locator, self._slots, lambda service: self._read_snapshot(service, locator))
+        except ClusterUnreadError as error:
+            return SnapshotResult(error=str(error))
+
+    async def _on_cluster(
+        self, locator: GangLocator, slots: asyncio.Semaphore, action: Callable[[GangService], Awaitable[T]]
+    ) -> T:
+        if locator.kubernetes_conn_id is None:
+            raise ClusterUnreadError(UNKNOWN_CONNECTION)
+        try:
+            async with asyncio.timeout(self.timeout_s), slots:
+                config = await self.read_config(locator)
+                async with self.clients.service(config) as service:
+                    return await action(service)
         except TimeoutError:
-            return SnapshotResult(error=TIMED_OUT)
+            raise ClusterUnreadError(TIMED_OUT) from None
         except (ClusterError, AirflowNotFoundException) as error:
             log.warning("The API server could not read gang %s: %s", locator.ref, error)
-            return SnapshotResult(error=describe_error(error, locator.kubernetes_conn_id, locator.ref.namespace))
-        except Exception:
+            text = describe_error(error, locator.kubernetes_conn_id, locator.ref.namespace)
+            raise ClusterUnreadError(text) from error
+        except Exception as error:
             # A secrets backend may raise any exception, and the page has to show a message.
             log.exception("The API server could not read gang %s", locator.ref)
-            return SnapshotResult(error=OTHER_ERROR)
+            raise ClusterUnreadError(OTHER_ERROR) from error
 
-    async def _read_snapshot(self, locator: GangLocator) -> SnapshotResult:
+    async def _read_snapshot(self, service: GangService, locator: GangLocator) -> SnapshotResult:
         ref = locator.ref
-        async with self.clients.service(await self.read_config(locator)) as service:
-            snapshot = await service.snapshot(locator.key, namespace=ref.namespace, uid=ref.uid)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ENDS_WITHIN_S):
-                    return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))
+        snapshot = await service.snapshot(locator.key, namespace=ref.namespace, uid=ref.uid)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))
         return SnapshotResult(snapshot)
 
     async def _read_ends(self, client: Client, snapshot: GangSnapshot) -> dict[str, str]:

@@ -39,12 +39,14 @@ from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.halt import read_deadline_halt
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
+from airflow_provider_gangjobs.gang.state.pods import rank_of
 from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.plugins.page_text import format_duration
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
 from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
+from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -141,6 +143,8 @@ class GangView:
     rows: tuple[RankRow, ...] = ()
     rows_omitted: int = 0
     """The number of ranks that have no row."""
+    ranks_with_log: frozenset[int] = frozenset()
+    """The ranks of which a pod exists that may have a log."""
     restarts: tuple[RestartRow, ...] = ()
     """The last restarts of the programs in their pods, the latest first."""
     other_attempts: tuple[AttemptRow, ...] = ()
@@ -215,6 +219,9 @@ def _view_of_job(
         ),
         rows=tuple(rows[:ROWS_MAX]),
         rows_omitted=max(0, (len(rows) if snapshot.is_whole else ranks) - len(rows[:ROWS_MAX])),
+        ranks_with_log=frozenset(
+            rank for pod in snapshot.pods if may_have_log(pod) and (rank := rank_of(pod)) is not None
+        ),
         restarts=_restart_rows(report),
         notes=tuple(f"The connection may not list {what} in this namespace." for what in snapshot.unread),
         command=f"kubectl -n {record.ref.namespace} get pods -o wide -l {gang_selector(record.ref.name)}",

@@ -290,16 +290,22 @@ class GangService(Struct, frozen=True):
         return await collect_outcomes(self.client, event)
 
     async def logs(
-        self, ref: GangRef, policy: Logs | str = Logs.RANK0_AND_FAILED, *, outcomes: Sequence[Outcome] = ()
+        self,
+        ref: GangRef,
+        policy: Logs | str = Logs.RANK0_AND_FAILED,
+        *,
+        outcomes: Sequence[Outcome] = (),
+        rank: int | None = None,
     ) -> list[RankLog]:
         """Return the last lines of the ranks' logs, as far as the nodes still have them.
 
         :param policy: Which ranks: `rank0+failed`, `all` or `none`.
         :param outcomes: The recorded outcomes, which show the failed ranks.
+        :param rank: Only this rank, whatever the policy selects.
         """
         from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 
-        return await read_logs(self.client, ref, Logs(policy), outcomes=outcomes)
+        return await read_logs(self.client, ref, Logs(policy), outcomes=outcomes, rank=rank)
 
     async def copy_logs(
         self,

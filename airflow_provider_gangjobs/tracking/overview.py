@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.ending.sweep.leases import FollowerLease, read_leases
+from airflow_provider_gangjobs.ending.sweep.leases import RENEW_EVERY_S, FollowerLease, read_leases
+from airflow_provider_gangjobs.ending.sweep.sweeper import LOOK_EVERY_S
 from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, row_of, use_by_dag
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.state.category import Category
@@ -33,6 +35,7 @@ from airflow_provider_gangjobs.tracking.watch.cluster_use import recent_cluster_
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
     from decimal import Decimal
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -45,6 +48,8 @@ PAGES_MAX: Final = 2
 """How many pages of waiting pods, and of Kueue's Workloads, are read: 500 objects each."""
 QUEUES_MAX: Final = 20
 """In how many queues of Kueue positions are read, at most once a minute each."""
+NAMED_WITHIN: Final = timedelta(seconds=RENEW_EVERY_S + LOOK_EVERY_S)
+"""After how long a process has named a new gang that it follows."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class ListedGang:
     requests: Mapping[str, str] = field(default_factory=dict)
     """What all ranks request together: resource -> quantity; empty if the Job does not say."""
     followed_by: tuple[str, ...] | None = None
-    """The processes that follow the gang; `None` if that is unknown."""
+    """The processes that follow the gang; `None` if that is unknown, as it is of a new gang that no Lease names yet."""
     version: str = ""
     """`resourceVersion` of the Job, if the Job alone decides about the row and the diagnosis; else empty."""
 
@@ -93,6 +98,8 @@ class _Evidence:
     has_all_workloads: bool = False
     positions: dict[str, int | None] = field(default_factory=dict)
     leases: Sequence[FollowerLease] | None = None
+    named_until: datetime | None = None
+    """A gang that was submitted later may have a follower whose Lease does not name it yet."""
     free: Mapping[str, Decimal] = field(default_factory=dict)
 
 
@@ -126,6 +133,7 @@ async def read_overview(
         except ClusterError:
             leases = None
         now = client.server_clock.now()
+        evidence.named_until = now - NAMED_WITHIN
         evidence.leases = None if leases is None else [lease for lease in leases if lease.is_valid(now)]
     return await asyncio.to_thread(judge, jobs, evidence, before or Overview())
 
@@ -199,15 +207,19 @@ def _listed(job: StoredGang, evidence: _Evidence, known: ListedGang | None) -> L
         row = row_of(job)
         is_alone = not job.has_roles and row.phase in _OF_JOB_ALONE
         known = ListedGang(row, _diagnose(job, evidence), job.requests, version=version if is_alone else "")
-    return replace(known, followed_by=() if job.is_over else _followers(job.ref, evidence.leases))
+    return replace(known, followed_by=() if job.is_over else _followers(job.ref, known.row, evidence))
 
 
 _OF_JOB_ALONE: Final = frozenset({Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED})
 """The phases in which nothing but the Job is needed for a row and a diagnosis."""
 
 
-def _followers(ref: GangRef, leases: Sequence[FollowerLease] | None) -> tuple[str, ...] | None:
-    return None if leases is None else tuple(lease.holder or lease.name for lease in leases if lease.names(ref))
+def _followers(ref: GangRef, row: GangRow, evidence: _Evidence) -> tuple[str, ...] | None:
+    if evidence.leases is None:
+        return None
+    named = tuple(lease.holder or lease.name for lease in evidence.leases if lease.names(ref))
+    is_new = evidence.named_until is None or row.submitted_at > evidence.named_until
+    return None if is_new and not named else named
 
 
 def _diagnose(job: StoredGang, evidence: _Evidence) -> Diagnosis | None:

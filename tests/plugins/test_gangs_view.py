@@ -314,18 +314,34 @@ def test_bar_shows_who_holds_and_who_waits() -> None:
     ]
 
 
+def test_sums_are_in_cores_and_gib_unless_they_are_small() -> None:
+    held = {"cpu": "19500m", "memory": "9472Mi"}
+    use = DagUse(dag_id="etl", running=2, waiting=1, held=held, wanted={"cpu": "250m", "memory": "64Mi"})
+
+    cpu, memory = view_of([], uses=[QueueUse("", (use,))]).bars
+
+    assert (cpu.held, cpu.wanted) == ("19.5", "250m by etl")
+    assert (memory.held, memory.wanted) == ("9.25Gi", "64Mi by etl")
+
+
+def test_column_of_queues_is_there_if_a_gang_has_one() -> None:
+    for queue, is_shown in (("", False), ("gpus", True)):
+        html = render_gangs(GangsContext(view_of([gang("a", queue=queue)]), NOW, NOW), nonce="n", part=True)
+        assert ('data-label="Queue"' in html) is is_shown
+
+
 def test_free_capacity_is_shown_for_gangs_that_no_queue_holds_back() -> None:
     use = DagUse(dag_id="etl", running=1, waiting=1, held={"cpu": "4"}, wanted={"cpu": "8"})
 
     view = view_of([], uses=[QueueUse("", (use,)), QueueUse("gpus", (use,))], free={"cpu": Decimal("2.5")})
 
-    assert [(bar.queue, bar.free) for bar in view.bars] == [("", "2500m"), ("gpus", "")]
+    assert [(bar.queue, bar.free) for bar in view.bars] == [("", "2.5"), ("gpus", "")]
     assert [(one.style, one.amount) for one in view.bars[0].segments] == [
         ("held-0", "4"),
-        ("free", "2500m"),
+        ("free", "2.5"),
         ("waits", "8"),
     ]
-    assert '<span class="key free">2500m</span>' in render_gangs(GangsContext(view, NOW, NOW), nonce="n")
+    assert '<span class="key free">2.5</span>' in render_gangs(GangsContext(view, NOW, NOW), nonce="n")
 
 
 # -- hostile data ----------------------------------------------------------------------------------------------------

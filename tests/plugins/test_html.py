@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 
@@ -13,10 +14,11 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.plugins.html import PageContext, format_remaining, render
+from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
 from airflow_provider_gangjobs.plugins.view_model import AttemptRow, DeadlineView, GangView, PhaseSpan
+from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 from tests.unit.builders import REF, at
 
 MARKUP = """<script>alert(1)</script><img src=x onerror="alert(2)">'"`{{ 7 * 7 }}</style></td>"""
@@ -180,6 +182,45 @@ def test_row_of_a_gang_with_roles_names_the_role_and_the_rank_in_it() -> None:
     html = render(replace(page_of("x"), view=replace(view_of("x"), rows=(row,))), nonce="n", part=True)
     body = html[html.index("<tbody>") : html.index("</tbody>")]
     assert Elements(body).text.split()[:2] == ["worker", "2"]
+
+
+def test_row_leads_to_the_log_of_its_rank_if_there_may_be_one() -> None:
+    rows = (
+        RankRow(5, "s", Tone.BUSY),
+        RankRow(6, "s", Tone.BUSY, role="worker", role_rank=2),
+        RankRow(7, "s", Tone.BAD),
+    )
+    view = replace(view_of("x"), rows=rows, ranks_with_log=frozenset({5, 6}))
+
+    html = render(replace(page_of("x"), view=view), nonce="n", part=True)
+
+    links = re.findall(r'<a href="([^"]*)" aria-label="(Log of [^"]*)">', html)
+    assert links == [("2/ranks/5", "Log of rank 5"), ("2/ranks/6", "Log of worker 2")]
+
+
+def rank_page(**log: str) -> str:
+    found = RankLog(pod=log.pop("pod", "train-0-3"), rank=3, **log)
+    return render_rank(RankContext("default/train-0", TaskKey("a/b", "r", "t"), 3, (found,)), nonce="n")
+
+
+@given(st.text() | st.just(MARKUP))
+def test_no_line_of_a_log_becomes_markup(text: str) -> None:
+    plain = rank_page(pod="a", text="a", problem="a", left_out="a")
+    found = rank_page(pod=text or "a", text=text or "a", problem=text or "a", left_out=text or "a")
+    assert Elements(found).elements == Elements(plain).elements
+
+
+def test_log_keeps_its_lines_and_loses_what_would_change_the_page() -> None:
+    text = "\x1b[31mred\x1b[0m\n 10%\r 20%\r\n\u202eevil\u2069\n\tindented\n" + "\U0001f642" * 1024
+    (shown,) = re.findall(r"<pre[^>]*>(.*)</pre>", rank_page(text=text), re.DOTALL)
+    assert shown.split("\n") == ["red", " 10%", " 20%", " evil ", "        indented", "\U0001f642" * 1024]
+
+
+def test_page_of_a_log_leads_back_and_says_why_there_is_none() -> None:
+    html = rank_page(problem="the kubelet has removed it")
+    assert "No log: <bdi>the kubelet has removed it</bdi>" in html
+    assert '<a href="../../-1">Gang</a>' in html
+    assert f'href="{"../" * 9}dags/a%2Fb/runs/r/tasks/t"' in html
 
 
 @pytest.mark.parametrize(

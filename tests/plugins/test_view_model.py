@@ -161,6 +161,12 @@ def test_execution_timeout_is_shown_when_it_comes_first() -> None:
     )
 
 
+def test_ranks_that_have_started_have_a_log() -> None:
+    pods = [pod("a").rank(0).running(), pod("b").rank(1).unschedulable(NO_GPU), pod("c").rank(2).failed(1)]
+    view = build_view(LOCATOR, snapshot_of(job(4).started(3), [one.view() for one in pods]), at(120))
+    assert view.ranks_with_log == {0, 2}
+
+
 def test_failed_gang_shows_the_cause_first() -> None:
     pods = [
         pod("a").rank(0).on("n").failed(143, when=62).view(),

@@ -12,6 +12,7 @@ from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 
+from airflow_provider_gangjobs.plugins.rest.access import READ_DAG
 from airflow_provider_gangjobs.plugins.rest.app import make_api
 from airflow_provider_gangjobs.plugins.rest.clusters import Clusters
 from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fastapi import FastAPI
+
+    from airflow_provider_gangjobs.plugins.locator import TaskRecord
 
 ADMIN = SimpleAuthManagerUser(username="ada", role="op")
 VIEWER = SimpleAuthManagerUser(username="vera", role="viewer")
@@ -33,19 +36,25 @@ class RestClient:
     namespace: str = "default"
     user: SimpleAuthManagerUser | None = field(default_factory=lambda: ADMIN)
     deletion_answered_after_s: float = 20.0
+    record: TaskRecord | None = None
+    """What Airflow's database has of the one task instance, which the user may read."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[FastAPI]:
         """Make an application, as Airflow does when it starts."""
         create_auth_manager()
         clusters = Clusters(deletion_answered_after_s=self.deletion_answered_after_s)
-        app = make_api(SnapshotCache(), lambda key: None, clusters=clusters)
+        snapshots = SnapshotCache()
+        app = make_api(snapshots, lambda key: self.record, clusters=clusters)
+        if self.record is not None:
+            app.dependency_overrides |= {required.dependency: lambda: None for required in READ_DAG}
         if self.user is not None:
             app.dependency_overrides[get_user] = lambda: self.user
         try:
             yield app
         finally:
             await clusters.aclose()
+            await snapshots.clients.aclose()
 
     @asynccontextmanager
     async def application(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -62,6 +71,14 @@ class RestClient:
 
     def path(self, path: str) -> str:
         return f"/connections/{self.conn_id}/namespaces/{self.namespace}{path}"
+
+    async def get_gang(self, **query: Any) -> httpx.Response:
+        """Ask for the gang of the task instance."""
+        assert self.record is not None, "the test has a task instance"
+        key = self.record.key
+        async with self.application() as client:
+            path = f"/dags/{key.dag_id}/dagRuns/{key.run_id}/taskInstances/{key.task_id}/{key.map_index}/gang"
+            return await client.get(path, params=query)
 
     async def put(self, submission_id: str, spec: Any, **more: Any) -> httpx.Response:
         return await self.send("PUT", submission_path(submission_id), json=spec, **more)

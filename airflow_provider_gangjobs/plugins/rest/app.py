@@ -24,21 +24,24 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - FastAPI reads annotations
-from airflow_provider_gangjobs.plugins.locator import locate
+from airflow_provider_gangjobs.plugins.locator import locate, parse_refusal
 from airflow_provider_gangjobs.plugins.rest import documents
 from airflow_provider_gangjobs.plugins.rest.access import READ_DAG, Place, ReadPlace, WritePlace
 from airflow_provider_gangjobs.plugins.rest.clusters import Clusters
 from airflow_provider_gangjobs.plugins.rest.limits import Limits, read_json
 from airflow_provider_gangjobs.plugins.rest.problems import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
+from airflow_provider_gangjobs.plugins.snapshot_cache import ClusterUnreadError
+from airflow_provider_gangjobs.plugins.view_model import JOB_NOT_FOUND, build_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.plugins.locator import TaskRecord
     from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.record import Submission, SubmissionPage
+    from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +100,7 @@ def make_api(
 # -- submissions -----------------------------------------------------------------------------------------------------
 
 SubmissionId = Annotated[str, Path(description="The id that the client chose.")]
+LogsOf = Annotated[Logs, Query(description="The ranks whose last lines are read, too.")]
 ValidateBy = Annotated[Validate, Query(description="With `server`, the API server checks the Job by a dry run.")]
 
 
@@ -155,7 +159,7 @@ async def get_submission(
     request: Request,
     place: ReadPlace,
     submission_id: SubmissionId,
-    logs: Annotated[Logs, Query(description="The ranks whose last lines are read, too.")] = Logs.NONE,
+    logs: LogsOf = Logs.NONE,
 ) -> Response:
     """Return the state of a submission and, beside it, what its gang does and why, its ranks, and their results."""
     _require_id_of_client(submission_id)
@@ -270,20 +274,37 @@ async def gang_of_task(
     run_id: Annotated[str, Path()],
     task_id: Annotated[str, Path()],
     map_index: Annotated[int, Path(description="-1 for a task that is not mapped.")],
+    *,
+    logs: LogsOf = Logs.NONE,
+    rank: Annotated[
+        int | None, Query(ge=0, description="The last lines of this rank are read, and of no other.")
+    ] = None,
 ) -> Response:
     """Return what the gang of a task does and why, and its ranks."""
     key = TaskKey(dag_id, run_id, task_id, map_index, installation_id())
     with request.app.state.limits.admit(str(user.get_id())):
         record = await run_in_threadpool(request.app.state.read_task_record, key)
-        locator = locate(record) if record is not None else None
+        if record is None:
+            raise HTTPException(404, "Task instance not found")
+        locator = locate(record)
         if locator is None:
-            raise HTTPException(404, "Task instance not found, or it has no gang")
-        result = await request.app.state.snapshots.get(locator)
-    if result.error:
-        raise HTTPException(503, result.error)
-    if result.snapshot is None or result.snapshot.job is None:
-        raise HTTPException(404, "The Job of the gang does not exist any more. The XCom gang_end has its end")
-    return respond(documents.describe_gang(result.snapshot, datetime.now(UTC)))
+            raise HTTPException(404, parse_refusal(record.refusal) or "This task has not submitted a gang.")
+        snapshots: SnapshotCache = request.app.state.snapshots
+        result = await snapshots.get(locator)
+        if result.snapshot is None:
+            raise HTTPException(503, result.error)
+        now = datetime.now(UTC)
+        if result.snapshot.job is None:
+            if locator.end is None:
+                raise HTTPException(404, JOB_NOT_FOUND)
+            return respond(documents.describe_end(locator.ref, build_view(locator, result.snapshot, now)))
+        lines: Sequence[RankLog] = ()
+        if logs is not Logs.NONE or rank is not None:
+            try:
+                lines = await snapshots.logs(locator, result.snapshot, logs, rank)
+            except ClusterUnreadError as error:
+                raise HTTPException(503, str(error)) from error
+    return respond(documents.describe_gang(result.snapshot, lines, now))
 
 
 # -- the application -------------------------------------------------------------------------------------------------

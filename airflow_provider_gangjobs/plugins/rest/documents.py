@@ -17,6 +17,8 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, merge_outc
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec
+from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.validation.read_spec import read_spec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.record import Submission, SubmissionRecord
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.plugins.view_model import GangView
     from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 
 NOT_IN_ADDRESSES: Final = frozenset({"", ".", ".."})
@@ -37,11 +41,13 @@ NOT_IN_ADDRESSES: Final = frozenset({"", ".", ".."})
 class GangDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a gang does and why, and its ranks."""
 
-    gang: GangRow
+    gang: GangRow | None = None
+    """Absent if the Job does not exist any more. The rest is then what Airflow recorded of the end."""
     why: GangReason
     ranks: tuple[RankRow, ...]
     unread: tuple[str, ...] = ()
     """Plural names of resources that could not be read."""
+    logs: tuple[RankLog, ...] = ()
 
 
 class SubmissionDocument(GangDocument, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,7 +56,6 @@ class SubmissionDocument(GangDocument, frozen=True, kw_only=True, omit_defaults=
     submission: SubmissionRecord
     results: dict[str, Any] | None = None
     """The result of each rank that succeeded and wrote one. Absent if all together have more than 1 MiB."""
-    logs: tuple[RankLog, ...] = ()
 
 
 class SubmissionList(Struct, frozen=True, rename={"continue_": "continue"}):
@@ -171,25 +176,29 @@ def is_of_client(record: SubmissionRecord) -> bool:
     return bool(record.submission_id) and parse_default_submission_id(record.submission_id) is None
 
 
-def describe_gang(snapshot: GangSnapshot, now: datetime) -> GangDocument:
+def describe_gang(snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime) -> GangDocument:
     """Return what a snapshot shows of a gang. Results are left out, because they are XComs of the task."""
     state = state_of_snapshot(snapshot, now)
-    return GangDocument(gang=state.row, why=reason_of(state), ranks=state.ranks, unread=state.unread)
+    return GangDocument(gang=state.row, why=reason_of(state), ranks=state.ranks, unread=state.unread, logs=tuple(logs))
+
+
+def describe_end(ref: GangRef, view: GangView) -> GangDocument:
+    """Return what the tab shows of a gang whose Job does not exist any more."""
+    category = next((one for one in Category if one == view.category), Category.UNKNOWN)
+    found = Diagnosis(category, view.summary, view.remedy, since=view.since)
+    why = GangReason(ref.namespace, ref.name, Phase(view.phase), view.since, view.summary, found, None)
+    return GangDocument(why=why, ranks=view.rows)
 
 
 def describe_submission(
     record: SubmissionRecord, snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime
 ) -> SubmissionDocument:
     """Return what is known about a submission and its gang."""
-    shown = describe_gang(snapshot, now)
+    shown = describe_gang(snapshot, logs, now)
     return SubmissionDocument(
         submission=record,
-        gang=shown.gang,
-        why=shown.why,
-        ranks=shown.ranks,
-        unread=shown.unread,
         results=_results(merge_outcomes(snapshot.pods, snapshot.outcomes)),
-        logs=tuple(logs),
+        **msgspec.structs.asdict(shown),
     )
 
 

@@ -164,12 +164,16 @@ class RankLog(Struct, frozen=True):
     """Role of the pod; empty if the gang has one Job only."""
     role_rank: int | None = None
 
+    @property
+    def label(self) -> str:
+        """How messages name the rank."""
+        return name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
+
     def lines(self) -> list[str]:
         """Return the lines, each with its rank as a prefix, to show the logs of several ranks in one log."""
-        source = name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
         missing = [f"(left out: {self.left_out})"] if self.left_out else []
         lines = [*missing, *self.text.splitlines()] if not self.problem else [f"(no log: {self.problem})"]
-        return [f"[{source}] {line}" for line in lines]
+        return [f"[{self.label}] {line}" for line in lines]
 
 
 async def read_logs(
@@ -179,6 +183,7 @@ async def read_logs(
     *,
     outcomes: Sequence[Outcome] = (),
     tail_lines: int = TAIL_LINES,
+    rank: int | None = None,
 ) -> list[RankLog]:
     """Read the logs that the policy selects, ordered by rank. At most `RANKS_MAX` logs are read, failed ranks first.
 
@@ -186,13 +191,16 @@ async def read_logs(
 
     :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
     :param tail_lines: Number of lines that are read from the end of each log.
+    :param rank: Read only the logs of the pods of this rank, instead of those that the policy selects.
     """
-    if policy is Logs.NONE:
+    if policy is Logs.NONE and rank is None:
         return []
     try:
         pods = await list_pods(client, ref)
     except ClusterError as exc:
         return [RankLog(pod=ref.name, rank=None, problem=str(exc))]
+    if rank is not None:
+        policy, pods = Logs.ALL, [pod for pod in pods if rank_of(pod) == rank]
     selected = select_pods(pods, policy, outcomes)
     semaphore = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
 

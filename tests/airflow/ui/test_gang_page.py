@@ -204,6 +204,17 @@ def test_page_requires_permission_to_read_the_task(
     assert ("<h1>" in page.html) is (status == 200)
 
 
+@pytest.mark.parametrize(("user", "status"), [(READER, 200), (LOGLESS, 403), (None, 401)])
+def test_log_of_a_rank_requires_permission_to_read_logs(shared_runs: SharedRuns, user: str | None, status: int) -> None:
+    assert shared_runs.run("fails").wait() == "failed"
+    run_id = urllib.parse.quote(shared_runs.run("fails").run_id, safe="")
+
+    page = fetch(shared_runs, f"/gangjobs/dags/fails/dagRuns/{run_id}/taskInstances/gang/-1/ranks/1", user=user)
+
+    assert page.status == status
+    assert ("&lt;b&gt;last words&lt;/b&gt;" in page.html) is (status == 200)
+
+
 def test_token_of_another_signer_is_refused(shared_runs: SharedRuns) -> None:
     request = urllib.request.Request(
         f"{shared_runs.home.api_url}/gangjobs/dags/runs/dagRuns/r/taskInstances/gang/-1",

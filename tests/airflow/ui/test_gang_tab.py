@@ -10,7 +10,7 @@ import pytest
 
 from scripts.ports import free_port
 from tests.airflow.polling import wait_for
-from tests.airflow.ui.browser import MISSING, Browser, WebDriverError, find_programs, open_browser
+from tests.airflow.ui.browser import ELEMENT, MISSING, Browser, WebDriverError, find_programs, open_browser
 from tests.airflow.ui.users import ADMIN, NOT_FOR_READER, READER
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(find_programs() is None and not os.environ.get("CI"), reason=MISSING),
 ]
 
+ENTER = "\ue007"
 FRAME = "iframe[title=Gang]"
 MARKUP = '<img src="x" onerror="window.ran = 1">'
 
@@ -141,6 +142,35 @@ def test_output_of_a_rank_is_shown_as_text(tab: Callable[..., None], shared_runs
     assert "<script>document.title = 'owned'</script>" in browser.text("td.message")
     assert browser.run("return document.title").startswith("Gang ")
     assert browser.run("return document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_keyboard_leads_to_the_log_of_a_rank_and_back(
+    tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser
+) -> None:
+    assert shared_runs.run("fails").wait() == "failed"
+    tab("fails")
+    wait_until("the ranks", lambda: browser.find("tbody"))
+
+    browser.press("a[aria-label='Log of rank 1']", ENTER)
+    wait_until("the log", lambda: "<b>last words</b>" in browser.text("pre"))
+    assert browser.text("h1") == "Log of rank 1"
+    browser.press("nav a", ENTER)
+
+    wait_until("the tab", lambda: browser.find("tbody"))
+
+
+def test_everything_that_can_be_used_has_a_name(
+    tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser
+) -> None:
+    shared_runs.run("runs").wait_for_task("gang", "deferred")
+    tab("runs")
+    wait_until("the logs", lambda: browser.find("a[aria-label='Log of rank 2']"))
+
+    elements = browser.run("return [...document.querySelectorAll('a, button, table, svg:not([aria-hidden])')]")
+    names = [browser.call("GET", f"/element/{one[ELEMENT]}/computedlabel") for one in elements]
+
+    assert all(names)
+    assert len(set(names)) == len(names) >= 7, "each name says which rank"
 
 
 def test_only_the_pages_own_script_runs(tab: Callable[..., None], browser: Browser) -> None:

@@ -98,10 +98,11 @@ def test_gang_of_a_task_is_read_by_readers_of_its_dag(
         assert run.wait() == "failed"
     path = f"/dags/{dag_id}/dagRuns/{urllib.parse.quote(run.run_id, safe='')}/taskInstances/gang/-1/gang"
 
-    reply = send(shared_runs, "GET", path, user=user)
+    reply = send(shared_runs, "GET", f"{path}?rank=1", user=user)
 
     assert reply.status == status
     if status == 200:
+        assert [log["text"] for log in reply.body["logs"]] == ["<b>last words</b>\n"]
         assert reply.body["gang"]["name"] == shared_runs.gang("fails")["name"]
         assert reply.body["why"]["diagnosis"]["category"] == "ApplicationFailed"
 

@@ -12,6 +12,7 @@ SLEEPS = "import time\ntime.sleep(3000)\n"
 RANK_1_FAILS = """
 import os, sys, time
 if os.environ["RANK"] == "1":
+    print("<b>last words</b>", flush=True)
     with open(os.environ["GANG_RESULT_PATH"], "w") as result:
         result.write("<script>document.title = 'owned'</script><img src=x onerror=alert(1)>")
     sys.exit(3)
