@@ -924,6 +924,9 @@ class Coordinator:
         self._waited_s = 0.0
         self._began = self._run_began = time.monotonic()
         self._failed_at: Optional[float] = None
+        self._failure = Report()
+        self._failed_ran_s = 0.0
+        self._failure_lost: Tuple[float, Optional[float]] = (0.0, None)
         self._events: List[Dict[str, Any]] = []
         self._ran_s = self._stopped_s = self._lost_s = 0.0
         self._last_progress: Tuple[float, Dict[str, Any]] = (-math.inf, {})
