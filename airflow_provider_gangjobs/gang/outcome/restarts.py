@@ -106,6 +106,8 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     """How much of that was lost. Known at the end."""
     is_final: bool = False
     """The supervisor of rank 0 has ended, and has reported all restarts."""
+    pod: str = ""
+    """The pod of rank 0. A gang that its queue has stopped, and that runs again, has others."""
 
     @classmethod
     def parse(cls, text: str | None) -> SupervisorReport:
