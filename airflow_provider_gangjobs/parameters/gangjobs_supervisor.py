@@ -227,10 +227,10 @@ class Wanted:
         want: `run`: the programs of this restart run. `stopped`: all programs of earlier restarts are stopped. `end`:
             nothing is started again.
         rank: the rank whose failure is the reason of `stopped` or `end`. `None` with `end` means that all ranks have
-            succeeded.
+            succeeded but those that are missing, which end by themselves.
         kind: how this rank has failed.
         reason: why an `end` is no restart.
-        missing: the ranks that have not confirmed.
+        missing: the ranks that have not confirmed, or whose success is not known.
     """
 
     restart: int = 0
@@ -280,13 +280,20 @@ def _value_of(kind: Callable[..., Value], message: Mapping[str, Any], is_known: 
 # -- decisions ------------------------------------------------------------------------------------------------
 
 
-def next_wanted(wanted: Wanted, reports: Mapping[int, Report], waited_s: float, settings: Settings) -> Wanted:
+def next_wanted(
+    wanted: Wanted,
+    reports: Mapping[int, Report],
+    waited_s: float,
+    settings: Settings,
+    silent_s: Mapping[int, float] = {},
+) -> Wanted:
     """Return what the coordinator wants next.
 
     Args:
         wanted: what the coordinator wants now.
         reports: the last report of each rank that has ever connected, in the order in which failures became known.
         waited_s: how long the coordinator has wanted this.
+        silent_s: how long the coordinator has not heard of each rank.
     """
     if wanted.want == END:
         return wanted
@@ -313,9 +320,20 @@ def next_wanted(wanted: Wanted, reports: Mapping[int, Report], waited_s: float, 
         if reason:
             return Wanted(wanted.restart, END, rank, report.kind, reason)
         return Wanted(wanted.restart + 1, STOPPED, rank, report.kind)
-    if all(rank in current and current[rank].has_succeeded for rank in settings.ranks):
-        return Wanted(wanted.restart, END)
+    missing = tuple(rank for rank in settings.ranks if not (rank in current and current[rank].has_succeeded))
+    if all(_is_gone(reports.get(rank), silent_s.get(rank, 0.0), settings) for rank in missing):
+        return Wanted(wanted.restart, END, missing=missing)
     return wanted
+
+
+def _is_gone(report: Optional[Report], silent_s: float, settings: Settings) -> bool:
+    """Return whether a rank has ended, or ends, by itself, so that the ranks that have succeeded need not wait for it.
+
+    If its program fails, its container fails, and with it the gang. A restart is not possible without it.
+    """
+    if report is None:
+        return silent_s > settings.first_contact_s
+    return report.ending or silent_s > settings.confirm_s
 
 
 def _has_confirmed(report: Optional[Report], *, restart: int) -> bool:
@@ -932,6 +950,7 @@ class Coordinator:
         self._last_progress: Tuple[float, Dict[str, Any]] = (-math.inf, {})
         self.wanted = Wanted()
         self.reports: Dict[int, Report] = {}
+        self._silent_s = dict.fromkeys(settings.ranks, 0.0)
         self.is_acknowledged = asyncio.Event()
         """Set when all other ranks have said that they end because all have succeeded."""
 
@@ -941,16 +960,19 @@ class Coordinator:
         if previous is None or (report.kind and not previous.kind):
             self.reports.pop(rank, None)  # so that failures are in the order in which they became known
         self.reports[rank] = report
+        self._silent_s[rank] = 0.0
         self._decide()
 
     def tick(self, elapsed_s: float) -> None:
         """Decide again, because time has passed."""
         self._waited_s += elapsed_s
+        for rank in self._silent_s:
+            self._silent_s[rank] += elapsed_s
         self._decide()
         self._write_progress()
 
     def _decide(self) -> None:
-        wanted = next_wanted(self.wanted, self.reports, self._waited_s, self._settings)
+        wanted = next_wanted(self.wanted, self.reports, self._waited_s, self._settings, self._silent_s)
         if wanted != self.wanted:
             self._waited_s = 0.0
             self.wanted = wanted
@@ -958,7 +980,7 @@ class Coordinator:
             self._broadcast(wanted)
         if self._failed_at is not None and wanted.want == RUN and self._all_have_started():
             self._note_restarted(time.monotonic() - self._failed_at)
-        others = [rank for rank in self._settings.ranks if rank != self._settings.rank]
+        others = [rank for rank in self._settings.ranks if rank not in (self._settings.rank, *wanted.missing)]
         if wanted.want == END and all(rank in self.reports and self.reports[rank].ending for rank in others):
             self.is_acknowledged.set()
 
@@ -1391,7 +1413,7 @@ async def _say_goodbye(
     """Wait until the other ranks know that all have succeeded, and remove the checkpoints if the task wants that."""
     waits = [asyncio.ensure_future(event.wait()) for event in (coordinator.is_acknowledged, supervisor.hurry)]
     await asyncio.wait(waits, timeout=settings.lost_contact_s, return_when=asyncio.FIRST_COMPLETED)
-    knows_all = settings.address or settings.size == 1
+    knows_all = (settings.address or settings.size == 1) and not coordinator.wanted.missing
     if knows_all and os.environ.get("GANG_KEEP_CHECKPOINTS") == "0" and not supervisor.hurry.is_set():
         helper = os.path.join(os.environ.get("GANG_FILES", "/gang/files"), "gangjobs_rank.py")
         removed = asyncio.Event()

@@ -85,6 +85,19 @@ def test_rank_that_has_never_connected_is_given_more_time() -> None:
     assert next_wanted(wanted, {0: Report(1, STOPPED)}, 601.0, SETTINGS).missing == (1,)
 
 
+def test_ranks_that_have_succeeded_do_not_wait_for_one_that_is_gone() -> None:
+    one_runs, confirm_s = {0: SUCCEEDED, 1: RUNS}, SETTINGS.confirm_s
+    ended = Wanted(0, END, missing=(1,))
+    assert next_wanted(Wanted(), one_runs, 999.0, SETTINGS, {1: confirm_s}) == Wanted()
+    assert next_wanted(Wanted(), one_runs, 0.0, SETTINGS, {1: confirm_s + 1}) == ended
+    assert next_wanted(Wanted(), {0: SUCCEEDED, 1: Report(terminating=True, ending=True)}, 0.0, SETTINGS) == ended
+    assert next_wanted(Wanted(), {0: SUCCEEDED}, 0.0, SETTINGS, {1: 599.0}) == Wanted()
+    assert next_wanted(Wanted(), {0: SUCCEEDED}, 0.0, SETTINGS, {1: 601.0}) == ended
+    assert next_wanted(Wanted(), {0: RUNS, 1: RUNS}, 0.0, SETTINGS, {1: 999.0}) == Wanted()
+    assert next_action(SUCCEEDED, ended, 0) == "exit"
+    assert next_action(RUNS, ended, 1) == "nothing"
+
+
 ACTIONS = {
     "runs as wanted": (RUNS, Wanted(), "nothing"),
     "is stopped": (RUNS, Wanted(1, STOPPED, 0), "stop"),
