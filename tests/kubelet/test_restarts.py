@@ -23,8 +23,8 @@ from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END
 from airflow_provider_gangjobs.exceptions import AppFailed
 from tests.guarantees.checkers import check
 from tests.guarantees.history import History
+from tests.kubelet.images import FOLDERS_OF_DEBIAN, mounted
 from tests.kubelet.name_server import NameServer
-from tests.kubelet.test_mpi import FOLDERS, mounted
 from tests.supervisor.gangs import PRELUDE
 from tests.timeouts import TIMEOUT_S
 
@@ -61,7 +61,7 @@ def gang(task: TaskMaker, namespace: Namespace, names: NameServer) -> Callable[.
     def make(script: str, **parameters: Any) -> Task:
         pod = {"pod_overrides": {"spec": names.pod_fields(namespace.name)}}
         given = {"workers": 3, "restarts": 1, "results": "all", "termination_grace": 2}
-        folders = mounted(FOLDERS)
+        folders = mounted(FOLDERS_OF_DEBIAN)
         for name in folders:
             folders[name] += parameters.pop(name, [])
         return task("", **{"command": ["sh", "-c", script], **given, **folders, **pod, **parameters})
