@@ -123,6 +123,7 @@ async def measure(config: ClusterConfig, ranks: int, rounds: int, report: Report
                     restart_in_place(gang, rounds) if who == "restart" else new_attempts(gang, rounds, config)
                 )
                 await gang.delete()
+            log_progress(f"{ranks} ranks, {who}: {', '.join(f'{one:.2f} s' for one in seconds)}")
             figures = {"p50_s": median(seconds), "p90_s": quantile(seconds, 0.9), "longest_s": max(seconds)}
             report.add(who=f"{who}, {ranks} ranks", rounds=rounds, **{k: round(v, 2) for k, v in figures.items()})
 
