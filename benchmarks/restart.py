@@ -1,18 +1,19 @@
 """How long a gang stands still after the program of one rank has died: a restart in place, and a new attempt.
 
-`python -m benchmarks.restart`. Each rank notes when its program starts, and one of them dies at a time, on a sandbox. A
-new attempt is what a retry does: the gang ends, and another one is submitted as soon as that is known. The time that
-Airflow takes for a retry comes on top of that.
+`python -m benchmarks.restart`. Each rank notes when its program starts, and one of them dies at a time, on a sandbox.
+With `--kubelet`, the ranks are containers of a kubelet of Kubernetes 1.37, which needs root. A new attempt is what a
+retry does: the gang ends, and another one is submitted as soon as that is known. The time of Airflow comes on top of
+that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -22,6 +23,8 @@ from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 LIMIT_S = 600.0
@@ -42,22 +45,26 @@ sys.exit(3)
 class Gang:
     """A gang whose programs leave notes in a folder."""
 
-    def __init__(self, service: GangService, folder: Path, ranks: int, restarts: int) -> None:
+    def __init__(
+        self, service: GangService, folder: Path, ranks: int, restarts: int, parameters: dict[str, Any]
+    ) -> None:
         self._service, self._folder, self._ranks, self._restarts = service, folder, ranks, restarts
+        self._parameters = parameters
         self._submitted: list[str] = []
 
     async def submit(self, life: int) -> GangRef:
         """Submit a gang whose programs write this number into their notes."""
+        given = {"image": "i", "volumes": [], "volume_mounts": [], **self._parameters}
+        given["volumes"] = [*given["volumes"], {"name": "notes", "hostPath": {"path": str(self._folder)}}]
+        given["volume_mounts"] = [*given["volume_mounts"], {"name": "notes", "mountPath": "/notes"}]
         spec = GangSpec(
-            image="i",
-            command=[sys.executable, "-I", "-S", "/gang/files/program.py"],
+            command=["python3", "-I", "-S", "/gang/files/program.py"],
             files={"program.py": PROGRAM},
             env={"LIFE": str(life)},
             workers=self._ranks,
             resources={"cpu": "10m"},
             restarts=self._restarts,
-            volumes=[{"name": "notes", "hostPath": {"path": str(self._folder)}}],
-            volume_mounts=[{"name": "notes", "mountPath": "/notes"}],
+            **given,
         )
         self._submitted.append(f"restart-{self._ranks}-{self._restarts}-{life}")
         return (await self._service.submit(spec, submission_id=self._submitted[-1])).ref
@@ -105,32 +112,59 @@ async def new_attempts(gang: Gang, rounds: int, config: ClusterConfig) -> list[f
     return seconds
 
 
-async def measure(config: ClusterConfig, ranks: int, rounds: int, report: Report) -> None:
-    """Add the figures of a gang of this size."""
+async def measure(config: ClusterConfig, ranks: int, rounds: int, report: Report, parameters: dict[str, Any]) -> None:
+    """Add the figures of a gang of this size, which has further parameters."""
     async with GangService.connect(config) as service:
         for who in ("restart", "new attempt"):
             log_progress(f"{ranks} ranks, {who}")
             with tempfile.TemporaryDirectory() as name:
-                gang = Gang(service, Path(name), ranks, rounds if who == "restart" else 0)
+                gang = Gang(service, Path(name), ranks, rounds if who == "restart" else 0, parameters)
                 seconds = await (
                     restart_in_place(gang, rounds) if who == "restart" else new_attempts(gang, rounds, config)
                 )
                 await gang.delete()
+            log_progress(f"{ranks} ranks, {who}: {', '.join(f'{one:.2f} s' for one in seconds)}")
             figures = {"p50_s": median(seconds), "p90_s": quantile(seconds, 0.9), "longest_s": max(seconds)}
             report.add(who=f"{who}, {ranks} ranks", rounds=rounds, **{k: round(v, 2) for k, v in figures.items()})
 
 
+@contextmanager
+def sandbox() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Run a sandbox. Yield its kubeconfig, and further parameters of its gangs."""
+    with running(SandboxConfig(nodes=2)) as cluster:
+        yield cluster.kubeconfig_path, {}
+
+
+@contextmanager
+def kubelet() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The same for a control plane with one kubelet, whose containers have the Python of this machine."""
+    from tests.cluster.control_plane import running_plane
+    from tests.conformance.targets import Target
+    from tests.kubelet.images import FOLDERS_OF_DEBIAN, IMAGE, mounted
+    from tests.kubelet.name_server import NameServer
+    from tests.kubelet.nodes import Kubelet
+
+    with tempfile.TemporaryDirectory() as name, running_plane("1.37", Path(name, "plane")) as plane:
+        kubeconfig = plane.folder / "admin.kubeconfig"
+        with Kubelet.running(plane, Path(name, "node")) as node:
+            target = Target.of("kubelet", kubeconfig)
+            with NameServer.running(target, node.host.address) as names:
+                image = {"image": IMAGE, "image_pull_policy": "Never"}
+                pod = {"pod_overrides": {"spec": names.pod_fields("default")}}
+                yield kubeconfig, {**image, **pod, **mounted(FOLDERS_OF_DEBIAN)}
+
+
 def main() -> None:
     """Run the benchmark."""
-    options = arguments(__doc__, rounds=10)
+    options = arguments(__doc__, switches={"kubelet": "on a kubelet, with 8 ranks"}, rounds=10)
     rounds = options.rounds or (2 if options.quick else 10)
     report = Report(
         "restart: from the death of a rank to all ranks running", "the program looks for its end every 0.1 s"
     )
-    with running(SandboxConfig(nodes=2)) as sandbox:
-        config = ClusterConfig.from_extras("restart", {"kube_config_path": str(sandbox.kubeconfig_path)})
-        for ranks in (4,) if options.quick else (8, 64):
-            asyncio.run(measure(config, ranks, rounds, report))
+    with kubelet() if options.kubelet else sandbox() as (kubeconfig, parameters):
+        config = ClusterConfig.from_extras("restart", {"kube_config_path": str(kubeconfig)})
+        for ranks in (4,) if options.quick else (8,) if options.kubelet else (8, 64):
+            asyncio.run(measure(config, ranks, rounds, report, parameters))
     report.publish(options.out)
 
 

@@ -133,12 +133,14 @@ async def _print_all(client: Client, sources: Sequence[LogSource]) -> bool:
 
 async def _print(chunks: AsyncIterator[bytes], source: LogSource, *, is_alone: bool) -> None:
     from airflow_provider_gangjobs.cluster.http.log_reader import LogParser
+    from airflow_provider_gangjobs.gang.outcome.restarts import ReadableChunks
     from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
 
     if is_alone:
+        readable = ReadableChunks()
         async for chunk in chunks:
-            sys.stdout.buffer.write(chunk) if hasattr(sys.stdout, "buffer") else sys.stdout.write(chunk.decode())
-            sys.stdout.flush()
+            _write_bytes(readable.feed(chunk))
+        _write_bytes(readable.end())
         return
     parser, lines = LogParser(), LineWriter(source.label, write_lines)
     async for chunk in chunks:
@@ -146,6 +148,11 @@ async def _print(chunks: AsyncIterator[bytes], source: LogSource, *, is_alone: b
         lines.flush()
     lines.write(parser.end())
     lines.flush()
+
+
+def _write_bytes(text: bytes) -> None:
+    sys.stdout.buffer.write(text) if hasattr(sys.stdout, "buffer") else sys.stdout.write(text.decode())
+    sys.stdout.flush()
 
 
 class _Follower:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -233,7 +233,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def is_supervised(self) -> bool:
         """A supervisor runs the program of each rank (`gang.render.supervisor`)."""
-        return bool(self.restarts) or self.progress_timeout_s is not None or self.checkpoints is not None
+        return find_supervised(partial(getattr, self)) is not None
 
     @cached_property
     def field_digests(self) -> dict[str, str]:
@@ -268,6 +268,15 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
             for name, (value, default) in values.items()
             if value is not default and (plain := _plain(value)) != _plain(default)
         }
+
+
+def find_supervised(value_of: Callable[[str], Any]) -> str | None:
+    """Return the first parameter because of which each rank has a supervisor; `None` if there is none.
+
+    :param value_of: Returns the value of a parameter.
+    """
+    names = ("restarts", "progress_timeout_s", "checkpoints")
+    return next((name for name in names if value_of(name) not in (None, 0)), None)
 
 
 # The namespace is part of the search for the gang. A different timeout does not make a different gang.

@@ -281,14 +281,19 @@ def _value_of(kind: Callable[..., Value], message: Mapping[str, Any], is_known: 
 
 
 def lost_ranks(silent_s: Mapping[int, float], reports: Mapping[int, Report], settings: Settings) -> FrozenSet[int]:
-    """Return the ranks that the coordinator has lost: by its own rule, the supervisor of such a rank has ended.
+    """Return the ranks that the coordinator has lost: the supervisor of such a rank has ended, or will end by itself.
 
     Args:
         silent_s: how long each rank has not been heard of.
         reports: the last report of each rank that has ever connected.
     """
-    limits_s = {rank: settings.confirm_s if rank in reports else settings.first_contact_s for rank in silent_s}
-    return frozenset(rank for rank, value in silent_s.items() if value > limits_s[rank])
+
+    def is_lost(rank: int) -> bool:
+        if rank not in reports:
+            return silent_s[rank] > settings.first_contact_s
+        return reports[rank].ending or silent_s[rank] > settings.confirm_s
+
+    return frozenset(filter(is_lost, silent_s))
 
 
 def next_wanted(
@@ -464,7 +469,7 @@ def describe_reason(wanted: Wanted, settings: Settings) -> str:
         programs = "their programs have" if len(wanted.missing) > 1 else "its program has"
         return f"{_missing(wanted)} not confirmed within {settings.confirm_s:g} s that {programs} stopped"
     if wanted.reason == "lost_contact":
-        return f"{_missing(wanted)} not been heard of for too long"
+        return f"{_missing(wanted)} ended, or was not heard of for too long"
     return REASONS.get(wanted.reason, wanted.reason)
 
 
@@ -951,6 +956,9 @@ class Coordinator:
         self._silent_s = {rank: 0.0 for rank in settings.ranks if rank != settings.rank}
         self._began = self._run_began = time.monotonic()
         self._failed_at: Optional[float] = None
+        self._failure = Report()
+        self._failed_ran_s = 0.0
+        self._failure_lost: Tuple[float, Optional[float]] = (0.0, None)
         self._events: List[Dict[str, Any]] = []
         self._ran_s = self._stopped_s = self._lost_s = 0.0
         self._last_progress: Tuple[float, Dict[str, Any]] = (-math.inf, {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
-from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil, find_supervised
 from airflow_provider_gangjobs.kube.names import problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.parameters.checks import add_env, append_item, is_templated, parse_whole_number
@@ -84,9 +84,7 @@ def restart_problems(spec: Mapping[str, Any], launch: Any) -> tuple[Problem, ...
 
     :param spec: The parameters of the `GangSpec`.
     """
-    names = ("restarts", "progress_timeout_s", "checkpoints")
-    is_wanted = any(spec.get(name) not in (None, 0) for name in names)
-    if not is_wanted or spec.get("rendezvous") is not False or launch == "shards":
+    if find_supervised(spec.get) is None or spec.get("rendezvous") is not False or launch == "shards":
         return ()
     remedy = 'Leave it out, or give launch="shards" if the ranks are independent, so that each restarts alone'
     return (Problem("rendezvous", "is False, and ranks restart together", remedy),)

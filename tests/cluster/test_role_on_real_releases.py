@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.resources import SECRETS
+from airflow_provider_gangjobs.cluster.resources import Resource
 from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.ending.sweep.leases import Leases
 from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
@@ -148,5 +148,5 @@ async def test_capabilities_are_read_within_the_role(tenant: Tenant, gangs: Gang
 async def test_request_that_the_role_does_not_grant_is_refused_and_audited(tenant: Tenant, gangs: GangService) -> None:
     """A request that the Role does not allow is in the audit log."""
     with pytest.raises(Forbidden):
-        await gangs.client.list(SECRETS, tenant.namespace)
+        await gangs.client.list(Resource("", "v1", "secrets", "Secret"), tenant.namespace)
     assert tenant.forbidden_requests() == [f"list /api/v1/namespaces/{tenant.namespace}/secrets?limit=500"]

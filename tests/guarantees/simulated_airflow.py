@@ -144,7 +144,7 @@ class SimulatedAirflow:
         self.refused_reports = 0
         """How many reports of a success the API server still refuses."""
         self.xcoms: dict[str, Any] = {}
-        """What triggers have pushed."""
+        """What workers and triggers have pushed."""
         self.late_xcoms: list[str] = []
         """The keys of what triggers have pushed while the task was not deferred."""
         self.lost_events = 0
@@ -369,7 +369,7 @@ class SimulatedAirflow:
     def _context(self, process: Process, ti: TaskInstance) -> Any:
         known = {"id": ti.id, "try_number": ti.try_number, "max_tries": self.max_tries, "map_index": -1}
         names = {"dag_id": DAG_ID, "run_id": RUN_ID, "task_id": TASK_ID}
-        calls = {"xcom_push": lambda *_: None, "get_task_states": lambda **_: self._asked(process)}
+        calls = {"xcom_push": self.xcoms.__setitem__, "get_task_states": lambda **_: self._asked(process)}
         return {"ti": SimpleNamespace(**known, **names, **calls, start_date=datetime.now(UTC))}
 
     def _set_key(self, key: TaskKey) -> None:

@@ -19,7 +19,24 @@ if TYPE_CHECKING:
 IMAGE: Final = "docker.io/library/busybox:1"
 PAUSE_IMAGE: Final = "docker.io/library/pause:1"
 FOLDERS: Final = ("bin", "dev", "etc", "proc", "root", "sys", "tmp", "usr", "usr/bin", "var", "var/log")
+FOLDERS_OF_DEBIAN: Final = {
+    "/bin": "/usr/bin",
+    "/lib": "/usr/lib",
+    "/lib64": "/usr/lib64",
+    "/usr": "/usr",
+    "/etc": "/etc",
+}
+"""Folders of the container, and those of the node that it has there. Debian has links in place of the first three."""
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def mounted(folders: dict[str, str]) -> dict[str, Any]:
+    """Return the parameters of a gang whose containers have folders of the node in place of those of their image."""
+    names = {target: target.strip("/").replace("/", "-") for target in folders}
+    return {
+        "volumes": [{"name": names[at], "hostPath": {"path": path}} for at, path in folders.items()],
+        "volume_mounts": [{"name": names[at], "mountPath": at, "readOnly": True} for at in folders],
+    }
 
 
 def write_images(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from airflow_provider_gangjobs.exceptions import AppFailed
+from tests.kubelet.images import FOLDERS_OF_DEBIAN, mounted
 from tests.kubelet.name_server import NameServer
 from tests.launchers.conftest import SECRET, new_key
 from tests.launchers.openmpi import OPEN_MPI_5
@@ -30,17 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs(without_mpi())
 
-FOLDERS: Final = {"/bin": "/usr/bin", "/lib": "/usr/lib", "/lib64": "/usr/lib64", "/usr": "/usr", "/etc": "/etc"}
-"""Folders of the container, and those of the node that it has there. Debian has links in place of the first three."""
 OPEN_MPI_5_FOLDERS: Final = {"/usr": "usr", "/bin": "usr/bin", "/lib": "usr/lib", "/lib64": "usr/lib64"}
-
-
-def mounted(folders: dict[str, str]) -> dict[str, Any]:
-    names = {target: target.strip("/").replace("/", "-") for target in folders}
-    return {
-        "volumes": [{"name": names[at], "hostPath": {"path": path}} for at, path in folders.items()],
-        "volume_mounts": [{"name": names[at], "mountPath": at, "readOnly": True} for at in folders],
-    }
 
 
 @pytest.fixture
@@ -55,7 +46,7 @@ def mpi_task(task: TaskMaker, namespace: Namespace, names: NameServer, tmp_path:
     data = {"ssh-privatekey": base64.b64encode(new_key(tmp_path).read_bytes()).decode()}
     namespace.create("secrets", {"metadata": {"name": SECRET}, "type": "kubernetes.io/ssh-auth", "data": data})
 
-    def make(*command: str, folders: dict[str, str] = FOLDERS, **parameters: Any) -> Task:
+    def make(*command: str, folders: dict[str, str] = FOLDERS_OF_DEBIAN, **parameters: Any) -> Task:
         given = {"workers": 3, "slots_per_worker": 2, "launch": "mpi", "ssh_secret": SECRET, "results": "all"}
         pod = {"pod_overrides": {"spec": names.pod_fields(namespace.name)}}
         return task("", command=[*command], **{**given, **mounted(folders), **pod, **parameters})
@@ -67,9 +58,9 @@ def mpi_task(task: TaskMaker, namespace: Namespace, names: NameServer, tmp_path:
 def open_mpi(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     """A version of Open MPI, and the folders with its programs."""
     if request.param == "4":
-        return "4", FOLDERS
+        return "4", FOLDERS_OF_DEBIAN
     unpacked = {at: str(OPEN_MPI_5.folder / path) for at, path in OPEN_MPI_5_FOLDERS.items()}
-    return "5", {**FOLDERS, **unpacked, "/etc/openmpi": str(OPEN_MPI_5.folder / "etc/openmpi")}
+    return "5", {**FOLDERS_OF_DEBIAN, **unpacked, "/etc/openmpi": str(OPEN_MPI_5.folder / "etc/openmpi")}
 
 
 def test_processes_of_open_mpi_add_up_their_ranks(

@@ -53,6 +53,34 @@ train_torch.main()
 """
 """The example, in which a drawn process is killed after a drawn number of steps, twice."""
 
+OFTEN_KILLED = """
+import os, signal, threading, time
+
+began = time.time()
+import train_torch
+
+rank, restart = int(os.environ["RANK"]), int(os.environ["GANG_RESTART"])
+with open(f"/disk/start-{restart}", "w") as file:
+    print(time.time() - began, file=file)
+
+def note(step, total):
+    if rank == 0:
+        with open(f"/disk/{restart}", "a") as notes:
+            print(step, time.time(), file=notes)
+    elif not kill.is_alive() and restart < 2:
+        kill.start()
+
+kill = threading.Timer(60, os.kill, (os.getpid(), signal.SIGKILL))
+kill.daemon = True
+train_torch.progress = note
+train_torch.main()
+"""
+"""The example, in which the process of rank 1 is killed 60 seconds after its first step, twice."""
+BUSY_S = 5.0
+"""How long the import of PyTorch takes at most on a machine that can tell how much work is lost."""
+PLAIN_PYTHON = 'mount --bind "$0" /usr && exec /usr/bin/python3 /gang/files/main.py "$@"'
+"""Run the program without torchrun, in the mount namespace that `pytorch.PROGRAMS` has for torchrun."""
+
 
 @pytest.fixture
 def torch_task(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Task]:
@@ -110,3 +138,36 @@ def test_network_goes_on_from_its_checkpoint_when_a_process_was_killed(
     assert begun[0] == 0
     assert all(0 <= last - first <= every for last, first in zip(died, begun[1:], strict=True))
     assert len(result["losses"]) == 10, "the losses before the restarts are part of the checkpoint"
+
+
+@pytest.mark.slow
+def test_network_whose_process_dies_every_minute_does_most_of_its_undisturbed_work(
+    torch_task: Callable[..., Task], tmp_path: Path
+) -> None:
+    """The pace of the first minute, which nothing has disturbed, says how long the work takes without a failure."""
+    steps = 1500
+    usr = str(pytorch.PYTORCH.folder / "usr")
+    options = ["--steps", str(steps), "--every", "50", "--pause", "0.1"]
+    torch_task(
+        OFTEN_KILLED,
+        command=["unshare", "--mount", "--", "sh", "-c", PLAIN_PYTHON, usr, *options],
+        launch="plain",
+        env={"USE_LIBUV": "0"},
+        volumes=[{"name": "disk", "hostPath": {"path": str(tmp_path)}}],
+        volume_mounts=[{"name": "disk", "mountPath": "/disk"}],
+        checkpoints="volume://disk",
+        restarts=2,
+        termination_grace=5,
+    ).execute()
+
+    lives = [[line.split() for line in (tmp_path / str(number)).read_text().splitlines()] for number in range(3)]
+    notes = [[(int(step), float(at)) for step, at in life] for life in lives]
+    assert notes[-1][-1][0] == steps
+    (_, began), (done, died) = notes[0][0], notes[0][-1]
+    seconds_of_a_step = (died - began) / (done - 1)
+    imports = [float((tmp_path / f"start-{number}").read_text()) for number in range(3)]
+    if max(imports) > BUSY_S:
+        pytest.skip(f"this machine is busy: PyTorch is imported in {max(imports):.0f} s")
+    share = (steps - 1) * seconds_of_a_step / (notes[-1][-1][1] - began)
+    print(f"{share:.1%}, {[(life[0], life[-1]) for life in notes]}")
+    assert share >= 0.85

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END
+from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.exceptions import AppFailed
+from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STREAMED
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.task_runner import Task, TaskMaker
 
 FAIL_ONCE = 'if test "$RANK.$GANG_RESTART" = 1.0; then echo no luck; exit 3; fi'
@@ -89,6 +93,26 @@ def test_log_shows_the_restart_with_the_last_lines_of_the_failed_rank(
     assert "gangjobs-supervisor {" not in log
     (job,) = train.jobs
     assert SupervisorReport.parse(job["metadata"]["annotations"].get(ANNOTATION_PROGRESS)).total in (None, 1)
+
+
+def test_every_reader_of_logs_gets_sentences(
+    task: TaskMaker, embedded: SandboxThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = restarted(task, log_storage=f"file://{tmp_path}")
+    train.execute()
+    (job,) = train.jobs
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    capsys.readouterr()
+    hook = GangJobHook(train.connection)
+
+    (stored,) = tmp_path.rglob("rank-00000.log")
+    (of_hook, *_) = hook.logs(GangRef(namespace, name, job["metadata"]["uid"]), "all")
+    main(["logs", name, "--rank", "0", "--kubeconfig", str(embedded.kubeconfig_path), "-n", namespace])
+
+    first, again, end = stored.read_text().splitlines()
+    assert first == "Rank 1 has failed with exit code 3. Restart 1 of 1 begins."
+    assert again.startswith("All 3 ranks run again")
+    assert of_hook.text.splitlines() == capsys.readouterr().out.splitlines() == [first, again, end]
 
 
 def test_restarts_that_are_used_up_fail_the_gang(task: TaskMaker) -> None:
@@ -175,6 +199,7 @@ ENDINGS = {
         'test $RANK = 0 && sleep 600; printf \'{"error": "out of luck", "at": 1}\' > "$GANG_RESULT_PATH"; exit 1'
     ),
     "rank 0 fails": "test $RANK = 1 && sleep 600; echo no luck; exit 5",
+    "rank 0 fails with an exception": "test $RANK = 1 && sleep 600; echo ValueError: no luck; exit 1",
 }
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_RESTARTS
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
 from tests.provider.recorded_callbacks import PROGRESS
 from tests.provider.test_log_streaming import Lines, running, wait
 from tests.provider.virtual_time import in_virtual_time
@@ -91,6 +93,28 @@ async def test_summary_is_read_at_the_end_if_nothing_is_streamed(plane: VirtualC
     assert (event.restarts_total, event.restarts_max) == (1, 3)
     assert event.time_use is not None
     assert (event.time_use.lost_s, event.time_use.stopped_s) == (2, 1.25)
+
+
+@in_virtual_time
+async def test_gang_that_its_queue_has_stopped_has_the_restarts_since_it_runs_again(plane: VirtualControlPlane) -> None:
+    ref, pod = await running(plane, **RESTARTS)
+    waiting = wait(plane, ref, Lines())
+    plane.write(pod, RESTART + RESTARTED)
+    await asyncio.sleep(STREAMED_S)
+    plane.write(pod, SUMMARY)
+    for is_suspended, ranks in ((True, 0), (False, 2)):
+        plane.registry.patch(JOBS, "train", "default", {"spec": {"suspend": is_suspended}}, PatchKind.MERGE)
+        await plane.until(lambda ranks=ranks: plane.running_ranks() == ranks)
+    pod = plane.pod("train", 0)["metadata"]["name"]
+    restarts = [{"number": 1, "rank": 0, "kind": "hung", "took_s": 4}]
+    plane.write(pod, line("summary", "Once.", restarts=restarts, restarts_total=1, stopped_s=4, lost_s=5))
+    await asyncio.sleep(STREAMED_S)
+    plane.finish_all()
+
+    event = await waiting
+    assert [(one.number, one.rank, one.kind) for one in event.restarts] == [(1, 0, "hung")]
+    assert event.time_use is not None
+    assert (event.time_use.lost_s, event.time_use.stopped_s) == (5, 4)
 
 
 @in_virtual_time

@@ -143,16 +143,16 @@ class Rank:
 
     @property
     def pid(self) -> int:
-        """The supervisor, as seen from here: the child of unshare."""
-        task = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        children = wait_until(lambda: Path(task).read_text().split() or self.process.poll() is not None)
-        if children is True:
-            raise ProcessLookupError(f"the supervisor of {self.folder.name} has ended")
-        return int(children[0])
+        """The supervisor, as seen from here: the child of unshare; 0 if it has ended."""
+        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        wait_until(lambda: self.process.poll() is not None or task.read_text())
+        children = task.read_text().split() if self.process.poll() is None else []
+        return int(children[0]) if children else 0
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        if pid := self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def wait(self) -> int:
         return self.process.wait(5 * TIMEOUT_S)

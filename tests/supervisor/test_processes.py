@@ -227,24 +227,6 @@ def is_over(codes: list[int | None]) -> bool:
     return None not in codes or any(codes)
 
 
-def test_gang_ends_although_a_rank_has_succeeded_without_contact(tmp_path: Path) -> None:
-    hurried = changed_supervisor(tmp_path, "CONFIRM_EXTRA_S = 30.0", "CONFIRM_EXTRA_S = 0.0")
-    program = "while rank and not os.path.exists(folder + '/end'):\n    time.sleep(0.02)"
-    port = free_port()
-    proxy = Proxy(port)
-    keep = {"GANG_LOST_CONTACT_S": "2", "GANG_KEEP_CHECKPOINTS": "0"}
-    with gang(tmp_path, program, size=2, ports={0: port, 1: proxy.port}, supervisor=hurried, **keep) as found:
-        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
-        time.sleep(1.0)
-        with proxy.cut():
-            (tmp_path / "end").touch()
-            assert found.codes() == [0, 0]
-        (last,) = found.events("no_restart")
-        assert (last["reason"], last["missing"]) == ("lost_contact", [1])
-        assert "Rank 1 has not been heard of" in last["message"]
-        assert b"gangjobs_rank" not in found.ranks[0].err, "whether checkpoints are needed is unknown"
-
-
 def changed_supervisor(folder: Path, line: str, changed: str) -> Path:
     """Return a copy of the supervisor with one change."""
     source = SUPERVISOR.read_text()
@@ -304,6 +286,28 @@ def test_rank_that_is_connected_again_is_restarted(tmp_path: Path) -> None:
         (tmp_path / "end-1").touch()
         assert found.codes() == [0, 0]
         check(found.history())
+    proxy.close()
+
+
+def test_gang_ends_although_a_rank_succeeded_behind_a_lost_connection(tmp_path: Path) -> None:
+    hurried = changed_supervisor(tmp_path, "CONFIRM_EXTRA_S = 30.0", "CONFIRM_EXTRA_S = 0.0")
+    port = free_port()
+    proxy = Proxy(port)
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    program = "while rank == 1 and not os.path.exists(folder + '/end'):\n    time.sleep(0.05)\n"
+    variables = {"GANG_LOST_CONTACT_S": "2", "GANG_KEEP_CHECKPOINTS": "0", "GANG_CHECKPOINT_DIR": str(checkpoints)}
+    ports = {0: port, 1: proxy.port}
+    with gang(tmp_path, program, size=2, ports=ports, supervisor=hurried, **variables) as found:
+        wait_until(lambda: found.restart_of(1, 0))
+        time.sleep(1.0)
+        with proxy.cut():
+            (tmp_path / "end").touch()
+            assert found.codes() == [0, 0]
+        (last,) = found.events("no_restart")
+        assert (last["reason"], last["missing"]) == ("lost_contact", [1])
+        assert "Rank 1 has ended, or was not heard of" in last["message"]
+    assert checkpoints.exists(), "the success of rank 1 is not known"
     proxy.close()
 
 

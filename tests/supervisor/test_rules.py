@@ -89,11 +89,12 @@ def test_success_of_a_rank_that_was_lost_is_not_awaited() -> None:
     reports = {0: SUCCEEDED, 1: RUNS}
     for silent_s, lost in ((SETTINGS.confirm_s, frozenset[int]()), (SETTINGS.confirm_s + 1, {1})):
         assert supervisor.lost_ranks({1: silent_s}, reports, SETTINGS) == lost
+    assert supervisor.lost_ranks({1: 0.0}, {1: Report(terminating=True, ending=True)}, SETTINGS) == {1}
     assert supervisor.lost_ranks({1: 599.0}, {0: SUCCEEDED}, SETTINGS) == frozenset()
     assert supervisor.lost_ranks({1: 601.0}, {0: SUCCEEDED}, SETTINGS) == {1}
     ended = next_wanted(Wanted(), reports, 0.0, SETTINGS, frozenset({1}))
     assert ended == Wanted(0, END, reason="lost_contact", missing=(1,))
-    assert supervisor.describe_reason(ended, SETTINGS) == "rank 1 has not been heard of for too long"
+    assert supervisor.describe_reason(ended, SETTINGS) == "rank 1 has ended, or was not heard of for too long"
     assert next_wanted(Wanted(), {0: RUNS, 1: RUNS}, 0.0, SETTINGS, frozenset({1})) == Wanted()
     assert next_wanted(Wanted(), {0: SUCCEEDED, 1: SUCCEEDED}, 0.0, SETTINGS, frozenset({1})) == Wanted(0, END)
 

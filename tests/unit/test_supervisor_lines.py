@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.restarts import (
+    LINE_BYTES_MAX,
+    LINE_START,
     RESTARTS_KEPT,
     Progress,
+    ReadableChunks,
     Restart,
     SupervisorReport,
     describe_restarts,
     parse_line,
     readable,
+    without_lines,
 )
 
 
@@ -105,14 +109,34 @@ def test_number_without_bounds_is_not_known() -> None:
 
 
 def test_text_shows_messages_in_place_of_lines() -> None:
-    text = f"a\n{line('restart').decode()}\nb"
-
-    assert readable(text) == "a\nIt happened.\nb"
-    assert readable("a\nb") == "a\nb"
+    assert readable(b"a\n" + line("restart") + b"\nb") == b"a\nIt happened.\nb"
+    assert readable(b"a\nb") == b"a\nb"
 
 
 def test_line_may_follow_an_unfinished_line_of_the_program() -> None:
-    assert readable(f"42 % {line('restart').decode()}\nb") == "42 % It happened.\nb"
+    assert readable(b"42 % " + line("restart") + b"\nb") == b"42 % It happened.\nb"
+
+
+def test_output_of_the_program_is_what_it_has_written_itself() -> None:
+    text = f"a\n42 % {line('restart').decode()}\n{line('summary').decode()}\nValueError: b"
+
+    assert without_lines(text) == "a\n42 %\nValueError: b"
+
+
+LOG = b"a\n42 % " + line("restart") + b"\ngangjobs-\n" + line("summary") + b"\nb\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 19, 20, 21, 22, len(LOG)])
+def test_log_in_chunks_shows_messages_in_place_of_lines(size: int) -> None:
+    for end in range(len(LOG) - 60, len(LOG) + 1):
+        log, chunks = LOG[:end], ReadableChunks()
+        shown = [chunks.feed(log[at : at + size]) for at in range(0, end, size)]
+        assert b"".join([*shown, chunks.end()]) == readable(log)
+
+
+def test_unfinished_line_of_a_program_is_not_held() -> None:
+    assert ReadableChunks().feed(b"a\n42 % gangjob") == b"a\n42 % gangjob"[:-7]
+    assert ReadableChunks().feed(LINE_START + b"x" * LINE_BYTES_MAX) != b""
 
 
 def test_error_tells_the_restarts_before_it() -> None:

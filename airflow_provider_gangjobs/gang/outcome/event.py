@@ -21,7 +21,6 @@ from airflow_provider_gangjobs.gang.outcome.restarts import (
     Restart,
     SupervisorReport,
     describe_restarts,
-    readable,
 )
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, time_use_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -281,5 +280,4 @@ def _rank_end(outcome: Outcome) -> RankEnd:
     if outcome.message_cut and not outcome.error:
         # The kubelet keeps the end of a long message, which may begin in the middle of a secret.
         message = skip_partial_word(message)
-    message = readable(message)
     return replace(msgspec.convert(outcome, RankEnd, from_attributes=True), message=message)

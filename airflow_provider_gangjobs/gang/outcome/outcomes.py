@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from airflow_provider_gangjobs.gang.outcome.restarts import without_lines
 from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
@@ -213,6 +214,9 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     finished = caused = ended_main or podutil.finished_at(pod)
     role = pod.metadata.labels.gang_role or ""
     message = (observed.message if observed else "") or pod.status.message
+    is_cut = len(message.encode()) >= _message_bytes_max(pod)
+    if kind is not OutcomeKind.SUCCEEDED:
+        message = without_lines(message)  # the kubelet may have taken the end of the log
     if kind is not OutcomeKind.SUCCEEDED or pod.status.phase == "Failed":
         caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished or _reported_at(pod)
     return Outcome(
@@ -230,7 +234,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         signal=_signal(observed),
         reason=_reason(pod, terminated),
         message=_cut(message),
-        message_cut=len(message.encode()) >= _message_bytes_max(pod),
+        message_cut=is_cut,
         created=pod.metadata.creation_timestamp,
         started=podutil.started_at(pod),
         finished=finished,

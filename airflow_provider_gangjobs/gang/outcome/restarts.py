@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 LINE_START: Final = b"gangjobs-supervisor {"
 LINE_BYTES_MAX: Final = 4096
@@ -103,6 +106,8 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     """How much of that was lost. Known at the end."""
     is_final: bool = False
     """The supervisor of rank 0 has ended, and has reported all restarts."""
+    pod: str = ""
+    """The pod of rank 0. A gang that its queue has stopped, and that runs again, has others."""
 
     @classmethod
     def parse(cls, text: str | None) -> SupervisorReport:
@@ -222,12 +227,56 @@ def readable_line(before: bytes, line: SupervisorLine) -> bytes:
     return b" ".join(filter(None, (before.rstrip(), line.message.encode())))
 
 
-def readable(text: str) -> str:
+def readable(text: bytes) -> bytes:
     """Return a text of several lines with the message in place of each line of a supervisor."""
+    return b"\n".join(_map_lines(text, readable_line)) if LINE_START in text else text
+
+
+def without_lines(text: str) -> str:
+    """Return the text without the lines of supervisors: what the program itself has written."""
     if LINE_START.decode() not in text:
         return text
-    lines = ((line, parse_line(line.encode(errors="replace"))) for line in text.split("\n"))
-    return "\n".join(line if found is None else readable_line(*found).decode() for line, found in lines)
+    lines = _map_lines(text.encode(errors="replace"), lambda before, _: before.rstrip() or None)
+    return b"\n".join(lines).decode()
+
+
+def _map_lines(text: bytes, change: Callable[[bytes, SupervisorLine], bytes | None]) -> Iterator[bytes]:
+    for line in text.split(b"\n"):
+        found = parse_line(line)
+        changed = line if found is None else change(*found)
+        if changed is not None:
+            yield changed
+
+
+class ReadableChunks:
+    """Puts messages in place of the lines of supervisors in a log that arrives in chunks.
+
+    Only what may be the beginning of such a line is held.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what is ready after the next chunk."""
+        text = self._held + chunk
+        at = self._unfinished(text)
+        self._held = text[at:]
+        return readable(text[:at])
+
+    def end(self) -> bytes:
+        """Return what is held."""
+        held, self._held = self._held, b""
+        return readable(held)
+
+    @staticmethod
+    def _unfinished(text: bytes) -> int:
+        begins = text.rfind(b"\n") + 1
+        at = text.find(LINE_START, begins)
+        if at >= 0:
+            return at if len(text) - at <= LINE_BYTES_MAX else len(text)
+        tail = range(max(begins, len(text) - len(LINE_START) + 1), len(text))
+        return next((at for at in tail if LINE_START.startswith(text[at:])), len(text))
 
 
 def describe_restarts(report: SupervisorReport, limit: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
@@ -12,15 +13,15 @@ from airflow_provider_gangjobs.gang.render.supervisor import (
     RUN_VOLUME,
     SUPERVISOR_FILES,
 )
-from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.spec import find_supervised
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+
 RESTARTS_MAX: Final = 1000
-SUPERVISED_PARAMETERS: Final = ("restarts", "progress_timeout_s", "checkpoints")
-"""The parameters that need a supervisor in each rank."""
 
 
 def check_restarts(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -77,6 +78,4 @@ def _names(parsed: ParsedSpec) -> Iterator[Problem]:
 
 def parameter_of(spec: GangSpec) -> str:
     """Return the parameter of the operator because of which a gang has supervisors."""
-    default = GangSpec()
-    given = (name for name in SUPERVISED_PARAMETERS if getattr(spec, name) != getattr(default, name))
-    return next(given, "restarts").removesuffix("_s")
+    return (find_supervised(partial(getattr, spec)) or "restarts").removesuffix("_s")

@@ -252,7 +252,7 @@ class LogCopier:
         # The error of a pod that failed shows its last lines.
         if not problem and not source.pod_succeeded and is_streamed and len(log.last_parts) < LAST_PARTS:
             last = await self._read_last_lines(source) or last
-        last = keep_end(self._mask(readable(last)).rstrip("\n"), LAST_CHARACTERS)
+        last = keep_end(self._mask(readable(last.encode()).decode()).rstrip("\n"), LAST_CHARACTERS)
         return CopiedLog(source, log.lines, log.bytes, last, problem), log.written_bytes
 
     async def _read_last_lines(self, source: LogSource) -> str:

@@ -92,8 +92,15 @@ class SupervisorLines:
         self._restarts: set[tuple[int | None, int | None]] = set()
 
     def observe(self, pods: Sequence[PodView]) -> None:
-        """Note pods that have changed."""
-        self._pods |= {rank_of(pod): pod for pod in pods if has_started(pod)}
+        """Note pods that have changed. With new pods, the supervisors begin anew."""
+        for pod in filter(has_started, pods):
+            known = self._pods.get(rank := rank_of(pod))
+            if known is None or _age_order(known) <= _age_order(pod):
+                self._pods[rank] = pod
+        first = self._pods.get(0)
+        if first is not None and self.report.pod not in ("", first.metadata.name):
+            self.report = SupervisorReport()
+            self._restarts.clear()
 
     def source_of(self, rank: int | None) -> LogSource | None:
         """Return the log of the program of a rank; `None` if the rank has not started."""
@@ -110,14 +117,17 @@ class SupervisorLines:
         if stored and not self._has_lines:
             self.report = SupervisorReport.parse(stored)
 
-    def add(self, rank: int | None, line: SupervisorLine) -> bool:
-        """Note a line in the log of a rank. Return whether it is new, which it is not if the log is read again."""
-        if rank != 0 and not self.alone:
+    def add(self, source: LogSource, line: SupervisorLine) -> bool:
+        """Note a line in a log. Return whether it is new, which it is not if the log is read again."""
+        known = self._pods.get(source.rank)
+        if (source.rank != 0 and not self.alone) or (known is not None and known.metadata.name != source.pod):
             return False
         self._has_lines = True
         self.report = self.report.with_line(line)
         if self.alone:  # nobody reports the other ranks
             self.report = replace(self.report, is_final=False)
+        else:
+            self.report = replace(self.report, pod=source.pod)
         key = (line.rank, line.number)
         is_new = line.event != "restart" or (key not in self._restarts and len(self._restarts) < NEW_RESTARTS_MAX)
         if line.event == "restart":
@@ -125,6 +135,11 @@ class SupervisorLines:
         if is_new:
             self._on_line(line)
         return is_new
+
+
+def _age_order(pod: PodView) -> float:
+    created = pod.metadata.creation_timestamp
+    return 0.0 if created is None else created.timestamp()
 
 
 class GangStreams:
@@ -270,7 +285,7 @@ class GangStreams:
 
     def _note_line(self, source: LogSource, line: SupervisorLine) -> None:
         """Note a line of a supervisor, and have the last lines of a failed rank written that is not streamed."""
-        if not self._supervisor_lines.add(source.rank, line) or self._tasks is None:
+        if not self._supervisor_lines.add(source, line) or self._tasks is None:
             return
         failed = (
             None

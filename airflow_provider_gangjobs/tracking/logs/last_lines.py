@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, NotFound
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first
+from airflow_provider_gangjobs.gang.outcome.restarts import readable
 from airflow_provider_gangjobs.gang.spec import ALL_CONTAINERS, Logs
 from airflow_provider_gangjobs.gang.state.pods import (
     REASON_EVICTED,
@@ -307,7 +308,7 @@ async def _read(client: Client, pod: PodView, *, tail_lines: int) -> RankLog:
     missing = _missing(tail)
     command = f"kubectl logs -n {namespace} {name}{f' -c {container}' if container else ''}"
     left_out = f"{missing}; `{command}` shows all lines while the pod is there" if missing else ""
-    return _rank_log(pod, text=tail.text, left_out=left_out)
+    return _rank_log(pod, text=readable(tail.text.encode()).decode(), left_out=left_out)
 
 
 def _rank_log(pod: PodView, **content: str) -> RankLog:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.gang.outcome.restarts import ReadableChunks
 from airflow_provider_gangjobs.jobs.read import list_pods
 from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, sources_of, without_pod
 from airflow_provider_gangjobs.tracking.logs.whole_logs import (
@@ -108,11 +109,11 @@ async def _write_run(client: Client, source: LogSource, file: BinaryIO, query: L
     buffer = bytearray()
     is_in_line = False
     problem = ""
-    chunks = read_log_chunks(client, source, query)
+    chunks, readable = read_log_chunks(client, source, query), ReadableChunks()
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
-                buffer += chunk
+                buffer += readable.feed(chunk)
                 is_in_line = not buffer.endswith(b"\n")
                 if len(buffer) >= WRITE_BYTES:
                     await asyncio.to_thread(file.write, bytes(buffer))
@@ -121,6 +122,9 @@ async def _write_run(client: Client, source: LogSource, file: BinaryIO, query: L
             problem = explain_problem(error, source.removal)
         except LogShortened:
             problem = LOG_SHORTENED
+    if held := readable.end():
+        buffer += held
+        is_in_line = True
     if problem:
         run = "the log before the last restart" if query.previous else "the rest of the log"
         note = format_note(source.label, f"left out here: {run} could not be read: {problem}")
