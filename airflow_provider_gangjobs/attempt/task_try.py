@@ -128,7 +128,7 @@ class TaskTry:
         submission = self._submit(rule, PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1))
         if submission.state is SubmissionState.FAILED:
             # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.
-            submission = self._submit_after(self._wait_here(self._args_of(submission)))
+            submission = self._start_next_attempt(self._wait_here(self._args_of(submission)))
         return self._finish(self._wait(submission))
 
     def resume(self, event: GangEvent) -> Any:
@@ -181,7 +181,7 @@ class TaskTry:
             self._push_xcom(XCOM_REFUSED, {"error": type(error).__name__, "message": mask(str(error))})
             raise
 
-    def _submit_after(self, event: GangEvent) -> Submission:
+    def _start_next_attempt(self, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
         from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
 
@@ -284,7 +284,7 @@ class TaskTry:
         from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 
         while (lost := disruption_of(event, allowed=self.task.max_disruptions)) is not None and lost.is_allowed:
-            event = self._wait(self._submit_after(event))
+            event = self._wait(self._start_next_attempt(event))
         if not self.task.ends_with_gang and is_handed_over(event):
             self.deliver = partial(hand_over_accepted, self.gangs, event.ref)
             return asdict(event.ref)

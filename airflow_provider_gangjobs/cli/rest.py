@@ -50,7 +50,7 @@ class RestServer:
         # The standard library would send the token to wherever a redirect leads.
         self._opener = urllib.request.build_opener(_NoRedirects())
 
-    def submit(self, document: Mapping[str, Any]) -> Submission:
+    def put(self, document: Mapping[str, Any]) -> Submission:
         """Submit or adopt the gang of a document with the parameters of a `GangSpec`, or a Job."""
         files = document.get("files")
         if isinstance(files, Mapping):

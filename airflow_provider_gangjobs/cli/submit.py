@@ -47,7 +47,7 @@ def submit(options: argparse.Namespace) -> int:
     """Submit or adopt a gang, and return 0; with --wait, return 1 if the gang did not succeed."""
     document = _read_document(options.file)
     if options.server:
-        return _submit_to_server(document, options)
+        return _send_to_server(document, options)
     spec = _spec_of(document, options.file)
 
     async def run(gangs: GangService) -> GangEvent | None:
@@ -86,11 +86,11 @@ async def _follow(gangs: GangService, submission: Submission, spec: GangSpec) ->
         await informers().aclose()
 
 
-def _submit_to_server(document: dict[str, Any], options: argparse.Namespace) -> int:
+def _send_to_server(document: dict[str, Any], options: argparse.Namespace) -> int:
     from airflow_provider_gangjobs.cli.rest import RestServer
 
     server = RestServer(options)
-    write_lines(_lines_of(server.submit(document), options))
+    write_lines(_lines_of(server.put(document), options))
     if not options.wait:
         return 0
     found = server.wait()

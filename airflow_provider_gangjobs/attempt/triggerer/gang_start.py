@@ -243,13 +243,13 @@ class GangStart:
                 must_exist=gangs.must_exist,
                 installation=gangs.key.installation,
             )
-            submission = await self._submit(service, gangs, rendered, guard, follower.lease)
+            submission = await self._create_or_adopt(service, gangs, rendered, guard, follower.lease)
             if rendered.until is not None:
                 follower.note_started(submission.ref)
             client = service.client
             return _BegunGang(rendered, gangs, submission, client.server_software, client.server_clock.ahead_s or 0.0)
 
-    async def _submit(
+    async def _create_or_adopt(
         self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard, follower: str
     ) -> Submission:
         """Submit the gang as a worker does.

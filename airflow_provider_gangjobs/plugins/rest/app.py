@@ -117,7 +117,7 @@ async def put_submission(
         def read() -> GangSpec:
             return documents.spec_in(documents.decode(body, dict[str, Any]), place.namespace)
 
-        return await _submit(request, place, submission_id, await _clusters(request).compute(read), validate)
+        return await _create_or_adopt(request, place, submission_id, await _clusters(request).compute(read), validate)
 
 
 async def post_submission(request: Request, place: WritePlace, validate: ValidateBy = Validate.CLIENT) -> Response:
@@ -130,14 +130,16 @@ async def post_submission(request: Request, place: WritePlace, validate: Validat
             return new.submission_id, documents.spec_in(new.spec, place.namespace)
 
         submission_id, spec = await _clusters(request).compute(read)
-        return await _submit(request, place, submission_id, spec, validate)
+        return await _create_or_adopt(request, place, submission_id, spec, validate)
 
 
-async def _submit(request: Request, place: Place, submission_id: str, spec: GangSpec, validate: Validate) -> Response:
+async def _create_or_adopt(
+    request: Request, place: Place, submission_id: str, spec: GangSpec, validate: Validate
+) -> Response:
     if problem := documents.problem_with_address(submission_id):
         raise InvalidGangSpec((problem,))
 
-    async def submit(gangs: GangService) -> Submission:
+    async def create(gangs: GangService) -> Submission:
         return await gangs.submit(
             spec,
             submission_id=submission_id,
@@ -146,7 +148,7 @@ async def _submit(request: Request, place: Place, submission_id: str, spec: Gang
             wait_for_previous_s=WAIT_FOR_PREVIOUS_S,
         )
 
-    submission = await _clusters(request).call(place, submit)
+    submission = await _clusters(request).call(place, create)
     log.info("User %s submitted %s (%r)", place.user, submission.ref, submission_id)
     names = {"connection_id": place.conn_id, "namespace": place.namespace, "submission_id:path": submission_id}
     location = request.scope.get("root_path", "") + SUBMISSION
