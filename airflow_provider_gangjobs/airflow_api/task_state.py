@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 
 if TYPE_CHECKING:
@@ -283,6 +282,8 @@ async def read_task_state(task_instance: Any, log: Logger) -> str:
     """
     if task_instance is None:
         return AbsentState.UNKNOWN
+    from airflow_provider_gangjobs.cluster.loop_local import loop_local
+
     return await loop_local(_Questions).state_of(task_instance, log)
 
 

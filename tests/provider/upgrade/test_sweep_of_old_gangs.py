@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.provider.submission_cluster import SubmissionCluster
 
-TRAIN = [golden.read(version, "train") for version in golden.VERSIONS]
+TRAIN = [golden.read(version, "train") for version in golden.VERSIONS if "train" in golden.names(version)]
 
 
 @pytest.fixture(params=TRAIN, ids=str)
