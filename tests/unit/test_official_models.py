@@ -122,7 +122,7 @@ WRONG = [
     ("pod_overrides", {"spec": {"tolerations": [k8s.V1Volume(name="a")]}}, "V1Volume", "V1Toleration"),
     ("pod_overrides", {"metadata": {"labels": {"a": k8s.V1Volume(name="a")}}}, "V1Volume", "text"),
     ("manifest", {"spec": {"template": k8s.V1PodSpec(containers=[])}}, "V1PodSpec", "V1PodTemplateSpec"),
-    ("resources", {"claims": [k8s.V1Volume(name="a")]}, "V1Volume", "CoreV1ResourceClaim"),
+    ("resources", {"claims": [k8s.V1Volume(name="a")]}, "V1Volume", "ResourceClaim"),
 ]
 
 
