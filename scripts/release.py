@@ -138,6 +138,7 @@ def run_tests(folder: Path, sources: dict[str, Path]) -> None:
     run(uv(), "pip", "sync", "--quiet", "--python", python, "--require-hashes", project / "requirements.lock")
     install(python, "--no-deps", "--editable", project, "--editable", project / "gangjobs_sandbox")
     options = ("-q", "-n", "2", "--dist", "worksteal", "-m", "not slow and not airflow", "--hypothesis-profile=quick")
+    os.environ["PATH"] = os.pathsep.join((str(Path(uv()).parent), os.environ["PATH"]))  # some tests install with uv
     run(python, "-m", "pytest", *options, *QUICK_TESTS, cwd=project)
 
 
