@@ -93,4 +93,8 @@ def test_gang_of_two_with_its_logs_costs_few_requests(
     # The outcomes of ranks that do not end at the same moment are written one after the other.
     written_later = sum(request.startswith("PATCH") and "-ledger-" in request for request in requests)
     assert written_later <= 1
-    assert len(requests) - written_later <= REQUESTS_MAX, "\n".join(requests)
+    # The triggerer saves how far it has streamed every 5 seconds, and for the first time at a random moment of them.
+    # The other patch of the Job ends its suspension.
+    saved = sum("PATCH" in request and "/jobs/" in request for request in requests) - 1
+    assert saved <= 1
+    assert len(requests) - written_later - saved <= REQUESTS_MAX, "\n".join(requests)
