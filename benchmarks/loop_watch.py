@@ -24,6 +24,8 @@ class LoopWatch:
     """Measures the event loop from `install` on. `take` returns the figures and starts a new measurement."""
 
     longest_ms: float = 0.0
+    longest: str = ""
+    """The callback that took longest."""
     longest_gc_ms: float = 0.0
     lags_ms: list[float] = field(default_factory=list)
     _gc_began: float = 0.0
@@ -51,7 +53,8 @@ class LoopWatch:
                 if took_s >= SAMPLE_S:
                     took_s = min(took_s, time.thread_time() - watch._sampled_cpu)
                 took_ms = took_s * 1000 - watch._gc_ms
-                watch.longest_ms = max(watch.longest_ms, took_ms)
+                if took_ms > watch.longest_ms:
+                    watch.longest_ms, watch.longest = took_ms, str(handle)[:300]
 
         asyncio.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
         gc.callbacks.append(self._collecting)
@@ -76,9 +79,10 @@ class LoopWatch:
         lags, self.lags_ms = sorted(self.lags_ms) or [0.0], []
         figures = {
             "longest_callback_ms": round(self.longest_ms, 1),
+            "longest_callback": self.longest,
             "longest_gc_ms": round(self.longest_gc_ms, 1),
             "lag_p99_ms": round(lags[int(len(lags) * 0.99)], 1),
             "lag_max_ms": round(lags[-1], 1),
         }
-        self.longest_ms, self.longest_gc_ms = 0.0, 0.0
+        self.longest_ms, self.longest, self.longest_gc_ms = 0.0, "", 0.0
         return figures

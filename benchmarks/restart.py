@@ -62,7 +62,7 @@ class Gang:
             files={"program.py": PROGRAM},
             env={"LIFE": str(life)},
             workers=self._ranks,
-            resources={"cpu": "10m"},
+            resources={"requests": {"cpu": "10m"}},  # a limit would slow the start of the programs
             restarts=self._restarts,
             **given,
         )
