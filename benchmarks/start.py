@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GANGS = 1000
+MAPPED_MAX = 1000
+"""How many gangs a DAG has at most. Airflow expands a task into at most 1,024 (`[core] max_map_length`)."""
 NODES = 8
 PODS_RUN_S = 2.0
 LIMIT_S = 7200.0
@@ -38,10 +40,10 @@ CONNECTION = "AIRFLOW_CONN_KUBERNETES_DEFAULT"
 
 
 class Supervisor:
-    """The supervisor of the triggerer, with the states of the tasks."""
+    """The supervisor of the triggerer, with the states of the tasks of each DAG."""
 
-    def __init__(self, gangs: int) -> None:
-        self.states = {f"gang_{index}": "deferred" for index in range(gangs)}
+    def __init__(self) -> None:
+        self.states: dict[str, dict[str, str]] = {}
         self.requests = 0
 
     def send(self, message: Any) -> Any:
@@ -49,22 +51,23 @@ class Supervisor:
         from airflow.sdk.execution_time.comms import TaskStatesResult
 
         self.requests += 1
-        names = self.states if message.map_index is None else [f"gang_{message.map_index}"]
-        return TaskStatesResult(task_states={"r": {name: self.states[name] for name in names}})
+        states = self.states[message.dag_id]
+        names = states if message.map_index is None else [f"gang_{message.map_index}"]
+        return TaskStatesResult(task_states={"r": {name: states[name] for name in names}})
 
     async def asend(self, message: Any) -> None:
         """Store an XCom."""
         self.requests += 1
 
 
-def make_dag(gangs: int, *, to_end: bool) -> dict[str, Any]:
+def make_dag(dag_id: str, gangs: int, *, to_end: bool) -> dict[str, Any]:
     """Return the serialized DAG of a mapped task, as Airflow's database has it."""
     from airflow.sdk import DAG
     from airflow.serialization.serialized_objects import DagSerialization
 
     from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
-    with DAG("start", schedule=None) as dag:
+    with DAG(dag_id, schedule=None) as dag:
         GangJobOperator.partial(
             task_id="gang",
             image="i",
@@ -93,41 +96,48 @@ async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
 
     from airflow_provider_gangjobs.triggers.gang_job import GangStartTrigger
 
-    stored, now = make_dag(gangs, to_end=to_end), datetime.now(UTC)
-    supervisor = Supervisor(gangs)
+    now, supervisor = datetime.now(UTC), Supervisor()
+    dags: dict[str, dict[str, Any]] = {}
+    for first in range(0, gangs, MAPPED_MAX):
+        mapped = min(gangs - first, MAPPED_MAX)
+        dags[f"start_{first}"] = make_dag(f"start_{first}", mapped, to_end=to_end)
+        supervisor.states[f"start_{first}"] = {f"gang_{index}": "deferred" for index in range(mapped)}
     task_runner.SUPERVISOR_COMMS = supervisor  # type: ignore[assignment]
     times = dict.fromkeys(("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date"), now)
-    dag_run = {"dag_id": "start", "run_id": "r", "run_type": "manual", "state": "running", "conf": {}, **times}
+    dag_run = {"run_id": "r", "run_type": "manual", "state": "running", "conf": {}, **times}
     dag_run |= {"consumed_asset_events": [], "clear_number": 0, "partition_key": None, "partition_date": None}
     dag_run |= {"end_date": None}
-    start = DagSerialization.from_dict(stored).task_dict["gang"].start_trigger_args.trigger_kwargs["__var"]["start"]
+    task = DagSerialization.from_dict(dags["start_0"]).task_dict["gang"]
+    start = task.start_trigger_args.trigger_kwargs["__var"]["start"]
     watch = LoopWatch()
     watch.install()
     ticks = asyncio.create_task(watch.tick())
     began_mb, began, cpu, deserialized_s = rss_mb(collect=True), time.monotonic(), time.process_time(), 0.0
     peak_mb, statuses = began_mb, []
 
-    async def follow(trigger: Any, index: int) -> None:
+    async def follow(trigger: Any, dag_id: str, index: int) -> None:
         async for event in trigger.run():
             if isinstance(event, TaskSuccessEvent):
-                supervisor.states[f"gang_{index}"] = "success"
+                supervisor.states[dag_id][f"gang_{index}"] = "success"
                 statuses.append("ended")
             else:
                 statuses.append(event.payload["status"])
 
     tasks = []
-    for index in range(gangs):
+    for dag_id, index in (
+        (dag_id, index) for dag_id, states in supervisor.states.items() for index in range(len(states))
+    ):
         await asyncio.sleep(0)  # as a triggerer does before each trigger
         since = time.perf_counter()
-        known = {"task_id": "gang", "dag_id": "start", "run_id": "r", "try_number": 1, "map_index": index}
+        known = {"task_id": "gang", "dag_id": dag_id, "run_id": "r", "try_number": 1, "map_index": index}
         dto = TaskInstanceDTO(id=uuid7(), dag_version_id=uuid4(), pool_slots=1, priority_weight=1, **known)
-        ti = TriggerRunner.create_runtime_ti(dto, stored, dag_run)
+        ti = TriggerRunner.create_runtime_ti(dto, dags[dag_id], {"dag_id": dag_id, **dag_run})
         trigger = GangStartTrigger(start=start)
         context = ti.get_template_context()
         trigger.task_instance = ti  # type: ignore[assignment]
         deserialized_s += time.perf_counter() - since
         trigger.render_template_fields(context)
-        tasks.append(asyncio.create_task(follow(trigger, index)))
+        tasks.append(asyncio.create_task(follow(trigger, dag_id, index)))
     created, said = watch.take(), time.monotonic()
     async with asyncio.timeout(LIMIT_S):
         while not all(task.done() for task in tasks):

@@ -76,5 +76,22 @@ class CompletesLate(GangJobOperator):
 with DAG("completes_late", schedule=None):
     CompletesLate(**COMMON, **held(0), reattach="never")
 
+RESTARTED_PROGRAM = """
+import json, os, pathlib, sys, time
+rank, restart = int(os.environ["RANK"]), os.environ["GANG_RESTART"]
+gate = pathlib.Path("/gates", os.environ["GATE"])
+gate.with_suffix(f".runs-{restart}-{rank}").touch()
+while not gate.exists():
+    if rank == 1 and gate.with_suffix(f".fails-{restart}").exists():
+        sys.exit(3)
+    time.sleep(0.2)
+with open(os.environ["GANG_RESULT_PATH"], "w") as result:
+    json.dump({"rank": rank, "number": os.environ["NUMBER"]}, result)
+"""
+
+with DAG("restarted", schedule=None):
+    memory = {"resources": {"cpu": "10m", "memory": "64Mi"}}  # for the program and its supervisor
+    GangJobOperator(**{**COMMON, **memory, "files": {"program.py": RESTARTED_PROGRAM}}, **held(0), restarts=3)
+
 with DAG("assembling", schedule=None):
     GangJobOperator(**{**COMMON, "resources": {"cpu": "1000"}}, **held(0))
