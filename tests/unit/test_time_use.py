@@ -94,7 +94,7 @@ def test_line_of_a_gang_without_requests_counts_ranks() -> None:
 
 
 def test_line_says_what_is_unknown() -> None:
-    assert "nobody knows" in describe_use(use_of(restarts_max=3), 2)
+    assert "useful is unknown" in describe_use(use_of(restarts_max=3), 2)
 
 
 def test_lost_attempt_counts_with_the_next_one() -> None:

@@ -170,7 +170,7 @@ def describe_use(use: TimeUse, ranks: int) -> str:
     total = f"{pluralize(ranks, 'rank')} x {held_s / per:.1f} {unit}: {amount(hours.total)} {what} {unit}"
     parts = f"{amount(hours.useful)} useful, {amount(hours.lost)} lost{_ends(use)}, {amount(hours.waiting)} waiting"
     if hours.useful is None and hours.lost is None:
-        parts = "of which nobody knows how much was useful, because the end of the log of rank 0 could not be read"
+        parts = "how much was useful is unknown, because no summary was found in the log of rank 0"
     queued = f"; queued for {_span(use.queued_s)} before" if use.queued_s is not None and use.queued_s >= 1 else ""
     return f"{total}, {parts}{queued}"
 
