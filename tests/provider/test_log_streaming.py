@@ -14,8 +14,10 @@ import pytest
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import HOLD_S
+from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
@@ -131,6 +133,28 @@ async def test_lines_appear_while_the_gang_runs_and_the_end_continues_after_them
     rest = await copied_after(plane, event)
     assert lines.of_rank + said(rest) == [*(f"step {number}" for number in range(20)), "the end"]
     assert "after what was streamed" in rest[0]
+
+
+@in_virtual_time
+async def test_lines_of_the_new_pod_appear_after_a_queue_has_preempted_the_gang(plane):
+    ref, first = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    plane.write(first, "step 0\n")
+    await plane.until(lambda: "step 0" in lines.of_rank)
+
+    for is_suspended in (True, False):  # as Kueue does
+        await patch_uid(plane.client, JOBS, ref.name, ref.namespace, ref.uid, {"spec": {"suspend": is_suspended}})
+        await plane.until(lambda ranks=0 if is_suspended else 2: plane.running_ranks() == ranks)
+    second = plane.pod("train", 0)["metadata"]["name"]
+    assert second != first
+    plane.write(second, "step 1\n")
+    await plane.until(lambda: "step 1" in lines.of_rank)
+
+    plane.write(second, "the end\n")
+    plane.finish_all()
+    rest = await copied_after(plane, await waiting)
+    assert lines.of_rank + said(rest) == ["step 0", "step 1", "the end"]
 
 
 @pytest.mark.parametrize("args", [{"stream_ranks": ()}, {"stream_ranks": [1]}], ids=["none", "another rank"])

@@ -198,8 +198,8 @@ class LogStreaming:
         """How often programs may be restarted in place; `None` if the gang has no supervisors."""
         self._stored_positions = ""
         """What the Job says of the positions that other processes have reached."""
-        self._started: dict[int, PodView] = {}
-        """The first pod of each streamed rank that was observed after its start."""
+        self._started: dict[str, PodView] = {}
+        """The pods of streamed ranks that have started, by uid, until the streams know them."""
         self._deleted: dict[str, PodView] = {}
         """The pods that are being deleted, and whose logs are wanted, by uid."""
         self._holds: dict[str, asyncio.Task[None]] = {}
@@ -246,8 +246,11 @@ class LogStreaming:
         ranks, policy = self._args.stream_ranks, Logs(self._args.kept_logs)
         if self.supervisor_lines is not None:
             self.supervisor_lines.observe(pods)
-        if len(self._started) < len(ranks):
-            self._note_started(pods, ranks)
+        started = [pod for pod in pods if rank_of(pod) in ranks and has_started(pod)] if ranks else []
+        if self._streams is not None:
+            self._streams.observe(started)
+        else:
+            self._started |= {pod.metadata.uid: pod for pod in started}
         if all(pod.metadata.deletion_timestamp is None for pod in pods):
             return
         from airflow_provider_gangjobs.tracking.logs.last_lines import must_be_read_now
@@ -258,14 +261,6 @@ class LogStreaming:
             self.start()
             if self._streams is not None:
                 self._streams.observe(wanted)
-
-    def _note_started(self, pods: Sequence[PodView], ranks: Sequence[int]) -> None:
-        for pod in pods:
-            rank = rank_of(pod)
-            if rank is not None and rank in ranks and rank not in self._started and has_started(pod):
-                self._started[rank] = pod
-                if self._streams is not None:
-                    self._streams.observe([pod])
 
     def notify_when_read(self, pod: PodView, notify: Callable[[str], None]) -> bool:
         """Return whether the log of a pod is being read. If so, call `notify` when it is, at most `HOLD_S` later."""

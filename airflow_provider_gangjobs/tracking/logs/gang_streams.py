@@ -179,8 +179,8 @@ class GangStreams:
         self._requests = self._limits.requests_of(client)
         self._positions = store.positions
         self._began = client.server_clock.now() if client.server_clock.is_known else None
-        self._started: dict[int, asyncio.Future[PodView]] = {}
-        """The first pod of each rank that was observed after its start."""
+        self._streamed: dict[int, PodView] = {}
+        """The newest pod of each streamed rank that has started. After a preemption, a rank has another pod."""
         self._streams: dict[str, LogStream] = {}
 
     @property
@@ -224,8 +224,8 @@ class GangStreams:
                 self._has_tasks.set()
                 for pod in self._deleted.values():
                     self._read_ahead(pod)
-                for rank in self._wanted.ranks:
-                    tasks.create_task(self._stream(rank))
+                for pod in self._streamed.values():
+                    tasks.create_task(self._stream(pod))
                 # Gangs that began at the same time save their positions at different times.
                 save_in_s = clock.random_between(0.0, limits.save_every_s)
                 while True:
@@ -251,8 +251,8 @@ class GangStreams:
             async with self._requests:
                 await self._store.save(positions, every_s=every_s, progress=progress)
 
-    async def _stream(self, rank: int) -> None:
-        source = next(iter(sources_of(await self._pod_of(rank))))
+    async def _stream(self, pod: PodView) -> None:
+        source = next(iter(sources_of(pod)))
         if source.key not in self._streams:  # else its pod is being deleted
             await self._new_stream(source, self._wanted.bytes_max).run()
 
@@ -312,22 +312,30 @@ class GangStreams:
 
     # -- the pods ---------------------------------------------------------------------------------------------
 
-    def _pod_of(self, rank: int) -> asyncio.Future[PodView]:
-        return self._started.setdefault(rank, asyncio.get_running_loop().create_future())
-
     def observe(self, pods: Sequence[PodView]) -> None:
-        """Note where the ranks run, and read the logs of the pods that are being deleted."""
+        """Stream the logs of ranks that have started, and read the logs of the pods that are being deleted."""
         for pod in pods:
-            rank = rank_of(pod)
-            if rank is not None and rank in self._wanted.ranks and has_started(pod) and not self._pod_of(rank).done():
-                self._pod_of(rank).set_result(pod)
+            if self._is_new(pod):
                 self._note_earlier_stream(pod)
+                if self._tasks is not None:
+                    self._tasks.create_task(self._stream(pod))
             if not must_be_read_now(pod, self._wanted.ranks, self._wanted.kept):
                 continue
             if pod.metadata.uid in self._deleted or len(self._deleted) < RANKS_MAX:
                 self._deleted[pod.metadata.uid] = pod
                 if self._tasks is not None:
                     self._read_ahead(pod)
+
+    def _is_new(self, pod: PodView) -> bool:
+        """Note a pod of a streamed rank that has started, and return whether it is newer than the noted one."""
+        rank = rank_of(pod)
+        if rank is None or rank not in self._wanted.ranks or not has_started(pod):
+            return False
+        known = self._streamed.get(rank)
+        if known is not None and (known.metadata.uid == pod.metadata.uid or _age_order(pod) < _age_order(known)):
+            return False
+        self._streamed[rank] = pod
+        return True
 
     def _note_earlier_stream(self, pod: PodView) -> None:
         started = started_at(pod)
