@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from tests.lanes import LANES, Lane
+from tests.lanes import LANES, OLDEST, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -182,6 +182,7 @@ CI = (
     Tier("postgres-kill", ("tests/airflow/postgres", "-m", "representative"), requires=(POSTGRES,)),
     Tier("ui-tab", ("tests/airflow/ui", "-m", "representative"), requires=(BROWSER,)),
     Tier("dialects", ("tests/cluster", "-m", "representative"), requires=(CONTROL_PLANES,)),
+    _whole_lane(OLDEST),
 )
 
 KUBELET_TIERS = (_kubelet("kubelet", "real-1.37"), _kubelet("kubelet-1.36", "real-1.36"))
