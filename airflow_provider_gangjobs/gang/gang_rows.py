@@ -10,7 +10,7 @@ stays undecoded until somebody asks for the requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping  # noqa: TC003 - msgspec reads the annotations at run time
+from collections.abc import Collection, Iterable, Mapping  # noqa: TC003 - msgspec reads the annotations at run time
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.identity import GangRef  # noqa: TC001
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, requests_of
@@ -191,15 +192,18 @@ class DagUse(Struct, frozen=True, kw_only=True):
     """Requests of the gangs that wait, by resource. A gang that assembles may hold some of it already."""
 
 
-def use_by_dag(jobs: Iterable[StoredGang]) -> list[DagUse]:
-    """Return what the live gangs hold and wait for, by DAG. The DAG that holds and waits for most comes first."""
+def use_by_dag(jobs: Iterable[StoredGang], placed: Collection[GangRef] = ()) -> list[DagUse]:
+    """Return what the live gangs hold and wait for, by DAG. The DAG that holds and waits for most comes first.
+
+    :param placed: Gangs that are known to hold their nodes, although not all of their ranks run yet.
+    """
     counts: dict[str, tuple[list[ResourceList], list[ResourceList]]] = {}
     for job in jobs:
         phase = phase_of(job)
         if phase in WAITING or phase in RUNNING:
             key = job.task_key
             lists = counts.setdefault(key.dag_id if key else "", ([], []))
-            lists[phase in WAITING].append(requests_of_gang(job))
+            lists[phase in WAITING and job.ref not in placed].append(requests_of_gang(job))
     found = [(dag_id, held, wanted, _sum(held), _sum(wanted)) for dag_id, (held, wanted) in counts.items()]
     found.sort(key=lambda use: (-use[3].get("cpu", Decimal(0)) - use[4].get("cpu", Decimal(0)), use[0]))
     return [

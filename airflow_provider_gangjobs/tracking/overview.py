@@ -194,9 +194,10 @@ def judge(jobs: Sequence[StoredGang], evidence: _Evidence, before: Overview) -> 
     by_queue: dict[str, list[StoredGang]] = defaultdict(list)
     for job in jobs:
         by_queue[job.queue or ""].append(job)
+    placed = {job.ref for job in jobs if evidence.has_all_pods and _is_placed(job, evidence)}
     return Overview(
         gangs=tuple(_listed(job, evidence, known.get(job.ref.uid)) for job in jobs),
-        uses=tuple(QueueUse(queue, tuple(use_by_dag(found))) for queue, found in sorted(by_queue.items())),
+        uses=tuple(QueueUse(queue, tuple(use_by_dag(found, placed))) for queue, found in sorted(by_queue.items())),
         free=evidence.free,
     )
 
@@ -236,6 +237,13 @@ def _diagnose(job: StoredGang, evidence: _Evidence) -> Diagnosis | None:
     found = diagnose(observe_counters(job, PodIndex(job.ref, pods), None, counts, known), ())
     # Without the outcomes of the ranks, nothing is known about a Job that failed with its pods.
     return None if job.is_ended and found.category is Category.UNKNOWN else found
+
+
+def _is_placed(job: StoredGang, evidence: _Evidence) -> bool:
+    """Return whether a gang that assembles has a node for each of its ranks."""
+    if phase_of(job) is not Phase.ASSEMBLING or job.has_roles:  # the Job shows the counts of one role
+        return False
+    return _counts(job, pods_of(job.ref, evidence.pods.get(str(job.ref), ()))).placed >= job.ranks
 
 
 def _counts(job: StoredGang, waiting: Sequence[PodView]) -> Counts:

@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking import overview
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 from gangjobs_sandbox.api.faults import FaultKind
+from tests.airflow.polling import wait_for
 from tests.provider.cli_gangs import CliGangs
 
 if TYPE_CHECKING:
@@ -66,6 +67,19 @@ def test_each_gang_has_the_diagnosis_that_its_job_and_waiting_pods_show(tonight:
     assert found.free["cpu"] > 0
     (use,) = (use for use in found.uses if not use.queue)
     assert [(dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for dag in use.dags] == [("etl", "200m", "12200m")]
+
+
+def test_gang_holds_its_nodes_before_its_ranks_run(embedded: SandboxThread) -> None:
+    gangs = CliGangs(embedded)
+    gangs.create_namespace()
+    missing = {"name": "data", "secret": {"secretName": "missing"}}
+    gangs.submit("starts", "true", workers=2, resources={"cpu": "100m"}, volumes=[missing])
+
+    def use() -> list[tuple[object, object]]:
+        return [(dag.held, dag.wanted) for use in gangs.run(read).uses for dag in use.dags]
+
+    wait_for("nodes for both ranks", lambda: use() == [({"cpu": "200m"}, {})])
+    gangs.delete_all()
 
 
 def test_gang_whose_job_has_not_changed_is_not_judged_again(tonight: CliGangs) -> None:
