@@ -99,7 +99,7 @@ async def test_gangs_that_nobody_follows_are_swept(tenant: Tenant, gangs: GangSe
     key = TaskKey("dag", "orphan", "task", installation="prod")
     spec = gang_spec(2, code=SLEEP, cpu=SMALL)
     orphan = (await gangs.submit(spec, key=key, claim="somebody", policies=policies)).ref
-    triggerer, other = (Leases(tenant.namespace, "prod", clock=gangs.client.clock) for _ in range(2))
+    triggerer, other = (Leases(tenant.namespace, "prod", look_every_s=60.0, clock=gangs.client.clock) for _ in "ab")
     await other.renew(gangs.client, [orphan])
 
     follows = await triggerer.others(gangs.client)
