@@ -240,6 +240,26 @@ async def test_task_that_has_not_ended_is_asked_about_less_often_the_longer_nobo
     assert minutes == [2, 4, 8, 16, 26, 36]
 
 
+async def test_many_gangs_are_asked_about_in_turn(cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("airflow_provider_gangjobs.ending.sweep.sweep.QUESTIONS_PER_LOOK", 2)
+    for number in range(5):
+        await cluster.submit(key=replace(PROD, task_id=f"task-{number}"), policies=DELETE)
+    sweeper = Sweeper(cluster)
+    sweeper.sweep.others = nobody
+    asked: list[str] = []
+
+    async def ask(key: Any) -> TaskEnd:
+        asked.append(key.task_id)
+        return TaskEnd.NOT_ENDED
+
+    sweeper.sweep.ask = ask
+    for minute in range(12):
+        await sweeper.look(after_s=MINUTE_S if minute else 0)
+        assert len(asked) <= 2 * max(0, minute - 1)
+
+    assert len(set(asked[:5])) == 5
+
+
 async def test_two_installations_in_one_namespace_have_a_gang_each_and_sweep_their_own(cluster):
     staging = (await cluster.submit(key=STAGING, policies=DELETE)).ref
     prod = (await cluster.submit(key=PROD, policies=DELETE)).ref
