@@ -142,18 +142,16 @@ class TaskGangs:
         *,
         previous: PreviousGangs | None = None,
         env: Mapping[str, str] | None = None,
-        follower: str = "",
     ) -> SubmissionRequest:
         """Return the request to submit a gang of this try.
 
         :param policies: What happens to the gang after its task has ended.
         :param env: The variables of this try for the ranks of a gang that is created.
-        :param follower: The Lease of this process, if this process follows the gang after the submission.
         """
         from airflow_provider_gangjobs.gang.identity import Claim
         from airflow_provider_gangjobs.submission.request import SubmissionRequest
 
-        claim = Claim(self.claim, policies, self.max_tries, self.labels, env or {}, follower)
+        claim = Claim(self.claim, policies, self.max_tries, self.labels, env or {})
         return SubmissionRequest(key=self.key, claim=claim, rule=rule, confirm=confirm, previous=previous)
 
     @contextmanager

@@ -219,8 +219,6 @@ class Claim(Struct, frozen=True):
     """The labels of the task (`TASK_LABELS`) for a gang that is created. Those of the user come first."""
     env: Mapping[str, str] = {}
     """The variables of the task (`TASK_ENV`) for the ranks of a gang that is created. Those of the user come first."""
-    follower: str = ""
-    """The Lease of the process that starts the gang and follows it, if a triggerer does both; see `sweep.leases`."""
 
 
 class Attempt(Struct, frozen=True):

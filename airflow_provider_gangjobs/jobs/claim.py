@@ -17,7 +17,6 @@ from airflow_provider_gangjobs.kube.names import annotation_pointer
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
-    ANNOTATION_FOLLOWER,
     ANNOTATION_MAX_TRIES,
     ANNOTATION_WAIT_UNTIL,
     LABEL_INSTALLATION,
@@ -95,8 +94,6 @@ def claim_patch(job: Object, claim: Claim, *, installation: str = "") -> Object:
         annotations[ANNOTATION_MAX_TRIES] = str(claim.max_tries)
     if read_job(job).is_delivered:  # the gang was handed over, and has an owner again
         annotations[ANNOTATION_DELIVERED] = None
-    if claim.follower or read_job(job).follower:
-        annotations[ANNOTATION_FOLLOWER] = claim.follower or None
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}
     return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
 

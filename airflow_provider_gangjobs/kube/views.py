@@ -131,7 +131,6 @@ class JobAnnotations(Annotations, frozen=True):
     spec_fields: str | None = msgspec.field(name=keys.ANNOTATION_SPEC_FIELDS, default=None)
     claim: str | None = msgspec.field(name=keys.ANNOTATION_CLAIM, default=None)
     max_tries: str | None = msgspec.field(name=keys.ANNOTATION_MAX_TRIES, default=None)
-    follower: str | None = msgspec.field(name=keys.ANNOTATION_FOLLOWER, default=None)
     delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
     disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
     halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)

@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.ending.sweep.leases import RENEW_EVERY_S, FollowerLease, read_leases
-from airflow_provider_gangjobs.ending.sweep.sweeper import LOOK_EVERY_S
+from airflow_provider_gangjobs.ending.sweep.leases import FollowerLease, read_leases
 from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, row_of, use_by_dag
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.observation import observe_counters
+from airflow_provider_gangjobs.gang.state.ownership import LIVE_GRACE
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
@@ -48,7 +47,7 @@ PAGES_MAX: Final = 2
 """How many pages of waiting pods, and of Kueue's Workloads, are read: 500 objects each."""
 QUEUES_MAX: Final = 20
 """In how many queues of Kueue positions are read, at most once a minute each."""
-NAMED_WITHIN: Final = timedelta(seconds=RENEW_EVERY_S + LOOK_EVERY_S)
+NAMED_WITHIN: Final = LIVE_GRACE
 """After how long a process has named a new gang that it follows."""
 
 

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import Resource
 from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.ending.sweep.leases import Leases
-from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
+from airflow_provider_gangjobs.ending.sweep.sweep import LOOK_EVERY_S, sweep_once
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate
@@ -99,7 +99,9 @@ async def test_gangs_that_nobody_follows_are_swept(tenant: Tenant, gangs: GangSe
     key = TaskKey("dag", "orphan", "task", installation="prod")
     spec = gang_spec(2, code=SLEEP, cpu=SMALL)
     orphan = (await gangs.submit(spec, key=key, claim="somebody", policies=policies)).ref
-    triggerer, other = (Leases(tenant.namespace, "prod", clock=gangs.client.clock) for _ in range(2))
+    triggerer, other = (
+        Leases(tenant.namespace, "prod", look_every_s=LOOK_EVERY_S, clock=gangs.client.clock) for _ in range(2)
+    )
     await other.renew(gangs.client, [orphan])
 
     follows = await triggerer.others(gangs.client)

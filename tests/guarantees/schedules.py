@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.attempt.triggerer import sweeping
+from airflow_provider_gangjobs.ending.sweep.sweep import LOOK_EVERY_S
+from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, LIVE_GRACE
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash
 from tests.guarantees.checkers import GRACE_S, check
@@ -25,6 +31,8 @@ AFTER_WAKING_S = 30.0
 """How long a worker that continues may take to end a gang whose task has ended."""
 FOLLOW_REQUESTS = 3
 """How many requests a trigger sends to follow a gang that runs. The requests of a kill come next."""
+SWEPT_WITHIN_S = LIVE_GRACE.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
+"""How long it takes until another triggerer has ended the gang of an ended task that nobody has ever followed."""
 SHORT_S, LONG_S = 30.0, 720.0
 """How long the programs run: their gang has ended, or still runs, when a process wakes."""
 
@@ -92,3 +100,24 @@ def running_ranks(airflow: SimulatedAirflow) -> int:
 
 def jobs_created(airflow: SimulatedAirflow) -> int:
     return len([change for change in airflow.plane.history.of(JOBS) if change.type is ChangeType.ADDED])
+
+
+def sweep_in_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sweeper belong to the process of its trigger and stop with it. By default it has a context of its own."""
+    monkeypatch.setattr(sweeping, "contextvars", SimpleNamespace(Context=contextvars.copy_context))
+
+
+def follow_another_gang(airflow: SimulatedAirflow) -> None:
+    """Let another triggerer have a trigger for the gang of another task, so that it sweeps the namespace."""
+    airflow._begin(_follow_another_gang(airflow), airflow.process("watcher"))
+
+
+async def _follow_another_gang(airflow: SimulatedAirflow) -> None:
+    ref = airflow.plane.submit("other", workers=1)
+    known = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "claim": "other"}
+    trigger = GangJobTrigger(kubernetes_conn_id="virtual", must_exist=True, installation="simulated", **known)
+    trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
+        id="other", dag_id="other", run_id="r", task_id="other", map_index=-1
+    )
+    async for _ in trigger.run():
+        return

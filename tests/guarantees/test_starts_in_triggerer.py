@@ -6,16 +6,10 @@ The trigger runs in two triggerers if the first one continues while the second o
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.triggerer import sweeping
-from airflow_provider_gangjobs.ending.sweep.sweeper import LOOK_EVERY_S
-from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, FOLLOWER_GRACE
-from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import Crash
 from tests.guarantees.schedules import (
@@ -23,11 +17,14 @@ from tests.guarantees.schedules import (
     ASLEEP_S,
     LONG_S,
     SHORT_S,
+    SWEPT_WITHIN_S,
     at_each_request,
     finish,
+    follow_another_gang,
     is_stopped,
     jobs_created,
     running_ranks,
+    sweep_in_its_process,
 )
 from tests.provider.virtual_time import in_virtual_time
 
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from tests.guarantees.processes import Process
     from tests.guarantees.simulated_airflow import SimulatedAirflow
 
-SWEPT_WITHIN_S = FOLLOWER_GRACE.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
-"""How long it takes until another triggerer has ended a gang whose triggerer stopped directly after the start."""
 LAST = 8
 """The request after those of a start: GET the Workload API, LIST Jobs, GET Kueue, POST Job, Service, Workload and
 PodGroup, PATCH the Job. The schedules of `test_schedules` stop a triggerer at the requests of a follower."""
@@ -145,26 +140,13 @@ async def test_gang_of_a_triggerer_that_stopped_during_the_start_is_ended_by_ano
 ) -> None:
     """Nobody but the triggerer that is stopped knows the gang, whose task is marked as failed."""
     monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", "900")
-    # A sweeper has a context of its own. Here it belongs to its process, and stops with it.
-    monkeypatch.setattr(sweeping, "contextvars", SimpleNamespace(Context=contextvars.copy_context))
+    sweep_in_its_process(monkeypatch)
     for at in range(LAST):  # the processes share one sweeper, which would stop at the request LAST
         async with simulated(run_s=LONG_S, stops={"triggerer-0": Crash(at, applied)}, in_triggerer=True) as airflow:
-            airflow._begin(follow_another_gang(airflow), airflow.process("watcher"))
+            follow_another_gang(airflow)
             await airflow.until(lambda: is_stopped(airflow, "triggerer-0"))
             assert is_stopped(airflow, "triggerer-0")
             airflow.mark("failed")
             await asyncio.sleep(SWEPT_WITHIN_S)
 
             assert [job["metadata"]["name"] for job in airflow.plane.registry.list(JOBS)] == ["other"], at
-
-
-async def follow_another_gang(airflow: SimulatedAirflow) -> None:
-    """Run a trigger for a gang of another task in the namespace, so that this process sweeps the namespace."""
-    ref = airflow.plane.submit("other", workers=1)
-    known = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "claim": "other"}
-    trigger = GangJobTrigger(kubernetes_conn_id="virtual", must_exist=True, installation="simulated", **known)
-    trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
-        id="other", dag_id="other", run_id="r", task_id="other", map_index=-1
-    )
-    async for _ in trigger.run():
-        return

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.ending.sweep.leases import (
     ALLOWED_AGAIN_S,
     DELETE_AFTER,
-    DURATION,
+    LOOKS_PER_WRITE,
     MISSING_RULE,
-    RENEW_EVERY_S,
+    VALID_LOOKS,
     Leases,
 )
+from airflow_provider_gangjobs.ending.sweep.sweep import LOOK_EVERY_S
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from tests.provider.virtual_control_plane import VirtualControlPlane
 
 pytestmark = in_virtual_time
+RENEW_EVERY_S = LOOKS_PER_WRITE * LOOK_EVERY_S
 OURS, THEIRS = GangRef(NAMESPACE, "ours", "uid-ours"), GangRef(NAMESPACE, "theirs", "uid-theirs")
 
 
 def leases() -> Leases:
-    return Leases(NAMESPACE, "prod", clock=loop_clock())
+    return Leases(NAMESPACE, "prod", look_every_s=LOOK_EVERY_S, clock=loop_clock())
 
 
 def stored(plane: VirtualControlPlane) -> list[dict[str, Any]]:
@@ -47,7 +49,7 @@ async def test_another_process_sees_what_a_process_follows_until_the_lease_expir
     await ours.renew(plane.client, [OURS])
     await theirs.renew(plane.client, [THEIRS])
     assert await followed_by_others(plane, ours) == [False, True]
-    await asyncio.sleep(DURATION.total_seconds() + 2)
+    await asyncio.sleep(VALID_LOOKS * LOOK_EVERY_S + 2)
     assert await followed_by_others(plane, ours) == [False, False]
 
 
@@ -61,13 +63,14 @@ async def test_lease_is_written_once_in_each_interval_however_often_it_is_renewe
     assert len(stored(plane)) == 1
 
 
-async def test_gang_that_the_process_has_started_is_named_before_the_interval_is_over(plane):
+async def test_gang_that_is_not_named_is_named_at_once_and_one_that_is_not_followed_any_more_later(plane):
     ours, other = leases(), leases()
     await ours.renew(plane.client, [OURS])
-    await ours.renew(plane.client, [OURS, THEIRS])
-    assert await followed_by_others(plane, other) == [True, False]
     for _ in range(3):
-        await ours.renew(plane.client, [OURS, THEIRS], started=[THEIRS])
+        await ours.renew(plane.client, [OURS, THEIRS])
+    assert await followed_by_others(plane, other) == [True, True]
+    for _ in range(3):
+        await ours.renew(plane.client, [THEIRS])
     assert await followed_by_others(plane, other) == [True, True]
     assert plane.client.statistics().requests["patch"] == 1
 

@@ -81,7 +81,8 @@ async def test_live_gang_that_nobody_follows_is_ended_if_asked_for(plane):
 
 
 async def follow_by_lease(plane: VirtualControlPlane, ref: GangRef) -> None:
-    await plane.client.create(LEASES, lease_body("follower", "host", "prod", [ref], plane.clock.now()), NAMESPACE)
+    lease = lease_body("follower", "host", "prod", [ref], plane.clock.now(), timedelta(minutes=7))
+    await plane.client.create(LEASES, lease, NAMESPACE)
 
 
 @pytest.mark.parametrize(("lease_age_s", "ended"), [(HOUR_S / 2, False), (2 * HOUR_S, True)], ids=["valid", "old"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.ending.kill import begin_kill
-from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S, NamespaceView, Sweep
+from airflow_provider_gangjobs.ending.sweep.sweep import ANSWER_LOOKS, LOOK_EVERY_S, NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
-from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
+from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE, SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 PROD, STAGING = (replace(KEY, installation=name) for name in ("prod", "staging"))
 DELETE = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
-GRACE_S, MINUTE_S = GRACE.total_seconds(), CONFIRM_AFTER.total_seconds()
+GRACE_S, LIVE_GRACE_S = GRACE.total_seconds(), LIVE_GRACE.total_seconds()
+MINUTE_S = CONFIRM_AFTER.total_seconds()
 
 ENDS = {True: TaskEnd.ENDED, False: TaskEnd.NOT_ENDED, None: TaskEnd.UNKNOWN}
 
@@ -164,6 +166,15 @@ async def test_gang_that_is_followed_stays_and_the_grace_begins_when_nobody_foll
     assert uids(cluster) == [ref.uid]
 
 
+async def nobody(_: Any) -> Callable[[GangRef], bool]:
+    """The Leases name no gang."""
+    return lambda ref: False
+
+
+async def unreadable(_: Any) -> None:
+    """The Leases cannot be read."""
+
+
 async def test_gang_that_another_triggerer_follows_is_not_asked_about(cluster):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
     sweeper = Sweeper(cluster)
@@ -189,6 +200,64 @@ async def test_settled_gang_that_a_lease_still_names_does_not_stop_the_sweep_of_
     sweeper.sweep.others, sweeper.sweep.forget = others, forgotten.append
     assert await sweeper.until_confirmed() == [SweepAction.DELETE_LIVE]
     assert (live.uid in uids(cluster), forgotten) == (False, [])
+
+
+@pytest.mark.parametrize(("lease", "after_s"), [("no Lease", LIVE_GRACE_S), ("unreadable", GRACE_S)])
+async def test_gang_that_no_lease_names_is_asked_about_soon_if_the_leases_can_be_read(
+    cluster, lease: str, after_s: float
+):
+    await cluster.submit(key=PROD, policies=DELETE)
+    sweeper = Sweeper(cluster)
+    sweeper.sweep.others = nobody if lease == "no Lease" else unreadable
+
+    looks = [await sweeper.look(after_s=seconds) for seconds in (0, after_s - 1, 1, MINUTE_S)]
+
+    assert (looks, sweeper.asked) == ([[], [], [], [SweepAction.DELETE_LIVE]], 2)
+
+
+@pytest.mark.parametrize("grace_s", [5.0, MINUTE_S])
+async def test_shorter_grace_holds_for_live_gangs_too(cluster, grace_s: float):
+    await cluster.submit(key=PROD, policies=DELETE)
+    sweeper = Sweeper(cluster)
+    sweeper.sweep.others, sweeper.sweep.grace = nobody, timedelta(seconds=grace_s)
+
+    looks = [await sweeper.look(after_s=seconds) for seconds in (0, grace_s, MINUTE_S)]
+
+    assert looks == [[], [], [SweepAction.DELETE_LIVE]]
+
+
+async def test_task_that_has_not_ended_is_asked_about_less_often_the_longer_nobody_follows_its_gang(cluster):
+    """A user may end the task of a gang that was submitted just now before a triggerer follows the gang."""
+    await cluster.submit(key=PROD, policies=DELETE)
+    sweeper = Sweeper(cluster, False)
+    sweeper.sweep.others = nobody
+    minutes = []
+    for minute in range(40):
+        before = sweeper.asked
+        await sweeper.look(after_s=MINUTE_S if minute else 0)
+        minutes += [minute] * (sweeper.asked - before)
+
+    assert minutes == [2, 4, 8, 16, 26, 36]
+
+
+async def test_many_gangs_are_asked_about_in_turn(cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("airflow_provider_gangjobs.ending.sweep.sweep.QUESTIONS_PER_LOOK", 2)
+    for number in range(5):
+        await cluster.submit(key=replace(PROD, task_id=f"task-{number}"), policies=DELETE)
+    sweeper = Sweeper(cluster)
+    sweeper.sweep.others = nobody
+    asked: list[str] = []
+
+    async def ask(key: Any) -> TaskEnd:
+        asked.append(key.task_id)
+        return TaskEnd.NOT_ENDED
+
+    sweeper.sweep.ask = ask
+    for minute in range(12):
+        await sweeper.look(after_s=MINUTE_S if minute else 0)
+        assert len(asked) <= 2 * max(0, minute - 1)
+
+    assert len(set(asked[:5])) == 5
 
 
 async def test_two_installations_in_one_namespace_have_a_gang_each_and_sweep_their_own(cluster):
@@ -290,7 +359,7 @@ async def test_task_that_has_not_ended_is_asked_about_until_it_has_succeeded(clu
     sweeper = sweeper_of_ended_task(cluster, TaskEnd.NOT_ENDED, TaskEnd.SUCCEEDED)
     await sweeper.look()
 
-    looks = [await sweeper.look(after_s=seconds) for seconds in (GRACE_S, MINUTE_S, ASK_AGAIN_AFTER_S)]
+    looks = [await sweeper.look(after_s=seconds) for seconds in (GRACE_S, MINUTE_S, ANSWER_LOOKS * LOOK_EVERY_S)]
 
     assert (looks, sweeper.asked) == ([[], [], [SweepAction.MARK_DELIVERED]], 2)
 

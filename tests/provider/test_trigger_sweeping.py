@@ -17,12 +17,12 @@ from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow_provider_gangjobs.attempt.triggerer.metrics import collect_sample
 from airflow_provider_gangjobs.attempt.triggerer.sweeping import sweep_grace
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
-from airflow_provider_gangjobs.ending.sweep.leases import RENEW_EVERY_S
-from airflow_provider_gangjobs.ending.sweep.sweep import ASK_AGAIN_AFTER_S
-from airflow_provider_gangjobs.ending.sweep.sweeper import LINGER_S, LOOK_EVERY_S
+from airflow_provider_gangjobs.ending.sweep.leases import LOOKS_PER_WRITE, VALID_LOOKS, Leases, read_lease
+from airflow_provider_gangjobs.ending.sweep.sweep import ANSWER_LOOKS, LOOK_EVERY_S
+from airflow_provider_gangjobs.ending.sweep.sweeper import LINGER_S
 from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
@@ -34,9 +34,11 @@ from airflow_provider_gangjobs.kube.well_known import (
 from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
+from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import JOBS
-from tests.provider.virtual_control_plane import NAMESPACE
+from gangjobs_sandbox.resources import JOBS, LEASES
+from tests.guarantees.checkers import GRACE_S, SWEEP_GRACE_S
+from tests.provider.virtual_control_plane import NAMESPACE, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -48,7 +50,12 @@ pytestmark = in_virtual_time
 ENDED_GANGS = 30
 OBJECTS_OF_A_GANG = 4
 """A Job, two pods, and a PodGroup."""
+RENEW_EVERY_S = LOOKS_PER_WRITE * LOOK_EVERY_S
 WITHIN_S = GRACE.total_seconds() + 4 * LOOK_EVERY_S
+LIVE_WITHIN_S = LIVE_GRACE.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
+"""How long a sweep takes to end a live gang that no Lease names."""
+LOST_WITHIN_S = VALID_LOOKS * LOOK_EVERY_S + LIVE_WITHIN_S
+"""How long it takes if a triggerer was lost whose Lease names the gang."""
 
 
 class Airflow:
@@ -113,10 +120,48 @@ async def first_event(ref: GangRef) -> Any:
 async def test_gang_whose_task_ended_without_a_triggerer_is_swept_within_the_grace(plane, airflow):
     followed, _ = submit(plane, "followed"), submit(plane, "orphan")
     async with triggerer(followed):
-        await plane.until(lambda: plane.job("orphan") is None, within_s=WITHIN_S)
+        await plane.until(lambda: plane.job("orphan") is None, within_s=LIVE_WITHIN_S)
         await plane.until(lambda: plane.pods("orphan") == [])
         assert (sweep_counters()["sweep.ended"], sweep_counters()["sweep.failures"]) == (1, 0)
     assert plane.running_ranks("followed") == 2
+
+
+async def test_gang_is_swept_after_the_longer_grace_if_the_role_does_not_allow_leases(plane, airflow):
+    plane.faults.add(Fault(FaultKind.STATUS, path="leases", code=403, times=None))
+    followed, _ = submit(plane, "followed"), submit(plane, "orphan")
+    async with triggerer(followed):
+        await asyncio.sleep(GRACE.total_seconds())
+        assert plane.job("orphan") is not None
+        await plane.until(lambda: plane.job("orphan") is None, within_s=4 * LOOK_EVERY_S)
+
+
+@pytest.mark.parametrize(
+    ("look_every_s", "grace_s", "within_s"),
+    [(LOOK_EVERY_S, GRACE.total_seconds(), LOST_WITHIN_S), (SWEEP_GRACE_S, SWEEP_GRACE_S, GRACE_S)],
+    ids=["default", "short grace"],
+)
+async def test_gang_of_a_triggerer_that_was_lost_is_swept_when_its_lease_is_not_valid_any_more(
+    plane, airflow, monkeypatch: pytest.MonkeyPatch, look_every_s: float, grace_s: float, within_s: float
+):
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", f"{grace_s:g}")
+    followed, orphan = submit(plane, "followed"), submit(plane, "orphan")
+    lost = Leases(NAMESPACE, "prod", look_every_s=look_every_s, clock=loop_clock())
+    await lost.renew(plane.client, [orphan])
+    valid_s = VALID_LOOKS * look_every_s
+    async with triggerer(followed):
+        await asyncio.sleep(valid_s)
+        assert plane.job("orphan") is not None
+        await plane.until(lambda: plane.job("orphan") is None, within_s=within_s - valid_s)
+
+
+async def test_triggerer_names_all_its_gangs_within_one_look(plane, airflow):
+    refs = [submit(plane, name) for name in ("followed", "waiting")]
+    async with triggerer(refs[0]):
+        await asyncio.sleep(1.5 * LOOK_EVERY_S)
+        async with triggerer(refs[1]):
+            await asyncio.sleep(LOOK_EVERY_S)
+            (lease,) = map(read_lease, plane.registry.list(LEASES, NAMESPACE))
+            assert all(map(lease.names, refs))
 
 
 async def test_gang_that_is_submitted_after_the_last_followed_gang_is_swept(plane, airflow):
@@ -233,7 +278,9 @@ async def test_mark_of_a_delivery_that_a_worker_did_not_write_is_written_and_the
         assert (sweep_counters()["sweep.delivered"], sweep_counters()["sweep.forgotten"]) == (1, 1)
 
         airflow.states["completing"] = "success"
-        await plane.until(lambda: read_job(plane.job("completing")).is_delivered, within_s=ASK_AGAIN_AFTER_S + 120)
+        await plane.until(
+            lambda: read_job(plane.job("completing")).is_delivered, within_s=(ANSWER_LOOKS + 2) * LOOK_EVERY_S
+        )
 
 
 def sweep_counters() -> dict[str, float]:

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.attempt.triggerer import gang_start
 from airflow_provider_gangjobs.attempt.triggerer.gang_start import STARTS_PER_CONNECTION_MAX
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_FOLLOWER, ANNOTATION_MAX_TRIES
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_MAX_TRIES
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError
 from airflow_provider_gangjobs.triggers.gang_job import GangStartTrigger
@@ -87,7 +87,6 @@ async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded
     (job,) = task.jobs(embedded)
     annotations = job["metadata"]["annotations"]
     assert annotations[ANNOTATION_MAX_TRIES] == "3"
-    assert annotations[ANNOTATION_FOLLOWER].startswith("gangjobs-follower-")
 
 
 async def test_trigger_lets_go_of_the_dag_before_it_waits(connection: str) -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.ending.sweep.leases import DURATION, GANGS_MAX, lease_body, read_lease
+from airflow_provider_gangjobs.ending.sweep.leases import GANGS_MAX, lease_body, read_lease
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_FOLLOWS
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+DURATION = timedelta(minutes=7)
 OTHER = GangRef("ml", "other", "d1b7a2ad-0000-4000-8000-000000000000")
 
 
@@ -22,7 +23,7 @@ def ref(number: int) -> GangRef:
 
 
 def stored(*refs: GangRef) -> dict[str, Any]:
-    body = lease_body("gangjobs-follower-1", "host/7", "prod", refs, NOW)
+    body = lease_body("gangjobs-follower-1", "host/7", "prod", refs, NOW, DURATION)
     return {**body, "metadata": body["metadata"] | {"resourceVersion": "1"}}
 
 
@@ -58,6 +59,13 @@ def test_names_that_cannot_be_read_stand_for_all_gangs(text: str | None) -> None
     assert read_lease(lease).names(OTHER)
 
 
-@pytest.mark.parametrize("spec", [{}, {"renewTime": None}, {"renewTime": "yesterday"}])
-def test_lease_without_a_time_is_not_valid(spec: dict[str, Any]) -> None:
+def test_lease_of_another_version_is_valid_for_its_own_duration() -> None:
+    lease = stored()
+    lease["spec"]["leaseDurationSeconds"] = 720
+    assert read_lease(lease).is_valid(NOW + timedelta(minutes=12))
+    assert not read_lease(lease).is_valid(NOW + timedelta(minutes=12), within=timedelta(0))
+
+
+@pytest.mark.parametrize("spec", [{}, {"renewTime": None}, {"renewTime": "yesterday"}, {"renewTime": NOW.isoformat()}])
+def test_lease_without_a_time_or_duration_is_not_valid(spec: dict[str, Any]) -> None:
     assert not read_lease({**stored(), "spec": spec}).is_valid(NOW)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import (
     CONFIRM_AFTER,
-    FOLLOWER_GRACE,
     GRACE,
+    LIVE_GRACE,
     SweepAction,
     SweepFacts,
     TaskEnd,
@@ -63,14 +63,16 @@ def halted(made: JobBuilder) -> JobBuilder:
 @pytest.mark.parametrize(
     ("made", "grace"),
     [
-        (gang(), GRACE),
-        (gang().annotation(well_known.ANNOTATION_FOLLOWER, "lease"), FOLLOWER_GRACE),
-        (gang().annotation(well_known.ANNOTATION_FOLLOWER, "lease").complete(9), GRACE),
-        (halted(gang().annotation(well_known.ANNOTATION_FOLLOWER, "lease")), GRACE),
+        (gang(), LIVE_GRACE),
+        (gang().suspended(), LIVE_GRACE),
+        (gang().annotation("gangjobs.airflow/follower", "lease"), LIVE_GRACE),
+        (gang().complete(9), GRACE),
+        (halted(gang()), GRACE),
+        (gang().label(well_known.LABEL_DROPPED, "true"), GRACE),
     ],
-    ids=["started by a worker", "started by a triggerer", "which has ended", "which was halted"],
+    ids=["live", "half submitted", "from a version that named its follower", "ended", "halted", "dropped"],
 )
-def test_grace_of_a_live_gang_that_a_triggerer_has_started_is_short(made: JobBuilder, grace: timedelta) -> None:
+def test_grace_of_a_live_gang_is_short(made: JobBuilder, grace: timedelta) -> None:
     assert grace_of(made.read(), GRACE) == grace
     assert grace_of(made.read(), timedelta(seconds=1)) == timedelta(seconds=1)
 

@@ -41,7 +41,7 @@ from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, Task
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_GANG, trigger_end
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.kill import KILL_TIMEOUT_S, KillLimits
-from airflow_provider_gangjobs.attempt.triggerer.sweeping import Follower
+from airflow_provider_gangjobs.attempt.triggerer.sweeping import sweep_namespace
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
@@ -237,20 +237,18 @@ class GangStart:
         )
         async with shared_service(config) as service:
             self._gangs = gangs
-            follower = Follower(
+            sweep_namespace(
                 rendered.task.kubernetes_conn_id,
                 gangs.namespace or service.namespace,
                 must_exist=gangs.must_exist,
                 installation=gangs.key.installation,
             )
-            submission = await self._create_or_adopt(service, gangs, rendered, guard, follower.lease)
-            if rendered.until is not None:
-                follower.note_started(submission.ref)
+            submission = await self._create_or_adopt(service, gangs, rendered, guard)
             client = service.client
             return _BegunGang(rendered, gangs, submission, client.server_software, client.server_clock.ahead_s or 0.0)
 
     async def _create_or_adopt(
-        self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard, follower: str
+        self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard
     ) -> Submission:
         """Submit the gang as a worker does.
 
@@ -264,9 +262,7 @@ class GangStart:
                 raise UnconfirmedTry(has_ended=False)
             await guard.confirm()
 
-        request = gangs.request(
-            rendered.task.policies, rule, confirm, previous=PreviousGangs(wait_s=0.0), follower=follower
-        )
+        request = gangs.request(rendered.task.policies, rule, confirm, previous=PreviousGangs(wait_s=0.0))
         has_started = False
         try:
             submission = await service.submit(rendered.spec, request)

@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.airflow_api.task_state import (
 )
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.ending.sweep.leases import new_lease_name
 from airflow_provider_gangjobs.gang.state.ownership import GRACE, TaskEnd
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
@@ -58,9 +57,7 @@ class _Sweepers:
 
     def __init__(self) -> None:
         self._followed: defaultdict[_Place, Counter[GangRef]] = defaultdict(Counter)
-        self._started: defaultdict[_Place, set[GangRef]] = defaultdict(set)
         self._tasks: dict[_Place, asyncio.Task[None]] = {}
-        self._lease_names: dict[_Place, str] = {}
 
     @contextmanager
     def following(self, args: TriggerArgs) -> Iterator[None]:
@@ -68,28 +65,18 @@ class _Sweepers:
         place = _Place(args.kubernetes_conn_id, args.must_exist, args.namespace, args.installation)
         followed = self._followed[place]
         followed[args.ref] += 1
-        self._sweep_place(place)
+        self.sweep(place)
         try:
             yield
         finally:
             followed[args.ref] -= 1
             if not followed[args.ref]:
                 del followed[args.ref]
-                self._started[place].discard(args.ref)
 
-    def lease_of(self, place: _Place) -> str:
-        """Sweep the namespace, and return the name of the Lease in which this process names the gangs there."""
-        self._sweep_place(place)
-        return self._lease_names[place]
-
-    def note_started(self, place: _Place, ref: GangRef) -> None:
-        """Name the gang in the Lease soon, if it is followed."""
-        self._started[place].add(ref)
-
-    def _sweep_place(self, place: _Place) -> None:
+    def sweep(self, place: _Place) -> None:
+        """Sweep from now on."""
         if place in self._tasks:
             return
-        self._lease_names[place] = new_lease_name()
         # The task outlives the trigger, so it gets a context of its own: a triggerer routes log lines by the context of
         # the trigger.
         self._tasks[place] = asyncio.get_running_loop().create_task(
@@ -124,9 +111,7 @@ class _Sweepers:
             namespace=place.namespace,
             read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
             followed=lambda: self._followed[place].keys(),
-            started=lambda: self._started[place] & self._followed[place].keys(),
             index=gang_of,
-            lease_name=self._lease_names[place],
         )
         try:
             await sweeper.run()
@@ -136,10 +121,9 @@ class _Sweepers:
             )
             log.debug("The sweeper failed", exc_info=True)
         finally:
-            del self._tasks[place], self._lease_names[place]
+            del self._tasks[place]
             if not self._followed[place]:
                 del self._followed[place]
-                self._started.pop(place, None)  # absent if no gang has started
 
 
 def following(args: TriggerArgs) -> AbstractContextManager[None]:
@@ -147,21 +131,9 @@ def following(args: TriggerArgs) -> AbstractContextManager[None]:
     return loop_local(_Sweepers).following(args)
 
 
-class Follower:
-    """This process as the follower of a gang that it is about to start.
-
-    :param namespace: The namespace of the gang.
-    """
-
-    def __init__(self, conn_id: str, namespace: str, *, must_exist: bool, installation: str) -> None:
-        self._place = _Place(conn_id, must_exist, namespace, installation)
-        self._sweepers = loop_local(_Sweepers)
-        self.lease = self._sweepers.lease_of(self._place)
-        """Name of the Lease in which this process names the gang. The Job of the gang has it from its creation."""
-
-    def note_started(self, ref: GangRef) -> None:
-        """Note that this process has started the gang, so that the Lease names the gang soon."""
-        self._sweepers.note_started(self._place, ref)
+def sweep_namespace(conn_id: str, namespace: str, *, must_exist: bool, installation: str) -> None:
+    """Sweep a namespace from now on, because a trigger starts a gang there, which it may lose before it follows it."""
+    loop_local(_Sweepers).sweep(_Place(conn_id, must_exist, namespace, installation))
 
 
 def sweep_grace(config: configparser.ConfigParser = conf) -> timedelta:

@@ -1,22 +1,20 @@
 """Leases: which gangs of a namespace other processes follow, and the Lease in which this process says so itself.
 
-Each triggerer has one Lease for each namespace, and writes it every few minutes. So ten thousand gangs that wait cost
-as many writes as one gang. A gang is named by four bytes of a hash of its uid, so the names of ten thousand gangs take
-54 kB of the 256 KiB that the annotations of an object may have. Two gangs may have the same four bytes. Then a gang
-that nobody follows counts as followed, and stays until the other gang has ended.
-
-A Job that a triggerer has started names the Lease of this triggerer from its creation. So the gang is found soon if the
-triggerer stops before the triggerer could name the gang (`gang.state.ownership.FOLLOWER_GRACE`).
+Each triggerer has one Lease for each namespace, and writes it every few minutes, and at the look of its sweep after it
+has begun to follow a gang. So ten thousand gangs that wait cost as many writes as one gang. A gang is named by four
+bytes of a hash of its uid, so the names of ten thousand gangs take 54 kB of the 256 KiB that the annotations of an
+object may have. Two gangs may have the same four bytes. Then a gang that nobody follows counts as followed, and stays
+until the other gang has ended.
 
 Where the Role does not allow Leases, a sweep asks Airflow about every gang that this process does not follow, and ends
-the same gangs.
+the same gangs later (`gang.state.ownership.GRACE`).
 
 Leases are used, and not one bulk question to Airflow a minute, because of their cost, as measured for 10,000 gangs in
 the DAG runs of 20 DAGs (Airflow 3.3.2, one core, SQLite, without HTTP):
 
 | | requests of each triggerer | CPU |
 |---|---|---|
-| Leases | a write of 54 kB in five minutes, at most a list a minute | 7 ms to write one, 3 ms to read one |
+| Leases | a write of 54 kB in 5 minutes, or in 1 while gangs begin; at most a list in 1 | 7 ms a write, 3 ms a read |
 | questions | 40 a minute, whose answers have 650 kB | 0.8 to 1.1 s of Airflow's API server, 12 ms to read |
 
 With a question about each gang every ten minutes, the CPU is still ten times that of the Leases. A question concerns
@@ -57,14 +55,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DURATION: Final = timedelta(minutes=12)
-"""How long a Lease is valid after it was written. Shorter than the grace of a sweep, and longer than two intervals
-between writes."""
+LOOKS_PER_WRITE: Final = 5
+"""A Lease whose process has begun to follow no other gang is written again at the look after so many looks."""
+VALID_LOOKS: Final = 7
+"""For how many looks of its process a Lease is valid after it was written. One write may fail. The gangs of a process
+that was lost count as followed for as long."""
 GANGS_MAX: Final = 40_000
 """The Lease of a process that follows more gangs has the text `ALL`, which counts as the name of every gang."""
 ALL: Final = "*"
 _BYTES: Final = 4
-RENEW_EVERY_S: Final = 300.0
 ALLOWED_AGAIN_S: Final = 1800.0
 """For how long Leases are not used after the Role did not allow them. The Role may be changed meanwhile."""
 DELETE_AFTER: Final = timedelta(days=1)
@@ -80,25 +79,34 @@ class FollowerLease:
     resource_version: str
     renewed_at: datetime | None
     """`None` if the Lease has no valid time."""
+    duration: timedelta
+    """How long the Lease is valid after it was written."""
     gangs: frozenset[bytes] | None
     """Hashes of the uids of the gangs; `None` if the process follows all gangs, or if the names cannot be read."""
     holder: str = ""
     """The process, for people."""
 
-    def is_valid(self, now: datetime, *, within: timedelta = DURATION) -> bool:
-        """Return whether the Lease was written at most `within` before `now`, by the clock of the API server."""
-        return self.renewed_at is not None and now - self.renewed_at <= within
+    def is_valid(self, now: datetime, *, within: timedelta | None = None) -> bool:
+        """Return whether the Lease was written at most `within` before `now`, by the clock of the API server.
+
+        :param within: By default the duration of the Lease.
+        """
+        limit = self.duration if within is None else within
+        return self.renewed_at is not None and now - self.renewed_at <= limit
 
     def names(self, ref: GangRef) -> bool:
         """Return whether the process follows the gang."""
         return self.gangs is None or _hash(ref) in self.gangs
 
 
-def lease_body(name: str, holder: str, installation: str, refs: Iterable[GangRef], now: datetime) -> dict[str, Any]:
+def lease_body(
+    name: str, holder: str, installation: str, refs: Iterable[GangRef], now: datetime, duration: timedelta
+) -> dict[str, Any]:
     """Return the Lease of a process, as an object to create and as a merge patch.
 
     :param holder: The process, for people.
     :param now: The time by the clock of the API server.
+    :param duration: How long the Lease is valid.
     """
     labels = {LABEL_PURPOSE: ObjectPurpose.FOLLOWER.value} | (
         {LABEL_INSTALLATION: installation} if installation else {}
@@ -107,7 +115,7 @@ def lease_body(name: str, holder: str, installation: str, refs: Iterable[GangRef
         "metadata": {"name": name, "labels": labels, "annotations": {ANNOTATION_FOLLOWS: _format(refs)}},
         "spec": {
             "holderIdentity": holder,
-            "leaseDurationSeconds": int(DURATION.total_seconds()),
+            "leaseDurationSeconds": int(duration.total_seconds()),
             "renewTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         },
     }
@@ -118,12 +126,14 @@ def read_lease(stored: Mapping[str, Any]) -> FollowerLease:
     metadata = stored["metadata"]
     try:
         renewed_at = datetime.fromisoformat(stored["spec"]["renewTime"])
+        duration = timedelta(seconds=stored["spec"]["leaseDurationSeconds"])
     except (KeyError, TypeError, ValueError):
-        renewed_at = None
+        renewed_at, duration = None, timedelta()
     return FollowerLease(
         name=metadata["name"],
         resource_version=metadata["resourceVersion"],
         renewed_at=renewed_at,
+        duration=duration,
         gangs=_parse((metadata.get("annotations") or {}).get(ANNOTATION_FOLLOWS)),
         holder=str((stored.get("spec") or {}).get("holderIdentity") or ""),
     )
@@ -150,37 +160,31 @@ def _hash(ref: GangRef) -> bytes:
     return zlib.crc32(ref.uid.encode()).to_bytes(_BYTES)
 
 
-def new_lease_name() -> str:
-    """Return a name for the Lease of a process, which no other process has."""
-    return f"gangjobs-follower-{uuid.uuid4().hex[:12]}"
-
-
 class Leases:
     """The Lease of this process in one namespace, and those of others.
 
-    :param name: The name of the Lease, which no other process uses.
+    :param look_every_s: How often the sweep of this process looks at the namespace.
     """
 
-    def __init__(self, namespace: str, installation: str, *, clock: Clock, name: str | None = None) -> None:
+    def __init__(self, namespace: str, installation: str, *, look_every_s: float, clock: Clock) -> None:
         self._namespace = namespace
         self._installation = installation
         self._clock = clock
-        self._name = name or new_lease_name()
+        self._name = f"gangjobs-follower-{uuid.uuid4().hex[:12]}"
+        self._look_every_s = look_every_s
         self._named: frozenset[GangRef] = frozenset()
         self._renewed_at_s: float | None = None
         self._forbidden_at_s: float | None = None
 
-    async def renew(self, client: Client, refs: Collection[GangRef], started: Collection[GangRef] = ()) -> None:
-        """Name the gangs that this process follows, if `RENEW_EVERY_S` have passed since the last time.
-
-        :param started: The gangs among them that this process has started. One that is not named yet is named at once.
+    async def renew(self, client: Client, refs: Collection[GangRef]) -> None:
+        """Name the gangs that this process follows, if one is not named, or after `LOOKS_PER_WRITE`.
 
         A failure is logged. The next call tries again or, if the Role does not allow Leases, a call after
         `ALLOWED_AGAIN_S`.
         """
         now_s = self._clock.monotonic()
-        is_due = self._renewed_at_s is None or now_s - self._renewed_at_s >= RENEW_EVERY_S
-        if self._is_forbidden() or not (is_due or not self._named.issuperset(started)):
+        is_due = self._renewed_at_s is None or now_s - self._renewed_at_s >= LOOKS_PER_WRITE * self._look_every_s
+        if self._is_forbidden() or not (is_due or not self._named.issuperset(refs)):
             return
         named = frozenset(refs)
         try:
@@ -194,7 +198,8 @@ class Leases:
         if not client.server_clock.is_known:  # the time of this machine is not used, so a response is needed
             await read_leases(client, self._namespace)
         holder = f"{socket.gethostname()}/{os.getpid()}"
-        body = lease_body(self._name, holder, self._installation, refs, client.server_clock.now())
+        duration = timedelta(seconds=VALID_LOOKS * self._look_every_s)
+        body = lease_body(self._name, holder, self._installation, refs, client.server_clock.now(), duration)
         if self._renewed_at_s is not None:
             try:
                 await client.patch(LEASES, self._name, self._namespace, body)
@@ -265,4 +270,4 @@ async def read_leases(client: Client, namespace: str | None) -> list[FollowerLea
     return [read_lease(stored) for stored in await client.list(LEASES, namespace, label_selector=FOLLOWERS)]
 
 
-__all__ = ["DURATION", "Leases", "lease_body", "new_lease_name", "read_lease", "read_leases"]
+__all__ = ["Leases", "lease_body", "read_lease", "read_leases"]

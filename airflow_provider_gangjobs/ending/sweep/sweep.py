@@ -59,10 +59,13 @@ __all__ = ["NamespaceView", "Sweep", "held_by_gang", "last_sign", "log_swept", "
 
 log = logging.getLogger(__name__)
 
+LOOK_EVERY_S: Final = 60.0
+"""Less if the grace is shorter."""
 QUESTIONS_PER_LOOK: Final = 20
 """About how many gangs Airflow is asked at each look. Each question is a request to Airflow's API."""
-ASK_AGAIN_AFTER_S: Final = 600.0
-"""How long an answer holds that a task has not ended."""
+ANSWER_LOOKS: Final = 10
+"""For how many looks an answer holds, at most, that a task has not ended. It holds for as long as nobody had followed
+the gang when it came: the task of a gang that was submitted just now may end before a triggerer follows the gang."""
 
 
 @dataclass(frozen=True)
@@ -153,13 +156,18 @@ class Sweep:
     has_more: bool = field(default=False, init=False)
     """Whether the last look found live gangs of the installation, or held pods, that nobody follows."""
 
+    @property
+    def look_every_s(self) -> float:
+        """How often to look."""
+        return min(LOOK_EVERY_S, max(self.grace.total_seconds(), 1.0))
+
     async def run(self, client: Client, view: NamespaceView) -> list[SweptGang]:
         """Sweep once: look at all gangs, and act. Returns what was done, with the errors of requests that failed."""
         unowned, vanished = await self._find_unowned(view)
         decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
         if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
             follows = await self._read_others(client)
-            if follows is None:  # the Lease that a Job names proves nothing
+            if follows is None:  # others may follow live gangs
                 decided = [each for each in decided if (each[1].unowned_for or timedelta()) >= self.grace]
             else:
                 decided = [each for each in decided if not follows(each[0].ref)]
@@ -278,8 +286,9 @@ class Sweep:
         due = []
         for job, facts in questions:
             memory = self._memory[job.ref]
-            is_new = memory.asked_at_s is None or memory.ended_since_s is not None
-            if is_new or now_s - (memory.asked_at_s or 0.0) >= ASK_AGAIN_AFTER_S:
+            asked_at_s = memory.unowned_since_s if memory.asked_at_s is None else memory.asked_at_s
+            holds_s = min(ANSWER_LOOKS * self.look_every_s, asked_at_s - memory.unowned_since_s)
+            if memory.ended_since_s is not None or now_s - asked_at_s >= holds_s:
                 due.append((memory.ended_since_s is None, job.is_over, memory.asked_at_s or 0.0, job, facts))
         due.sort(key=lambda each: each[:3])
         answers = []

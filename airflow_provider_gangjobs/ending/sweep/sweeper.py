@@ -90,8 +90,6 @@ class SweepTotals:
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 60.0
-"""Less if the grace is shorter."""
 LOOKS_PER_CONNECTION: Final = 10
 """After so many looks the connection is read again, because its credentials may have changed."""
 LINGER_S: Final = 3600.0
@@ -111,14 +109,11 @@ class NamespaceSweeper:
     """Returns the gangs that this process follows in the namespace."""
     index: Callable[[JobView | PodView], str | None]
     """Returns the name of an object's gang: the index of the informers of the followers."""
-    started: Callable[[], Collection[GangRef]] = tuple
-    """Returns the gangs among `followed` that this process has started."""
-    lease_name: str | None = None
-    """The name of the Lease of this process, if it is known already."""
     _idle_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._leases = Leases(self.namespace, self.sweep.installation, clock=self.sweep.clock, name=self.lease_name)
+        sweep = self.sweep
+        self._leases = Leases(self.namespace, sweep.installation, look_every_s=sweep.look_every_s, clock=sweep.clock)
         self.sweep.others = self._leases.others
 
     async def run(self) -> None:
@@ -138,7 +133,7 @@ class NamespaceSweeper:
             informers().acquire(client, PODS, namespace, LABEL_GANG, decode=PodView, index=index) as pods,
         ):
             for _ in range(LOOKS_PER_CONNECTION):
-                await self.sweep.clock.sleep(min(LOOK_EVERY_S, max(self.sweep.grace.total_seconds(), 1.0)))
+                await self.sweep.clock.sleep(self.sweep.look_every_s)
                 try:
                     is_synced = await jobs.synced(0) and await pods.synced(0)
                 except InformerClosedError:
@@ -146,7 +141,7 @@ class NamespaceSweeper:
                 if not is_synced:
                     continue
                 if self.followed():
-                    await self._leases.renew(client, self.followed(), self.started())
+                    await self._leases.renew(client, self.followed())
                 totals = sweep_totals()
                 totals.count(SweepCounter.LOOKS)
                 try:

@@ -290,8 +290,6 @@ def _metadata(
         annotations |= policy_annotations(attempt.claim.policies)
     if attempt.claim.max_tries is not None:
         annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.claim.max_tries)
-    if attempt.claim.follower:
-        annotations[keys.ANNOTATION_FOLLOWER] = attempt.claim.follower
     if _may_return_to_queue(spec, shape):
         annotations[keys.ANNOTATION_REQUEUES] = str(Requeues(0))
     if spec.is_supervised:

@@ -3,7 +3,7 @@
 A gang belongs to an Airflow installation, and there to one task instance, the claim. A sweep ends the gang of a
 task that has ended while nobody followed the gang, by two answers:
 
-* Nobody has followed the gang for `GRACE`. This selects the gangs about which Airflow is asked.
+* Nobody has followed the gang for `LIVE_GRACE` or `GRACE`. This selects the gangs about which Airflow is asked.
 * Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. While all triggerers are down the tasks
   stay deferred, so their gangs are safe.
 
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 OVER: Final = "the gang is over, and its time to live removes the Job"
 GRACE: Final = timedelta(minutes=15)
 """How long nobody may follow a gang before a sweep acts. The restart of a triggerer takes less."""
-FOLLOWER_GRACE: Final = timedelta(minutes=1)
-"""The same for a live gang that a triggerer has started, whose Job names the Lease of this triggerer. The triggerer
-names the gang in its Lease within a minute, so nobody follows such a gang that no valid Lease names. If the triggerer
-stops directly after the start, no other process knows the gang."""
+LIVE_GRACE: Final = timedelta(minutes=2)
+"""The same for a live gang that no valid Lease names, if the Leases can be read: twice the time within which a
+triggerer names a gang that it has begun to follow."""
 CONFIRM_AFTER: Final = timedelta(minutes=1)
 """The time between the two answers of Airflow. A task that is cleared or restarted has no end state after it."""
 
@@ -99,10 +98,9 @@ class SweepFacts:
 def grace_of(gang: StoredGang, grace: timedelta) -> timedelta:
     """Return how long nobody may follow a gang before a sweep asks about it.
 
-    :param grace: The grace of a gang whose Job does not name the Lease of its follower.
+    :param grace: The grace of a gang that is over.
     """
-    is_live = not (gang.is_over or gang.is_dropped)
-    return min(grace, FOLLOWER_GRACE) if gang.follower and is_live else grace
+    return grace if gang.is_over or gang.is_dropped else min(grace, LIVE_GRACE)
 
 
 def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:

@@ -220,11 +220,6 @@ class StoredGang(Struct, frozen=True):
         """`max_tries` of the task instance that last held the claim."""
         return _number(self._annotations.max_tries)
 
-    @property
-    def follower(self) -> str | None:
-        """Name of the Lease of the triggerer that has started the gang. `None` if a worker has started it."""
-        return self._annotations.follower
-
     def holds_claim(self, claim: str) -> bool:
         """Return whether the task instance with this id, which is not empty, is responsible for the gang."""
         return bool(claim) and self._annotations.claim == claim

@@ -16,6 +16,7 @@ from tests.airflow.task_states import TaskStates
 from tests.cluster.control_plane import running_plane
 from tests.cluster.node_pool import NodePool
 from tests.cluster.tenant import Tenant
+from tests.guarantees.checkers import SWEEP_GRACE_S
 from tests.guarantees.recorder import RecorderThread, recording_in_thread
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def deployed(
         home.environment |= {
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
             "AIRFLOW__GANGJOBS__INSTALLATION_ID": "soak",  # Airflow derives no id from the URL of a local host
+            "AIRFLOW__GANGJOBS__SWEEP_GRACE": str(SWEEP_GRACE_S),  # a sweep keeps the grace of the checkers, too
             "GANGJOBS_SOAK_GANGS": str(gangs),
             "GANGJOBS_SOAK_WITHOUT_WORKER": str(without_worker),
             "GANGJOBS_SOAK_RUN_S_MAX": str(run_s_max),
