@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -24,15 +22,15 @@ from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
-from benchmarks.harness import ROOT, with_bytecode
+from benchmarks.harness import process
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controlplane.build import binary
-from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from airflow_provider_gangjobs.cluster.resources import Resource
+    from tests.cluster.tenant import Tenant
 
 RELEASE = "1.36"
 REST_CPU = 0.25
@@ -40,6 +38,7 @@ REST_CPU = 0.25
 REST_MAX_S = 120
 WRITES_IN_FLIGHT = 24
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 class ApiServerOnly(ControlPlane):
@@ -74,13 +73,6 @@ def _running(kind: type[ControlPlane], release: str = RELEASE) -> Iterator[Contr
             plane.stop()
 
 
-@contextmanager
-def tenant_of(plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
-    """Yield a new namespace and an account in it, which has only the documented permissions."""
-    with Tenant.created(plane, purpose) as tenant:
-        yield tenant
-
-
 def allow_all(tenant: Tenant) -> None:
     """Allow the account everything. The peer needs permissions that our Role does not have (`jobs/status`)."""
     subject = {"kind": "ServiceAccount", "name": "airflow", "namespace": tenant.namespace}
@@ -99,9 +91,8 @@ def admin_config(plane: ControlPlane, namespace: str) -> ClusterConfig:
 
 def airflow_environment(tenant: Tenant) -> dict[str, str]:
     """Return environment variables with the Airflow connection, for either provider."""
-    extra = {"kube_config_path": str(tenant.kubeconfig), "namespace": tenant.namespace}
     return {
-        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": extra}),
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": tenant.extras}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
     }
 
@@ -115,12 +106,7 @@ def cpu_s(plane: ControlPlane, component: str = "kube-apiserver") -> float:
 
 def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
     """Return the number of the tenant's requests that ended in this time, by the API server's audit log."""
-    spans = (
-        datetime.fromisoformat(event["stageTimestamp"])
-        for event in tenant.plane.audited()
-        if event["user"]["username"] == tenant.user
-    )
-    return sum(since <= at <= until for at in spans)
+    return sum(since <= datetime.fromisoformat(event["stageTimestamp"]) <= until for event in tenant.audited())
 
 
 @contextmanager
@@ -131,18 +117,8 @@ def hollow_nodes(plane: ControlPlane, count: int, *, lasts_s: float = 0.0, logs:
     :param logs: Whether the nodes serve logs.
     """
     kubeconfig = str(plane.folder / "admin.kubeconfig")
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.hollow_nodes", kubeconfig, str(count), str(lasts_s), *["logs"] * logs],
-        cwd=ROOT,
-        env=with_bytecode(os.environ),
-        stdout=subprocess.PIPE,
-    ) as nodes:
-        assert nodes.stdout is not None
-        nodes.stdout.readline()
-        try:
-            yield nodes.pid
-        finally:
-            nodes.kill()
+    with process("benchmarks.hollow_nodes", kubeconfig, count, lasts_s, *["logs"] * logs) as nodes:
+        yield nodes.pid
 
 
 def clear(tenant: Tenant) -> None:
@@ -161,16 +137,16 @@ def clear(tenant: Tenant) -> None:
             return
 
 
-async def run_all(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight: int = WRITES_IN_FLIGHT) -> None:
-    """Call the functions of `work` and await their results, at most `in_flight` at a time."""
-    rest = iter(work)
+async def run_all(work: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
+    """Do the work for all items, at most `WRITES_IN_FLIGHT` at a time."""
+    rest = iter(items)
 
     async def worker() -> None:
         for one in rest:
-            await one()
+            await work(one)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(in_flight):
+        for _ in range(WRITES_IN_FLIGHT):
             group.create_task(worker())
 
 
@@ -203,7 +179,7 @@ async def write_gangs(tenant: Tenant, names: Iterable[str]) -> dict[str, str]:
         await client.patch(PODS, f"{name}-0", namespace, running(), subresource="status")
 
     async with Client(admin_config(tenant.plane, namespace)) as client:
-        await run_all((lambda name=name: write(name)) for name in names)  # type: ignore[misc]
+        await run_all(write, names)
     return uids
 
 

@@ -13,15 +13,14 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from benchmarks.api_server import api_server, cpu_s, tenant_of
-from benchmarks.harness import Report, arguments, log_progress, median, quantile, rss_mb, with_progress
+from benchmarks.api_server import api_server, cpu_s
+from benchmarks.harness import Report, arguments, log_progress, print_json, quantile, rss_mb, with_progress
 from benchmarks.list_gangs import RUNS_PER_DAG, write_jobs
-
-if TYPE_CHECKING:
-    from tests.cluster.tenant import Tenant
+from tests.cluster.tenant import Tenant
 
 VIEWERS = (1, 50)
 
@@ -29,13 +28,12 @@ VIEWERS = (1, 50)
 def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "serve":
         kubeconfig, namespace, viewers, seconds = sys.argv[2:]
-        print(json.dumps(asyncio.run(serve(kubeconfig, namespace, int(viewers), float(seconds)))))
+        print_json(**asyncio.run(serve(kubeconfig, namespace, int(viewers), float(seconds))))
         return
-    options = arguments(__doc__, gangs=10_000, seconds=120)
-    gangs = options.gangs or (1000 if options.quick else 10_000)
-    seconds = options.seconds or (30 if options.quick else 120)
+    options = arguments(__doc__, gangs=(10_000, 1000), seconds=(120, 30))
+    gangs, seconds = options.gangs, options.seconds
     report = Report("gangs_page", "CPU is that of the process that serves the page, and of the API server")
-    with api_server() as plane, tenant_of(plane, "page") as tenant:
+    with api_server() as plane, Tenant.created(plane, "page") as tenant:
         log_progress("the API server runs")
         asyncio.run(write_jobs(tenant, with_progress([str(number) for number in range(gangs)], "written")))
         for viewers in VIEWERS:

@@ -11,19 +11,21 @@ import gc
 import json
 import os
 import platform
-import statistics
+import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 1000
@@ -45,11 +47,6 @@ def with_progress(names: Sequence[str], what: str) -> Iterator[str]:
         yield name
 
 
-def median(values: Iterable[float]) -> float:
-    """Return the median of the values, of which there is at least one."""
-    return statistics.median(values)
-
-
 def quantile(values: Sequence[float], share: float) -> float:
     """Return the value below which `share` of the values lie."""
     ordered = sorted(values)
@@ -61,19 +58,68 @@ def arguments(
     *,
     choices: Mapping[str, Sequence[str]] = {},
     switches: Mapping[str, str] = {},
-    **numbers: int,
+    **numbers: tuple[int, int],
 ) -> argparse.Namespace:
-    """Parse the command line: --quick, --out, and one option for each number, list of names, and switch."""
+    """Parse the command line: --quick, --out, and one option for each number, list of names, and switch.
+
+    :param numbers: For each option the number in a normal run, and in a quick run.
+    """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller run, of a minute or less")
     parser.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
-    for name, default in numbers.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"normally {default}")
+    for name, (normal, quick) in numbers.items():
+        parser.add_argument(f"--{name}", type=int, help=f"normally {normal}, with --quick {quick}")
     for name, allowed in choices.items():
         parser.add_argument(f"--{name}", nargs="+", choices=allowed, default=list(allowed))
     for name, meaning in switches.items():
         parser.add_argument(f"--{name}", action="store_true", help=meaning)
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name, defaults in numbers.items():
+        if getattr(options, name) is None:
+            setattr(options, name, defaults[options.quick])
+    return options
+
+
+@dataclass
+class Rounds:
+    """The runs of contenders, which are measured in turns, so that they share what else the machine does."""
+
+    runs: list[dict[str, dict[str, float]]] = field(default_factory=list)
+    """For each round, the figures of a run by its contender."""
+
+    def measure(self, rounds: int, contenders: Sequence[str], run: Callable[[str], dict[str, float]]) -> None:
+        """Run each contender once in each round. Each round begins with another one."""
+        for number in range(rounds):
+            self.runs.append({})
+            first = number % len(contenders)
+            for who in (*contenders[first:], *contenders[:first]):
+                log_progress(f"round {number + 1} of {rounds}: {who}")
+                figures = self.runs[-1][who] = run(who)
+                print(json.dumps({name: round(value, 3) for name, value in figures.items()}), file=sys.stderr)
+
+    def of(self, who: str) -> list[dict[str, float]]:
+        """Return the figures of the runs of a contender."""
+        return [runs[who] for runs in self.runs if who in runs]
+
+    def medians(self, who: str) -> dict[str, float]:
+        """Return the medians of the figures of a contender. Not every run has all figures."""
+        found = self.of(who)
+        names = dict.fromkeys(name for run in found for name in run)
+        return {name: round(median(run[name] for run in found if name in run), 3) for name in names}
+
+    def ratio(self, who: str, figure: str, other: str) -> float | None:
+        """Return the median of the ratios of two runs within a round; `None` if no round has both."""
+        pairs = (runs for runs in self.runs if who in runs and other in runs)
+        ratios = [runs[who][figure] / runs[other][figure] for runs in pairs]
+        return round(median(ratios), 3) if ratios else None
+
+    def goal(self, who: str, figure: str, other: str, at_most: float) -> list[str]:
+        """Return a note that says whether a figure is at most so many times that of another contender, if known."""
+        ratio = self.ratio(who, figure, other)
+        if ratio is None:
+            return []
+        verdict = "met" if ratio <= at_most else "missed"
+        return [f"Goal: {figure} of {who} <= {at_most:.2f} times {other}: {verdict}, {ratio:.2f}"]
 
 
 def machine() -> dict[str, Any]:
@@ -167,12 +213,35 @@ def rss_mb(*, collect: bool = False) -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def line_of(output: IO[str]) -> dict[str, Any]:
+def print_json(**line: Any) -> None:
+    """Print a line of JSON, which `line_of` reads."""
+    print(json.dumps(line), flush=True)
+
+
+@contextmanager
+def process(module: str, *arguments: object, environment: Mapping[str, str] = {}) -> Iterator[subprocess.Popen[str]]:
+    """Run a module in a process of its own during the block, which begins after the first line of JSON.
+
+    Raises:
+        RuntimeError: the process ended before that.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    own = with_bytecode(os.environ | environment)
+    with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            line_of(started.stdout)
+            yield started
+        finally:
+            started.kill()
+
+
+def line_of(output: IO[str] | None) -> dict[str, Any]:
     """Return the next line of JSON that a process under test prints. Other lines, such as logs, are passed on.
 
     Raises:
         RuntimeError: The process has ended.
     """
+    assert output is not None, "the output of the process is a pipe"
     for line in output:
         if line.startswith("{"):
             read: dict[str, Any] = json.loads(line)

@@ -11,12 +11,9 @@ a machine varies.
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import sys
 import time
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -31,26 +28,21 @@ from benchmarks.api_server import (
     cpu_s,
     hollow_nodes,
     job_manifest,
-    tenant_of,
     watched_objects,
 )
-from benchmarks.harness import Report, arguments, line_of, median
+from benchmarks.harness import Report, Rounds, arguments, line_of
 from benchmarks.waiting_process import process_under_test, waiting_process
+from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tests.cluster.control_plane import ControlPlane
-    from tests.cluster.tenant import Tenant
 
 NODES: Final = 40
 NAME: Final = "gang"
 LABELS: Final = {"gangjobs.airflow/gang": NAME, "gangjobs.airflow/attempt": "1"}
-TURNS: Final = (
-    ("alone", "ours", "naive"),
-    ("naive", "ours", "alone"),
-    ("ours", "alone", "naive"),
-)
+CONTENDERS: Final = ("alone", "ours", "naive")
 RUN_MAX_S: Final = 600
 START_MAX_S: Final = 120
 GOALS: Final = (
@@ -61,60 +53,32 @@ GOALS: Final = (
 """The figures of `ours`, as multiples of those of another row of the same round, at most."""
 
 
-@dataclass
-class _Measured:
-    """The figures so far: for each round, the figures of its runs by the name of the row."""
-
-    rounds: list[dict[str, dict[str, Any]]] = field(default_factory=list)
-
-    def of(self, who: str) -> list[dict[str, Any]]:
-        return [one[who] for one in self.rounds if who in one]
-
-    def ratio(self, who: str, figure: str, other: str) -> float | None:
-        """Return the median of the ratios of two runs within a round; `None` if no round has both."""
-        pairs = (one for one in self.rounds if who in one and other in one)
-        ratios = [one[who][figure] / one[other][figure] for one in pairs]
-        return round(median(ratios), 3) if ratios else None
-
-
 def main() -> None:
-    options = arguments(__doc__, pods=5000, rounds=3, nodes=NODES, minutes=30)
-    pods = options.pods or (500 if options.quick else 5000)
-    rounds = options.rounds or (1 if options.quick else 3)
-    deadline = time.monotonic() + 60 * (options.minutes or 30)
+    options = arguments(__doc__, pods=(5000, 500), rounds=(3, 1), nodes=(NODES, NODES), minutes=(30, 30))
+    pods, rounds = options.pods, Rounds()
+    deadline = time.monotonic() + 60 * options.minutes
     report = Report(
         "harvest",
         "the row `alone`: the same Job without the finalizer, whose time depends on the CPU of the API server",
     )
-    measured = _Measured()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with control_plane() as plane, hollow_nodes(plane, options.nodes or NODES):
-            for number in range(rounds):
-                measured.rounds.append({})
-                for who in TURNS[number % len(TURNS)]:
-                    left_s = deadline - time.monotonic()
-                    measured.rounds[-1][who] = _measure_run(plane, who, pods, min(left_s, RUN_MAX_S))
-                    print(number + 1, who, json.dumps(measured.rounds[-1][who]), file=sys.stderr)
+        with control_plane() as plane, hollow_nodes(plane, options.nodes):
+            rounds.measure(
+                options.rounds,
+                CONTENDERS,
+                lambda who: _measure_run(plane, who, pods, min(deadline - time.monotonic(), RUN_MAX_S)),
+            )
     except (TimeoutError, KeyboardInterrupt) as exc:
         report.notes.append(f"Stopped early ({type(exc).__name__}). The figures are those measured until then.")
-    _summarize(report, measured, pods)
-    report.publish(options.out)
-
-
-def _summarize(report: Report, measured: _Measured, pods: int) -> None:
-    for who in ("alone", "ours", "naive"):
-        runs = measured.of(who)
-        if not runs:
-            continue
-        row: dict[str, Any] = {name: round(median(run[name] for run in runs), 3) for name in runs[0]}
+    for who in filter(rounds.of, CONTENDERS):
+        row: dict[str, Any] = rounds.medians(who)
         if who != "alone":
-            row |= {f"{name}_times_alone": measured.ratio(who, name, "alone") for name in ("complete_s", "released_s")}
+            row |= {f"{name}_times_alone": rounds.ratio(who, name, "alone") for name in ("complete_s", "released_s")}
         report.add(who=who, pods=pods, **row)
     for figure, other, goal in GOALS:
-        if (ratio := measured.ratio("ours", figure, other)) is not None:
-            verdict = "met" if ratio <= goal else "missed"
-            report.notes.append(f"Goal: {figure} <= {goal} times `{other}`: {verdict}, {ratio:.2f}")
+        report.notes += rounds.goal("ours", figure, other, goal)
+    report.publish(options.out)
 
 
 def _measure_run(plane: ControlPlane, who: str, pods: int, within_s: float) -> dict[str, Any]:
@@ -123,7 +87,7 @@ def _measure_run(plane: ControlPlane, who: str, pods: int, within_s: float) -> d
     Raises:
         TimeoutError: the run took longer than `within_s` seconds.
     """
-    with tenant_of(plane, f"harvest-{who}") as tenant:
+    with Tenant.created(plane, f"harvest-{who}") as tenant:
         try:
             return asyncio.run(_run(tenant, who, pods, within_s))
         finally:

@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from benchmarks.api_server import run_all, running, succeeded
+from benchmarks.harness import print_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,7 +80,7 @@ class HollowNodes:
 
     async def join(self) -> None:
         """Create the nodes, which are ready and have room."""
-        await run_all((lambda name=name: self._join(name)) for name in self.names)  # type: ignore[misc]
+        await run_all(self._join, self.names)
 
     async def _join(self, name: str) -> None:
         await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
@@ -145,7 +146,7 @@ async def main(kubeconfig: str, count: int, lasts_s: float, *, logs: bool) -> No
         port = await _serve_logs(stack) if logs else None
         nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], lasts_s, port)
         await nodes.join()
-        print("ready", flush=True)
+        print_json(ready=True)
         await nodes.run()
 
 

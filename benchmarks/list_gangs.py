@@ -20,35 +20,34 @@ from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attemp
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SUBMISSION_ID, ANNOTATION_TASK, LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.service import GangService
-from benchmarks.api_server import admin_config, api_server, cpu_s, now, run_all, tenant_of
-from benchmarks.harness import Report, arguments, log_progress, median, with_bytecode, with_progress
+from benchmarks.api_server import admin_config, api_server, cpu_s, now, run_all
+from benchmarks.harness import Report, Rounds, arguments, log_progress, with_bytecode, with_progress
+from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.cluster.tenant import Tenant
-
-COMMANDS = {"list": ["list"], "list -o json": ["list", "-o", "json"], "top": ["top"], "why": ["why", "dag-7", "task"]}
+COMMANDS = {
+    "--help": ["--help"],
+    "list": ["list"],
+    "list -o json": ["list", "-o", "json"],
+    "top": ["top"],
+    "why": ["why", "dag-7", "task"],
+}
 RUNS_PER_DAG = 50
 
 
 def main() -> None:
-    options = arguments(__doc__, gangs=10_000, rounds=5)
-    gangs = options.gangs or (1000 if options.quick else 10_000)
-    rounds = options.rounds or (2 if options.quick else 5)
+    options = arguments(__doc__, gangs=(10_000, 1000), rounds=(5, 2))
+    gangs, rounds = options.gangs, Rounds()
     report = Report("list_gangs", "the row `--help` is a process that sends no request")
-    with api_server() as plane, tenant_of(plane, "list") as tenant:
+    with api_server() as plane, Tenant.created(plane, "list") as tenant:
         log_progress("the API server runs")
         asyncio.run(write_jobs(tenant, with_progress([str(number) for number in range(gangs)], "written")))
-        results: dict[str, list[dict[str, float]]] = {name: [] for name in ("--help", *COMMANDS)}
-        for number in range(rounds):
-            log_progress(f"round {number + 1} of {rounds}")
-            for name in results:
-                results[name].append(measure(tenant, COMMANDS.get(name, [name])))
-        for name, found in results.items():
-            figures = {key: round(median(one[key] for one in found), 2) for key in found[0]}
-            best = round(min(one["seconds"] for one in found), 2)
-            report.add(who=name, gangs=gangs, best_seconds=best, **figures)
+        rounds.measure(options.rounds, tuple(COMMANDS), lambda name: measure(tenant, COMMANDS[name]))
+        for name in COMMANDS:
+            best = min(one["seconds"] for one in rounds.of(name))
+            report.add(who=name, gangs=gangs, best_seconds=round(best, 3), **rounds.medians(name))
     report.publish(options.out)
 
 
@@ -66,7 +65,7 @@ async def write_jobs(tenant: Tenant, numbers: Iterable[str]) -> None:
             status = {"active": 4, "ready": 4, "startTime": now(), "uncountedTerminatedPods": {}}
             await client.patch(JOBS, job["metadata"]["name"], namespace, {"status": status}, subresource="status")
 
-        await run_all((lambda number=number: write(number)) for number in numbers)  # type: ignore[misc]
+        await run_all(write, numbers)
 
 
 async def submitted_job(client: Client, installation: str = "production") -> dict[str, Any]:

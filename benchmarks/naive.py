@@ -19,8 +19,7 @@ from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_patch
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from benchmarks.api_server import watched_objects
-from benchmarks.harness import rss_mb
-from benchmarks.waiting import print_json
+from benchmarks.harness import print_json, rss_mb
 
 
 async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:

@@ -7,37 +7,18 @@ provider comes after the harvest: every outcome is in the ledger, and no pod is 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
-from benchmarks.api_server import (
-    admin_config,
-    allow_all,
-    api_server,
-    complete,
-    cpu_s,
-    end_pod,
-    tenant_of,
-    write_gangs,
-)
-from benchmarks.harness import (
-    Report,
-    arguments,
-    line_of,
-    log_progress,
-    median,
-    quantile,
-    with_progress,
-)
+from benchmarks.api_server import admin_config, allow_all, api_server, complete, cpu_s, end_pod, write_gangs
+from benchmarks.harness import Report, Rounds, arguments, line_of, log_progress, quantile, with_progress
 from benchmarks.waiting_process import waiting_process
+from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
-    from tests.cluster.tenant import Tenant
 
 WITHIN_S = 10.0
 """The time over which the ends of the gangs are spread."""
@@ -48,30 +29,23 @@ END_LIMIT_S = 120
 
 
 def main() -> None:
-    options = arguments(__doc__, gangs=1000, peers=200, rounds=3)
-    gangs = options.gangs or (300 if options.quick else 1000)
-    peers = options.peers if options.peers is not None else 200
-    rounds = options.rounds or (1 if options.quick else 3)
-    counts = {who: count for who, count in (("nobody", gangs), ("ours", gangs), ("peer", peers)) if count}
+    options = arguments(__doc__, gangs=(1000, 300), peers=(200, 200), rounds=(3, 1))
+    counts = {"nobody": options.gangs, "ours": options.gangs, **({"peer": options.peers} if options.peers else {})}
+    rounds = Rounds()
     report = Report(
         "notice",
         "write_ms: how long the API server takes to answer the last write; in the row `nobody`, no process waits",
     )
     with api_server() as plane:
-        runs: dict[str, list[dict[str, Any]]] = {who: [] for who in counts}
-        for number in range(rounds):
-            for who, count in counts.items():
-                log_progress(f"round {number + 1} of {rounds}: {count:,} gangs, {who}")
-                runs[who].append(_measure(plane, who, count))
-    for who, results in runs.items():
-        figures = {name: round(median(result[name] for result in results), 3) for name in results[0]}
-        report.add(who=who, **figures)
+        rounds.measure(options.rounds, tuple(counts), lambda who: _measure(plane, who, counts[who]))
+    for who in counts:
+        report.add(who=who, **rounds.medians(who))
     report.publish(options.out)
 
 
 def _measure(plane: ControlPlane, who: str, count: int) -> dict[str, Any]:
     names = [f"gang-{number}" for number in range(count)]
-    with tenant_of(plane, f"notice-{who}") as tenant:
+    with Tenant.created(plane, f"notice-{who}") as tenant:
         if who == "peer":
             allow_all(tenant)
         uids = asyncio.run(write_gangs(tenant, with_progress(names, "written")))
@@ -85,9 +59,8 @@ def _measure(plane: ControlPlane, who: str, count: int) -> dict[str, Any]:
             result = line_of(output)
             server = cpu_s(plane) - server
     statuses = Counter(status for _, status in result["events"].values())
-    figures = _write_figures(count, writes_ms, server) | _event_figures(result, written)
-    print(who, json.dumps({**figures, "statuses": statuses}), file=sys.stderr)
-    return figures
+    log_progress(f"the events: {dict(statuses)}")
+    return _write_figures(count, writes_ms, server) | _event_figures(result, written)
 
 
 def _event_figures(result: dict[str, Any], written: dict[str, float]) -> dict[str, Any]:

@@ -12,13 +12,14 @@ import subprocess
 import sys
 from typing import Any
 
-from benchmarks.harness import Report, arguments, median, with_bytecode
+from benchmarks.harness import Report, Rounds, arguments, with_bytecode
 
-OURS = "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator"
-DECORATOR = "from airflow_provider_gangjobs.decorators.gang_job import gang_job_task"
-PEER = "from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator"
-NOTHING = "pass"
-NAMES = {OURS: "GangJobOperator", DECORATOR: "@task.gang_job", PEER: "KubernetesJobOperator", NOTHING: "nothing"}
+STATEMENTS = {
+    "GangJobOperator": "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator",
+    "@task.gang_job": "from airflow_provider_gangjobs.decorators.gang_job import gang_job_task",
+    "KubernetesJobOperator": "from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator",
+    "nothing": "pass",
+}
 HEAVY = ("kubernetes", "kubernetes_asyncio", "aiohttp", "airflow.providers.cncf")
 GOAL_MS = 30
 
@@ -40,47 +41,30 @@ print(json.dumps({{
 
 
 def main() -> None:
-    options = arguments(__doc__, runs=15)
-    runs = options.runs or (5 if options.quick else 15)
-    taken = _take(runs)
+    options = arguments(__doc__, runs=(15, 5))
     report = Report("parse", f"an empty statement; the goal is {GOAL_MS} ms and none of the client libraries")
-    for statement, who in NAMES.items():
-        results = taken[statement]
-        modules = results[0]["modules"]
-        report.add(
-            who=who,
-            best_ms=round(min(result["ms"] for result in results), 1),
-            median_ms=round(median(result["ms"] for result in results), 1),
-            rss_mb=round(median(result["rss_mb"] for result in results), 1),
-            modules=len(modules),
-            of_client_libraries=sum(name.startswith(HEAVY) for name in modules),
-            runs=len(results),
-        )
+    for who in STATEMENTS:
+        _import(who)
+    rounds = Rounds()
+    rounds.measure(options.runs, tuple(STATEMENTS), _import)
+    for who in STATEMENTS:
+        best_ms = min(run["ms"] for run in rounds.of(who))
+        report.add(who=who, best_ms=round(best_ms, 1), **rounds.medians(who))
     report.publish(options.out)
 
 
-def _take(runs: int) -> dict[str, list[dict[str, Any]]]:
-    for statement in NAMES:
-        _import(statement)
-    taken: dict[str, list[dict[str, Any]]] = {statement: [] for statement in NAMES}
-    for run in range(runs):
-        for statement, results in taken.items():
-            if statement == PEER and run >= max(3, runs // 3):
-                continue
-            results.append(_import(statement))
-    return taken
-
-
-def _import(statement: str) -> dict[str, Any]:
+def _import(who: str) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(statement=statement)],
+        [sys.executable, "-c", PROGRAM.format(statement=STATEMENTS[who])],
         env=with_bytecode(os.environ),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    modules = answer.pop("modules")
+    of_client_libraries = sum(name.startswith(HEAVY) for name in modules)
+    return answer | {"modules": len(modules), "of_client_libraries": of_client_libraries}
 
 
 if __name__ == "__main__":

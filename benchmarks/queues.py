@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
+from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -37,7 +39,7 @@ from benchmarks.api_server import (
     run_all,
     watched_objects,
 )
-from benchmarks.harness import Report, arguments, log_progress, median
+from benchmarks.harness import Report, arguments, log_progress
 from benchmarks.waiting_process import IDLE_FIGURES, idle_figures, waiting_process
 from tests.queues.kueue.manager import running_kueue
 from tests.queues.tenants import kueue_tenant
@@ -62,10 +64,8 @@ QUIET_S: Final = 10.0
 
 
 def main() -> None:
-    options = arguments(__doc__, gangs=1000, rounds=3, seconds=60)
-    gangs = options.gangs or (50 if options.quick else 1000)
-    rounds = options.rounds or (1 if options.quick else 3)
-    seconds = options.seconds or (20 if options.quick else 60)
+    options = arguments(__doc__, gangs=(1000, 50), rounds=(3, 1), seconds=(60, 20))
+    gangs, rounds, seconds = options.gangs, options.rounds, options.seconds
     report = Report("queues", "the same Job written by hand, with the label of the queue or without a queue")
     with control_plane() as plane, running_kueue(plane, KUEUE_RELEASE) as kueue:
         log_progress("the control plane and Kueue run")
@@ -179,7 +179,7 @@ async def _remove(admin: Client, namespace: str, run: str) -> None:
         await admin.delete(JOBS, job["metadata"]["name"], namespace)
     async with asyncio.timeout(WITHIN_S):
         while pods := await admin.list(PODS, namespace, label_selector=selector):
-            await run_all([lambda pod=pod: _release(admin, namespace, pod) for pod in pods])  # type: ignore[misc]
+            await run_all(partial(_release, admin, namespace), pods)
             await asyncio.sleep(0.5)
 
 
@@ -223,7 +223,7 @@ async def _write_waiting(tenant: Tenant, queue: str | None, count: int) -> dict[
             created = await admin.create(JOBS, job, tenant.namespace)
             uids[name] = created["metadata"]["uid"]
 
-        await run_all([lambda number=number: write(f"gang-{number}") for number in range(count)])  # type: ignore[misc]
+        await run_all(write, (f"gang-{number}" for number in range(count)))
     return uids
 
 

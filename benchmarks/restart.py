@@ -13,12 +13,13 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService, follow
-from benchmarks.harness import Report, arguments, log_progress, median, quantile
+from benchmarks.harness import Report, arguments, log_progress, quantile
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 
@@ -156,15 +157,14 @@ def kubelet() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def main() -> None:
     """Run the benchmark."""
-    options = arguments(__doc__, switches={"kubelet": "on a kubelet, with 8 ranks"}, rounds=10)
-    rounds = options.rounds or (2 if options.quick else 10)
+    options = arguments(__doc__, switches={"kubelet": "on a kubelet, with 8 ranks"}, rounds=(10, 2))
     report = Report(
         "restart: from the death of a rank to all ranks running", "the program looks for its end every 0.1 s"
     )
     with kubelet() if options.kubelet else sandbox() as (kubeconfig, parameters):
         config = ClusterConfig.from_extras("restart", {"kube_config_path": str(kubeconfig)})
         for ranks in (4,) if options.quick else (8,) if options.kubelet else (8, 64):
-            asyncio.run(measure(config, ranks, rounds, report, parameters))
+            asyncio.run(measure(config, ranks, options.rounds, report, parameters))
     report.publish(options.out)
 
 

@@ -1,6 +1,6 @@
 """Start many gangs at once in one triggerer: the event loop, the memory, and the parts of a start.
 
-`python -m benchmarks.start [GANGS]` runs on the sandbox, where no gang gets a node, and each task ends with the
+`python -m benchmarks.start` runs on the sandbox, where no gang gets a node, and each task ends with the
 submission. With `--to-end` a real control plane has hollow nodes, on which pods run for two seconds, and the triggers
 follow their gangs, and end and deliver them. No worker process takes part.
 
@@ -10,7 +10,6 @@ render, submit, and yield their events. Airflow's supervisor, which stores XComs
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -22,13 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from benchmarks.harness import ROOT, log_progress, rss_mb
+from benchmarks.harness import ROOT, arguments, log_progress, print_json, rss_mb
 from benchmarks.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GANGS = 1000
 MAPPED_MAX = 1000
 """How many gangs a DAG has at most. Airflow expands a task into at most 1,024 (`[core] max_map_length`)."""
 NODES = 8
@@ -167,13 +165,10 @@ async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark, or the process under test."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("gangs", type=int, nargs="?", default=GANGS)
-    parser.add_argument("--to-end", action="store_true", help="the gangs run and end, on a real control plane")
-    parser.add_argument("--process", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    switches = {"to-end": "the gangs run and end, on a real control plane", "process": "be the process under test"}
+    options = arguments(__doc__, switches=switches, gangs=(1000, 100))
     if options.process:
-        print(json.dumps(asyncio.run(run(options.gangs, to_end=options.to_end))))
+        print_json(**asyncio.run(run(options.gangs, to_end=options.to_end)))
     elif options.to_end:
         _on_control_plane(options.gangs)
     else:
@@ -190,16 +185,17 @@ def _on_sandbox(gangs: int) -> None:
 
 
 def _on_control_plane(gangs: int) -> None:
-    from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes, tenant_of
+    from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes
+    from tests.cluster.tenant import Tenant
 
-    with control_plane() as plane, tenant_of(plane, "start") as tenant:
+    with control_plane() as plane, Tenant.created(plane, "start") as tenant:
         allow_all(tenant)
         with hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S, logs=True):
             _run_process(gangs, airflow_environment(tenant), "--to-end")
 
 
 def _run_process(gangs: int, environment: Mapping[str, str], *options: str) -> None:
-    command = [sys.executable, "-m", "benchmarks.start", "--process", str(gangs), *options]
+    command = [sys.executable, "-m", "benchmarks.start", "--process", "--gangs", str(gangs), *options]
     subprocess.run(command, cwd=ROOT, env=os.environ | QUIET | environment, check=True)
 
 

@@ -16,21 +16,19 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 from uuid import uuid4
 
 from airflow_provider_gangjobs.cluster.informer import informers
-from benchmarks.api_server import airflow_environment, allow_all, control_plane, requests_of, tenant_of
-from benchmarks.harness import ROOT, Report, arguments, log_progress, median, with_bytecode
+from benchmarks.api_server import airflow_environment, allow_all, control_plane, requests_of
+from benchmarks.harness import ROOT, Report, Rounds, arguments, with_bytecode
 from tests.cluster.node_pool import NodePool
-
-if TYPE_CHECKING:
-    from tests.cluster.tenant import Tenant
+from tests.cluster.tenant import Tenant
 
 RELEASE: Final = "1.37"
-RUNS: Final = 9
 CHILD: Final = ROOT / "benchmarks" / "task_process_child.py"
 SCRIPT: Final = 'echo rank $RANK begins; [ -z "$GANG_RESULT_PATH" ] || echo "{}" > "$GANG_RESULT_PATH"; echo ends'
 STEPS: Final = {
@@ -42,21 +40,6 @@ AUDIT_DELAY_S: Final = 0.3
 """The API server writes its audit log a moment after the response."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The figures of one process."""
-
-    process_cpu_s: float
-    """The CPU time of the whole process, most of which is the import of Airflow."""
-    parse_cpu_s: float
-    step_cpu_s: float
-    wall_s: float
-    peak_mb: float
-    modules: int
-    """How many modules the step imported."""
-    requests: int
-
-
 @dataclass
 class ProcessRunner:
     """Runs the processes of tasks, with the same environment variables on the same cluster."""
@@ -64,8 +47,11 @@ class ProcessRunner:
     tenant: Tenant
     environment: dict[str, str]
 
-    def run(self, who: str, step: str, task: dict[str, Any]) -> tuple[Measured, dict[str, Any]]:
-        """Run one process of a task, and return its figures and the JSON that it printed."""
+    def run(self, who: str, step: str, task: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+        """Run one process of a task, and return its figures and the JSON that it printed.
+
+        Most of `process_cpu_s` is the import of Airflow. `modules` is how many modules the step imported.
+        """
         operator = "peer" if who == "cncf" else "ours"
         since, began = datetime.now(UTC), time.perf_counter()
         process = subprocess.Popen(
@@ -84,15 +70,15 @@ class ProcessRunner:
         printed = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
         time.sleep(AUDIT_DELAY_S)
         requests = requests_of(self.tenant, since, until)
-        measured = Measured(
-            process_cpu_s=usage.ru_utime + usage.ru_stime,
-            parse_cpu_s=printed["parse_cpu_s"],
-            step_cpu_s=printed["step_cpu_s"],
-            wall_s=wall_s,
-            peak_mb=printed["peak_mb"] or 0.0,
-            modules=len(printed["modules"]),
-            requests=requests,
-        )
+        measured = {
+            "process_cpu_s": usage.ru_utime + usage.ru_stime,
+            "parse_cpu_s": printed["parse_cpu_s"],
+            "step_cpu_s": printed["step_cpu_s"],
+            "wall_s": wall_s,
+            "peak_mb": printed["peak_mb"] or 0.0,
+            "modules": len(printed["modules"]),
+            "requests": requests,
+        }
         return measured, printed
 
 
@@ -111,68 +97,50 @@ def run_trigger(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def run_task(runner: ProcessRunner, who: str) -> dict[str, Measured]:
-    """Run all processes of a new task, from the parse of its DAG file to its end."""
+def run_task(runner: ProcessRunner, who: str) -> dict[str, float]:
+    """Run all processes of a new task, from the parse of its DAG file to its end. Return the figures of each step."""
     task: dict[str, Any] = {
         "run_id": uuid4().hex,
         "claim": str(uuid4()),
         "script": SCRIPT,
         "namespace": runner.tenant.namespace,
     }
-    measured: dict[str, Measured] = {}
+    figures: dict[str, float] = {}
     trigger: dict[str, Any] = {}
     for step in STEPS[who]:
         if step == "resume":
             task["event"] = run_trigger(**trigger)
-        measured[step], printed = runner.run(who, step, task)
+        measured, printed = runner.run(who, step, task)
+        figures |= {f"{step}: {name}": value for name, value in measured.items()}
         trigger = printed.get("trigger", trigger)
-    return measured
-
-
-def measure(runner: ProcessRunner, runs: int) -> dict[str, list[dict[str, Measured]]]:
-    """Return the figures of each contender: for each run, the figures by step."""
-    for who in STEPS:  # The first processes compile modules.
-        run_task(runner, who)
-    taken: dict[str, list[dict[str, Measured]]] = {who: [] for who in STEPS}
-    for run in range(runs):
-        for who in STEPS:
-            log_progress(f"run {run + 1} of {runs}: {who}")
-            taken[who].append(run_task(runner, who))
-    return taken
-
-
-def report_of(taken: dict[str, list[dict[str, Measured]]], runs: int) -> Report:
-    """Return the medians of the figures as a report."""
-    report = Report(
-        f"task_process: new processes of a task on Kubernetes {RELEASE}, gangs of two, {runs} runs in turns",
-        "the process that only parses its DAG file",
-    )
-    for who, tasks in taken.items():
-        row: dict[str, Any] = {}
-        for step in STEPS[who]:
-            results = [asdict(task[step]) for task in tasks]
-            for figure in results[0]:
-                row[f"{step}: {figure}"] = round(median(one[figure] for one in results), 3)
-        report.add(who=who, **row)
-    goals = ", ".join(f"{step} {cpu_s} s" for step, cpu_s in GOALS_CPU_S.items())
-    report.notes.append(f"Goals for step_cpu_s: {goals}.")
-    report.notes.append("The peer returns no results, because its results need a sidecar container in each pod.")
-    return report
+    return figures
 
 
 def main() -> None:
-    options = arguments(__doc__, runs=RUNS)
-    runs = options.runs or (3 if options.quick else RUNS)
+    options = arguments(__doc__, runs=(9, 3))
+    report = Report(
+        f"task_process: new processes of a task on Kubernetes {RELEASE}, gangs of two, {options.runs} runs in turns",
+        "the process that only parses its DAG file",
+    )
+    rounds = Rounds()
     with (
         control_plane(RELEASE) as plane,
         NodePool.running(plane, nodes=2, cpu=4),
-        tenant_of(plane, "task") as tenant,
+        Tenant.created(plane, "task") as tenant,
     ):
         allow_all(tenant)
         environment = with_bytecode(os.environ | airflow_environment(tenant))
         os.environ.update(environment)
-        taken = measure(ProcessRunner(tenant, environment), runs)
-    report_of(taken, runs).publish(options.out)
+        run = partial(run_task, ProcessRunner(tenant, environment))
+        for who in STEPS:  # The first processes compile modules.
+            run(who)
+        rounds.measure(options.runs, tuple(STEPS), run)
+    for who in STEPS:
+        report.add(who=who, **rounds.medians(who))
+    goals = ", ".join(f"{step} {cpu_s} s" for step, cpu_s in GOALS_CPU_S.items())
+    report.notes.append(f"Goals for step_cpu_s: {goals}.")
+    report.notes.append("The peer returns no results, because its results need a sidecar container in each pod.")
+    report.publish(options.out)
 
 
 if __name__ == "__main__":

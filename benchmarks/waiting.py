@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import rss_mb
+from benchmarks.harness import print_json, rss_mb
 from benchmarks.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
@@ -179,11 +179,6 @@ def provider_figures(who: str) -> dict[str, int]:
         "watched_resources": len(informers().statistics()),
         "requests": sum(sum(client.requests.values()) for client in informers().client_statistics().values()),
     }
-
-
-def print_json(**line: Any) -> None:
-    """Print a line of JSON."""
-    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

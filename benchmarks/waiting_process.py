@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
 from benchmarks.api_server import airflow_environment, cpu_s, requests_of
-from benchmarks.harness import ROOT, line_of, log_progress, with_bytecode
+from benchmarks.harness import line_of, log_progress, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,19 +47,9 @@ def process_under_test(tenant: Tenant, module: str, *arguments: object) -> Itera
     Raises:
         RuntimeError: the process ended before it was ready.
     """
-    with subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env=with_bytecode(os.environ | airflow_environment(tenant)),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            line_of(process.stdout)
-            yield process.stdout
-        finally:
-            process.kill()
+    with process(module, *arguments, environment=airflow_environment(tenant)) as started:
+        assert started.stdout is not None
+        yield started.stdout
 
 
 def idle_figures(tenant: Tenant, output: IO[str], gangs: int) -> dict[str, Any]:

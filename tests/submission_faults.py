@@ -1,15 +1,22 @@
-"""Faults of one request of a submission, and a gang with every object that a submission creates."""
+"""Submissions with a fault at one request, and a gang with every object that a submission creates."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import Conflict, ReplyLost, ServerError, TooManyRequests, Unreachable
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending.delete_submission import selector_of
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from tests.crashes import ProcessDied
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from tests.crashes import Crash, CrashingClient, ProcessDied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.service import GangService
 
 SPEC = GangSpec(
     image="python:3.12",
@@ -33,3 +40,23 @@ FAULTS: dict[str, tuple[Callable[[], BaseException], bool]] = {
     "reply lost after": (lambda: ReplyLost("request", "injected"), True),
 }
 """The error of the request, and whether the API server has applied the request."""
+
+
+async def fail_at(
+    at: int, fault: tuple[Callable[[], BaseException], bool], gangs: GangService, submit: Callable[..., Awaitable[Any]]
+) -> None:
+    """Submit a gang with a client that has the fault at this request. If the submission fails, it may be retried."""
+    error, applied = fault
+    try:
+        await submit(CrashingClient(gangs.client, Crash(at, applied), error=error))
+    except ProcessDied:
+        return
+    except SubmissionFailed as failed:
+        if not failed.retryable:
+            raise
+
+
+async def live_jobs(gangs: GangService, submission_id: str) -> list[dict[str, Any]]:
+    """Return the Jobs of a submission that have not ended."""
+    jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector_of(submission_id))
+    return [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]

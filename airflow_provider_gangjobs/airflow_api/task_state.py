@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
@@ -109,20 +109,27 @@ def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: L
     """
     if task_instance is None:  # `dag.test()` runs a trigger without a task instance
         return AbsentState.UNKNOWN
-    try:
-        states = ask(
-            dag_id=task_instance.dag_id,
-            task_ids=[task_instance.task_id],
-            run_ids=[task_instance.run_id],
-            map_index=-1 if task_instance.map_index is None else task_instance.map_index,
-        )
-    except Exception:
-        log.exception("Airflow could not be asked for the state of the task")
+    map_index = -1 if task_instance.map_index is None else task_instance.map_index
+    states = _ask_for_states(task_instance, ask, log, map_index=map_index)
+    if states is None:
         return AbsentState.UNKNOWN
     # At most one: a task instance is identified by its DAG, run, task and map index.
-    for state in states.get(task_instance.run_id, {}).values():
+    for state in states.values():
         return _state_text(state)
     return AbsentState.GONE
+
+
+def _ask_for_states(
+    instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger, **map_index: int
+) -> Mapping[str, Any] | None:
+    """Return the states of the instances of a task by the names that Airflow gives them. `None` if they are unknown."""
+    try:
+        states = ask(dag_id=instance.dag_id, task_ids=[instance.task_id], run_ids=[instance.run_id], **map_index)
+    except Exception:
+        log.exception("Airflow could not be asked for the state of the task")
+        return None
+    found: Mapping[str, Any] = states.get(instance.run_id, {})
+    return found
 
 
 @dataclass(frozen=True)
@@ -287,14 +294,13 @@ async def read_task_state(task_instance: Any, log: Logger) -> str:
     return await loop_local(_Questions).state_of(task_instance, log)
 
 
-class _Question:
-    """What is asked next about one task, and the answer."""
+class _Question(NamedTuple):
+    """What is asked next about one task."""
 
-    def __init__(self) -> None:
-        self.instances: dict[int, Any] = {}
-        """The task instances by their map index."""
-        self.states: dict[int, str] = {}
-        self.answered: asyncio.Task[None] | None = None
+    instances: dict[int, Any]
+    """The task instances by their map index."""
+    answer: asyncio.Task[Mapping[int, str]]
+    """Returns the states by map index."""
 
 
 class _Questions:
@@ -310,35 +316,31 @@ class _Questions:
         key = instance.dag_id, instance.run_id, instance.task_id
         map_index = -1 if instance.map_index is None else instance.map_index
         question = self._next.get(key)
-        if question is None or question.answered is None or question.answered.done():
-            question = self._next[key] = _Question()
-            question.answered = asyncio.create_task(self._answer(key, question, log), name="state of a task")
+        if question is None or question.answer.done():
+            instances: dict[int, Any] = {}
+            answer = asyncio.create_task(self._answer(key, instances, log), name="state of a task")
+            question = self._next[key] = _Question(instances, answer)
         question.instances[map_index] = instance
-        await asyncio.shield(question.answered)
-        return question.states.get(map_index, AbsentState.GONE)
+        states = await asyncio.shield(question.answer)
+        return states.get(map_index, AbsentState.GONE)
 
-    async def _answer(self, key: tuple[str, ...], question: _Question, log: Logger) -> None:
+    async def _answer(self, key: tuple[str, ...], instances: dict[int, Any], log: Logger) -> Mapping[int, str]:
         async with self._turn:
             del self._next[key]  # who asks from now on needs a later answer
-            await sync_to_async(self._ask)(key, question, log)
+            return await sync_to_async(self._ask)(key, instances, log)
 
-    def _ask(self, key: tuple[str, ...], question: _Question, log: Logger) -> None:
-        instances, ask = question.instances, RuntimeTaskInstance.get_task_states
+    def _ask(self, key: tuple[str, ...], instances: dict[int, Any], log: Logger) -> Mapping[int, str]:
+        ask = RuntimeTaskInstance.get_task_states
         size = self._sizes.get(key, max(instances) + 1)
         if len(instances) == 1 or size > len(instances) * INSTANCES_PER_STATE:
-            question.states = {index: read_state(instance, ask, log) for index, instance in instances.items()}
-            return
-        dag_id, run_id, task_id = key
-        try:
-            states = ask(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id]).get(run_id, {})
-        except Exception:
-            log.exception("Airflow could not be asked for the state of the task")
-            question.states = dict.fromkeys(instances, AbsentState.UNKNOWN)
-            return
-        question.states = _by_map_index(task_id, states)
+            return {index: read_state(instance, ask, log) for index, instance in instances.items()}
+        states = _ask_for_states(next(iter(instances.values())), ask, log)
+        if states is None:
+            return dict.fromkeys(instances, AbsentState.UNKNOWN)
         self._sizes[key] = len(states)
         if len(self._sizes) > SIZES_MAX:
             del self._sizes[next(iter(self._sizes))]
+        return _by_map_index(key[-1], states)
 
 
 async def read_task_instances(task: TaskKey, log: Logger) -> TaskInstances | None:

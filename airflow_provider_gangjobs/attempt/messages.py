@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import Results
@@ -43,6 +44,18 @@ SANDBOX_NOTE: Final = (
 _STATES: Final = {"succeeded": ", already succeeded", "failed": ", already failed"}
 """Text by `SubmissionState`. A gang in progress that was started has no text."""
 _SUSPENDED: Final = ", suspended until another component starts it"
+
+
+@contextmanager
+def xcom_fault_logged(key: str, log: Logger) -> Iterator[None]:
+    """Log a fault of the XCom backend while an XCom is pushed that describes the gang.
+
+    The gang runs or has ended. The task must go on to follow it, or to report its end.
+    """
+    try:
+        yield
+    except Exception as error:  # an XCom backend may raise anything
+        log.warning("XCom %s could not be pushed (%s). The task goes on", key, type(error).__name__)
 
 
 def log_submission(task: TaskParameters, submission: Submission, log: Logger, *, server_software: str) -> None:

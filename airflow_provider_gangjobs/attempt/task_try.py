@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
     with_deadline,
     worker_wait_limit_s,
 )
-from airflow_provider_gangjobs.attempt.messages import log_submission
+from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, XCOM_REFUSED, trigger_end
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
@@ -310,16 +310,9 @@ class TaskTry:
         return completion
 
     def _push_xcom(self, key: str, value: Any) -> None:
-        """Push an XCom that describes the gang. A fault of the XCom backend is logged.
-
-        The gang runs or has ended. The task must go on to wait for it, or to report its end.
-        """
-        if not self.task.do_xcom_push:
-            return
-        try:
-            self.ti.xcom_push(key, value)
-        except Exception as error:  # an XCom backend may raise anything
-            self.log.warning("XCom %s could not be pushed (%s). The task goes on", key, type(error).__name__)
+        if self.task.do_xcom_push:
+            with xcom_fault_logged(key, self.log):
+                self.ti.xcom_push(key, value)
 
 
 __all__ = ["TaskTry"]

@@ -132,7 +132,7 @@ def row_of(job: StoredGang) -> GangRow:
         installation=job.installation,
         submission_id=job.submission_id or "" if key is None else "",
         queue=job.queue or "",
-        reason="" if phase in WAITING or phase is Phase.RUNNING else _reason_of(job),
+        reason="" if phase in WAITING or phase is Phase.RUNNING else ": ".join(filter(None, job.failure_cause or ())),
         **named,  # type: ignore[arg-type]
     )
 
@@ -149,13 +149,6 @@ def kept_until(job: StoredGang) -> datetime | None:
         return job.ended_at + timedelta(seconds=ttl_s)
     except OverflowError:  # anybody who may change Jobs may write an annotation of any size
         return None
-
-
-def _reason_of(job: StoredGang) -> str:
-    failed = job.failed_condition or job.failure_target_condition
-    if failed is not None and not job.failed_by_halt:
-        return f"{failed.reason}: {failed.message}".strip(": ")
-    return ": ".join(filter(None, job.halt_cause)) if job.is_halted else ""
 
 
 # -- resources -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import Trigger
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from fastapi import FastAPI, HTTPException, Path, Query, Request
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
@@ -135,21 +135,25 @@ def make_app() -> FastAPI:
     return app
 
 
-async def gang_page(
-    request: Request,
+async def task_in_address(
     dag_id: Annotated[str, Path()],
     run_id: Annotated[str, Path()],
     task_id: Annotated[str, Path()],
     map_index: Annotated[str, Path()],
-    *,
-    part: Annotated[bool, Query()] = False,
-) -> HTMLResponse:
+) -> TaskKey:
+    """Return the task instance in the address of a request."""
+    return TaskKey(dag_id, run_id, task_id, parse_map_index(map_index), installation_id())
+
+
+TaskInAddress = Annotated[TaskKey, Depends(task_in_address)]
+
+
+async def gang_page(request: Request, key: TaskInAddress, *, part: Annotated[bool, Query()] = False) -> HTMLResponse:
     """Return the page of a task instance's gang; with `part`, only the part that a refresh replaces.
 
     Raises:
         HTTPException: 404 if the task instance does not exist.
     """
-    key = TaskKey(dag_id, run_id, task_id, parse_map_index(map_index), installation_id())
     record = await run_in_threadpool(read_task_record, key)
     mapped, omitted = await run_in_threadpool(read_mapped, key) if record is None or key.map_index >= 0 else ([], 0)
     if record is None and not mapped:
@@ -177,20 +181,12 @@ async def gang_page(
 NO_LOG: Final = "No pod of this rank has a log: the rank has not started, or its pod is gone."
 
 
-async def rank_page(
-    request: Request,
-    dag_id: Annotated[str, Path()],
-    run_id: Annotated[str, Path()],
-    task_id: Annotated[str, Path()],
-    map_index: Annotated[str, Path()],
-    rank: Annotated[int, Path(ge=0)],
-) -> HTMLResponse:
+async def rank_page(request: Request, key: TaskInAddress, rank: Annotated[int, Path(ge=0)]) -> HTMLResponse:
     """Return the page with the last lines of the log of a rank.
 
     Raises:
         HTTPException: 404 if the task instance does not exist, or has no gang.
     """
-    key = TaskKey(dag_id, run_id, task_id, parse_map_index(map_index), installation_id())
     record = await run_in_threadpool(read_task_record, key)
     locator = locate(record) if record is not None else None
     if locator is None:

@@ -119,7 +119,7 @@ def record_of(job: StoredGang) -> SubmissionRecord:
         started_at=job.started_at,
         ended_at=job.ended_at,
         delivered_at=job.delivered_at,
-        error=_error(job),
+        error=FailureCause(*job.failure_cause) if job.failure_cause else None,
     )
 
 
@@ -133,13 +133,6 @@ def _state(job: StoredGang, phase: Phase) -> SubmissionState:
 
 
 _STATE_OF: Final = {Phase.SUCCEEDED: SubmissionState.SUCCEEDED, Phase.FAILED: SubmissionState.FAILED}
-
-
-def _error(job: StoredGang) -> FailureCause | None:
-    failed = job.failed_condition or job.failure_target_condition
-    if failed is not None and not job.failed_by_halt:
-        return FailureCause(failed.reason, failed.message)
-    return FailureCause(*job.halt_cause) if job.is_halted else None
 
 
 async def find_record(client: Client, submission_id: str, *, namespace: str) -> SubmissionRecord | None:

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal
+from airflow_provider_gangjobs.gang.state.waiting import find_named_refusal
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
 from airflow_provider_gangjobs.tracking.watch.cluster_use import measure_capacity
@@ -111,13 +111,17 @@ async def read_explained(
     job = job_of(snapshot)
     if observe_snapshot(snapshot).wait.names_no_cause:
         events = await refusal_events(client, job.ref, frozenset(pod.metadata.uid for pod in snapshot.pods))
-        snapshot = replace(snapshot, earlier_refusal=find_named_refusal(events))
+        snapshot = _with_evidence(snapshot, earlier_refusal=find_named_refusal(events))
     with suppress(TimeoutError):
         async with asyncio.timeout(CAPACITY_WITHIN_S):
             if observe_snapshot(snapshot).diagnosis.category is Category.VOLUME_UNAVAILABLE:
-                snapshot = replace(snapshot, claim_problem=await find_claim_problem(client, job.ref))
-            return replace(snapshot, capacity=await measure_capacity(client, job, snapshot.podgroup))
+                snapshot = _with_evidence(snapshot, claim_problem=await find_claim_problem(client, job.ref))
+            return _with_evidence(snapshot, capacity=await measure_capacity(client, job, snapshot.podgroup))
     return snapshot
+
+
+def _with_evidence(snapshot: GangSnapshot, **more: Any) -> GangSnapshot:
+    return replace(snapshot, evidence=with_fields(snapshot.evidence, **more))
 
 
 def state_of_snapshot(snapshot: GangSnapshot, now: datetime) -> GangState:
@@ -181,19 +185,10 @@ def job_of(snapshot: GangSnapshot) -> StoredGang:
 def observe_snapshot(snapshot: GangSnapshot) -> Observation:
     """Return the observation of the pods or, if the snapshot does not have all pods, of the counters of the Job."""
     job = job_of(snapshot)
-    evidence = Evidence(
-        snapshot.events,
-        snapshot.queue_workload,
-        snapshot.queue_position,
-        snapshot.shows_queue,
-        snapshot.capacity,
-        snapshot.earlier_refusal,
-        snapshot.claim_problem,
-    )
     if snapshot.is_whole:
-        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, evidence)
+        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, snapshot.evidence)
     sample = PodIndex(job.ref, snapshot.pods)
-    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), evidence)
+    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), snapshot.evidence)
 
 
 def _counts_of_job(job: StoredGang) -> Counts:

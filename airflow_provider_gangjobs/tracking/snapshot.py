@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, explain_suspension
+from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence, WaitCause, explain_suspension
 from airflow_provider_gangjobs.jobs.read import list_role_jobs
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView
@@ -72,20 +71,8 @@ class GangSnapshot:
     pods: Sequence[PodView] = ()
     outcomes: Sequence[Outcome] = ()
     podgroup: PodGroupView | None = None
-    events: Sequence[EventView] = ()
-    """Events of the Job and, if it waits in a queue and its Workload was not read, of this Workload."""
-    queue_workload: KueueWorkloadView | None = None
-    """Kueue's Workload, if the gang waits or assembles in a queue."""
-    queue_position: int | None = None
-    """The position in the ClusterQueue, from 1, as it was at most a minute ago; `None` if it is unknown."""
-    shows_queue: bool = False
-    """Kueue's Workloads were read, so the gang has none if `queue_workload` is `None`."""
-    capacity: Capacity | None = None
-    """Whether the gang fits into the cluster. This and the next two are set by `explanation.read_explained`."""
-    earlier_refusal: str = ""
-    """Why the scheduler cannot place the gang, by the Events of its pods, if the pods do not say it."""
-    claim_problem: str = ""
-    """Which PersistentVolumeClaim of the gang cannot be used, and why; empty if that is unknown."""
+    evidence: Evidence = NO_EVIDENCE
+    """What explains why the gang waits. `explanation.read_explained` adds the capacity, and what pods have lost."""
     is_whole: bool = True
     """`pods` and `outcomes` are complete."""
     unread: tuple[str, ...] = field(default=())
@@ -140,14 +127,14 @@ class _Reader:
         pods, is_whole = await self._pods()
         outcomes = await self._outcomes(is_whole)
         podgroup, events = await self._evidence_of_pods(pods, is_whole=is_whole)
-        workload, position, shows_queue = None, None, False
+        evidence = Evidence(events)
         if (waits_for_kueue(self.job) or self._assembles_in_queue) and not self.job.is_over:
             workload, shows_queue = await self._workload()
             if workload is None and not self._assembles_in_queue:
                 of_workload = await queue_events(self.client, self.ref)
                 shows_queue = shows_queue and not of_workload
                 events = (*events, *of_workload)
-            position = await self._position(workload, events)
+            evidence = Evidence(events, workload, await self._position(workload, events), shows_queue)
         return GangSnapshot(
             jobs=self.jobs,
             job=self.stored,
@@ -155,10 +142,7 @@ class _Reader:
             pods=pods_of(self.ref, pods),
             outcomes=outcomes,
             podgroup=podgroup,
-            events=events,
-            queue_workload=workload,
-            queue_position=position,
-            shows_queue=shows_queue,
+            evidence=evidence,
             is_whole=is_whole,
             unread=tuple(self.unread),
         )
@@ -227,25 +211,9 @@ class _Reader:
             return None
         return next(iter(found), None)
 
-    async def _list(
-        self,
-        kind: type[V],
-        resource: Resource,
-        *,
-        field_selector: str | None = None,
-        limit: int = PAGE_OBJECTS,
-        pages_max: int = 1,
-    ) -> tuple[list[V], bool]:
-        return await list_first(
-            self.client,
-            kind,
-            resource,
-            self.ref.namespace,
-            label_selector=gang_selector(self.ref.name),
-            field_selector=field_selector,
-            limit=limit,
-            pages_max=pages_max,
-        )
+    async def _list(self, kind: type[V], resource: Resource, **limits: Any) -> tuple[list[V], bool]:
+        selector = gang_selector(self.ref.name)
+        return await list_first(self.client, kind, resource, self.ref.namespace, label_selector=selector, **limits)
 
 
 async def list_first(

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes, tenant_of
+from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes
 from benchmarks.harness import log_progress, with_bytecode
 from benchmarks.pipeline.processes import SCHEDULER, Processes
 from benchmarks.pipeline.sizes import GANGS_VARIABLE, PODS_RUN_S
 from tests.airflow.airflow_home import AirflowHome
 from tests.airflow.postgres.server import Postgres
+from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.airflow.processes import Airflow
     from tests.cluster.control_plane import ControlPlane
-    from tests.cluster.tenant import Tenant
 
 RELEASE: Final = "1.37"
 NODES: Final = 4
@@ -70,7 +70,7 @@ def running(gangs: int, parallelism: int, *, preload: bool = True) -> Iterator[D
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-")))
         plane = stack.enter_context(control_plane(RELEASE))
-        tenant = stack.enter_context(tenant_of(plane, "pipeline"))
+        tenant = stack.enter_context(Tenant.created(plane, "pipeline"))
         allow_all(tenant)
         nodes = stack.enter_context(hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S, logs=True))
         log_progress("the cluster runs")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.service import GangService
 from tests.cluster.control_plane import running_plane
 from tests.cluster.controlplane.build import RELEASES
 from tests.cluster.node_pool import NodePool
@@ -13,7 +14,7 @@ from tests.cluster.releases import WITHOUT_GANGS
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.cluster.control_plane import ControlPlane
 
@@ -38,6 +39,12 @@ def tenant(plane: ControlPlane, node_pool: NodePool, request: pytest.FixtureRequ
     """A namespace for one test, and a ServiceAccount that is bound to exactly the documented Role."""
     with Tenant.created(plane, request.node.name) as tenant:
         yield tenant
+
+
+@pytest.fixture
+async def gangs(tenant: Tenant) -> AsyncIterator[GangService]:
+    async with GangService.connect(tenant.config) as gangs:
+        yield gangs
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,6 @@ from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.cluster.tenant import Tenant
 
 SLEEP = "import time; time.sleep(600)"
@@ -32,12 +30,6 @@ FAIL = "import os, sys; sys.exit(3 if os.environ['RANK'] == '1' else 0)"
 SMALL = "100m"
 OPEN_TO_EVERYBODY = {("authorization.k8s.io", "selfsubjectaccessreviews", "create")}
 """By the built-in ClusterRole system:basic-user. A gang that waits for nodes asks whether it may list them."""
-
-
-@pytest.fixture
-async def gangs(tenant: Tenant) -> AsyncIterator[GangService]:
-    async with GangService.connect(tenant.config) as gangs:
-        yield gangs
 
 
 def granted() -> set[tuple[str, str, str]]:

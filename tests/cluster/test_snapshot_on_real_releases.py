@@ -17,7 +17,7 @@ from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from airflow_provider_gangjobs.submission.record import Submission
     from tests.cluster.tenant import Tenant
@@ -37,12 +37,6 @@ def documented_rules() -> list[dict[str, Any]]:
 @pytest.fixture
 def viewer(tenant: Tenant) -> Tenant:
     return tenant.with_account("viewer", documented_rules())
-
-
-@pytest.fixture
-async def gangs(tenant: Tenant) -> AsyncIterator[GangService]:
-    async with GangService.connect(tenant.config) as gangs:
-        yield gangs
 
 
 async def looked_at(

@@ -11,11 +11,9 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
-from airflow_provider_gangjobs.ending.delete_submission import selector_of
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
@@ -26,7 +24,7 @@ from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from tests.cluster.fault_proxy import FaultProxy
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.provider.task_runner import Task
-from tests.submission_faults import FAULTS, SPEC
+from tests.submission_faults import FAULTS, SPEC, live_jobs
 from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
@@ -59,8 +57,7 @@ async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Sub
 async def check_one_gang(gangs: GangService, submission: Submission, release: str) -> None:
     """Check that one Job of this id is live, that its objects belong to it, and that its pods are linked and placed."""
     ref = submission.ref
-    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=selector_of(submission.submission_id))
-    live = [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
+    live = await live_jobs(gangs, submission.submission_id)
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False
     version, has_groups = VERSIONS[release]

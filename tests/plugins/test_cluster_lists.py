@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,28 +12,12 @@ from airflow_provider_gangjobs.plugins.list_source import ListSource
 from airflow_provider_gangjobs.plugins.snapshot_cache import OTHER_ERROR
 from tests.plugins.test_snapshot_cache import SECRET, FailingConnection, failing_connection
 
-if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.config import ClusterConfig
-
 SOURCE = ListSource("gpu", "team")
 OWN = "production"
 
 
-class Connection(FailingConnection):
-    """A connection, by its id, whose reading waits and fails."""
-
-    async def __call__(self, conn_id: str) -> ClusterConfig:  # type: ignore[override]
-        self.reads += 1
-        await self.released.wait()
-        raise self.error
-
-
-def connection(error: Exception) -> Connection:
-    return Connection(error, failing_connection(error).released)
-
-
 async def test_fifty_viewers_share_one_reader() -> None:
-    cluster = Connection(ClusterError("no"))
+    cluster = FailingConnection(ClusterError("no"))
     cache = ListCache(read_config=cluster)
 
     viewers = [asyncio.create_task(cache.get(SOURCE, OWN)) for _ in range(50)]
@@ -49,7 +32,7 @@ async def test_fifty_viewers_share_one_reader() -> None:
 
 async def test_list_is_read_again_after_it_has_expired() -> None:
     now = 100.0
-    cluster = connection(ClusterError("no"))
+    cluster = failing_connection(ClusterError("no"))
     cache = ListCache(clock=lambda: now, read_config=cluster)
 
     await cache.get(SOURCE, OWN)
@@ -64,7 +47,7 @@ async def test_list_is_read_again_after_it_has_expired() -> None:
 
 async def test_slow_list_rests_longer() -> None:
     now = 0.0
-    cluster = Connection(ClusterError("no"))
+    cluster = FailingConnection(ClusterError("no"))
     cache = ListCache(clock=lambda: now, read_config=cluster, wait_s=0.0)
 
     await cache.get(SOURCE, OWN)
@@ -78,7 +61,7 @@ async def test_slow_list_rests_longer() -> None:
 
 
 async def test_page_does_not_wait_for_a_silent_cluster() -> None:
-    cluster = Connection(ClusterError("never"))
+    cluster = FailingConnection(ClusterError("never"))
     cache = ListCache(read_config=cluster, wait_s=0.0)
 
     found = [await cache.get(SOURCE, OWN) for _ in range(3)]
@@ -93,7 +76,7 @@ async def test_page_does_not_wait_for_a_silent_cluster() -> None:
 
 
 async def test_error_reveals_nothing_of_the_connection() -> None:
-    cache = ListCache(read_config=connection(Unreachable(f"GET {SECRET}", SECRET)))
+    cache = ListCache(read_config=failing_connection(Unreachable(f"GET {SECRET}", SECRET)))
 
     found = await cache.get(SOURCE, OWN)
 
@@ -101,7 +84,7 @@ async def test_error_reveals_nothing_of_the_connection() -> None:
 
 
 async def test_list_that_no_page_reads_is_dropped() -> None:
-    cluster = connection(ClusterError("no"))
+    cluster = failing_connection(ClusterError("no"))
     cache = ListCache(read_config=cluster)
     await cache.get(SOURCE, OWN)
 

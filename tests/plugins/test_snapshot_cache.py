@@ -41,7 +41,7 @@ class FailingConnection:
     released: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
 
-    async def __call__(self, locator: GangLocator) -> ClusterConfig:
+    async def __call__(self, asked: object) -> ClusterConfig:
         self.reads += 1
         await self.released.wait()
         raise self.error

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_HALTED,
     ANNOTATION_PROGRESS,
@@ -82,7 +83,7 @@ def test_free_capacity_takes_the_place_of_the_requests() -> None:
     known = Capacity(text="Needs 8 x 1 nvidia.com/gpu; 3 of 12 are free", room=3, ranks=8, resources=(use,))
     pods = ranks(8, lambda it: it.unschedulable(NO_GPU))
 
-    view = build_view(LOCATOR, snapshot_of(built, pods, capacity=known), at(120))
+    view = build_view(LOCATOR, snapshot_of(built, pods, evidence=Evidence(capacity=known)), at(120))
 
     assert view.summary == f"Insufficient nvidia.com/gpu on 3 of 3 nodes. {known.text}"
 
@@ -119,7 +120,7 @@ def test_gang_with_a_podgroup_waits_until_all_pods_can_be_placed() -> None:
 def test_refused_pods_are_explained_by_the_jobs_events() -> None:
     refused = event("FailedCreate", "exceeded quota: team, used: pods=10")
 
-    view = build_view(LOCATOR, snapshot_of(job(4).started(3), ranks(1), events=(refused,)), at(30))
+    view = build_view(LOCATOR, snapshot_of(job(4).started(3), ranks(1), evidence=Evidence((refused,))), at(30))
 
     assert view.summary == "3 pods could not be created: exceeded quota: team, used: pods=10"
     assert view.state_counts == (("waiting for a node", 1), ("without a pod", 3))

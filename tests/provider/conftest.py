@@ -38,6 +38,15 @@ def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
+async def close_informers() -> AsyncIterator[None]:
+    """Close the watches, which would stay open for a minute, before the loop ends."""
+    from airflow_provider_gangjobs.cluster.informer import informers
+
+    yield
+    await informers().aclose()
+
+
+@pytest.fixture
 async def cluster() -> AsyncIterator[SubmissionCluster]:
     """Run an embedded cluster of the newest release with two nodes, for submissions over HTTP."""
     from tests.provider.submission_cluster import running_cluster

@@ -114,8 +114,8 @@ def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKe
 def test_snapshot_of_a_gang_that_waits_for_nodes_also_asks_for_rights(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: GangService) -> dict[str, int]:
         seen = await gangs.snapshot(key, uid=ref.uid)
-        assert seen.capacity is None or seen.capacity.never_fits
-        return dict(gangs.client.statistics().requests) if seen.capacity else {}
+        assert seen.evidence.capacity is None or seen.evidence.capacity.never_fits
+        return dict(gangs.client.statistics().requests) if seen.evidence.capacity else {}
 
     ref = submit(hook, NEVER_FITS, key)
 

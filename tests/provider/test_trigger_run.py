@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_READ_FOR_S
-from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -21,18 +20,10 @@ from airflow_provider_gangjobs.kube.views import parse_indexes
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+pytestmark = pytest.mark.usefixtures("close_informers")
 
 QUICK = GangSpec(image="i", command=["true"], workers=2, resources={"cpu": "100m"})
 SLOW = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"})
-
-
-@pytest.fixture(autouse=True)
-async def close_informers() -> AsyncIterator[None]:
-    """Close the watches, which would stay open for a minute, before the loop ends."""
-    yield
-    await informers().aclose()
 
 
 def submitted(connection: str, spec: GangSpec) -> GangRef:

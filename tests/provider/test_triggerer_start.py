@@ -20,7 +20,6 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_gangjobs.airflow_api.task_state import reason_to_start_in_worker
 from airflow_provider_gangjobs.attempt.triggerer import gang_start
 from airflow_provider_gangjobs.attempt.triggerer.gang_start import STARTS_PER_CONNECTION_MAX
-from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_MAX_TRIES
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
@@ -31,17 +30,11 @@ from tests.lanes import REPOSITORY
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from gangjobs_sandbox.thread import SandboxThread
 
+pytestmark = pytest.mark.usefixtures("close_informers")
+
 TIMES = ("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date")
-
-
-@pytest.fixture(autouse=True)
-async def close_informers() -> AsyncIterator[None]:
-    yield
-    await informers().aclose()
 
 
 class Deferred:

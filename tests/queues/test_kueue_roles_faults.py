@@ -11,12 +11,9 @@ import pytest
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, SERVICES
 from airflow_provider_gangjobs.ending import halt
-from airflow_provider_gangjobs.ending.delete_submission import selector_of
-from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
@@ -25,6 +22,7 @@ from tests import submission_faults
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.queues.following import until
+from tests.submission_faults import fail_at, live_jobs
 from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
@@ -54,12 +52,6 @@ async def submit(gangs: GangService, submission_id: str, *, spec: GangSpec = SPE
     )
 
 
-async def live_records(gangs: GangService, submission_id: str) -> list[dict[str, Any]]:
-    selector = selector_of(submission_id)
-    jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
-    return [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
-
-
 async def job_set_of(gangs: GangService, record: dict[str, Any]) -> dict[str, Any] | None:
     """The JobSet of a record."""
     selector = gang_selector(record["metadata"]["name"])
@@ -85,16 +77,9 @@ async def uids_of_roles(gangs: GangService, name: str) -> dict[str, str]:
 
 async def submit_with_fault(gangs: GangService, submission_id: str, at: int, fault_name: str) -> None:
     """Submit a gang with one fault, check what is left, and submit the gang again."""
-    error, applied = submission_faults.FAULTS[fault_name]
-    failures: list[SubmissionFailed] = []
-    try:
-        await submit(gangs, submission_id, api=CrashingClient(gangs.client, Crash(at, applied), error=error))
-    except ProcessDied:
-        pass
-    except SubmissionFailed as failed:
-        failures.append(failed)
-    assert all(failed.retryable for failed in failures)
-    for record in await live_records(gangs, submission_id):
+    fault = submission_faults.FAULTS[fault_name]
+    await fail_at(at, fault, gangs, lambda client: submit(gangs, submission_id, api=client))
+    for record in await live_jobs(gangs, submission_id):
         job_set = await job_set_of(gangs, record)
         if job_set is not None and LABEL_KUEUE_QUEUE in job_set["metadata"]["labels"]:
             await check_whole(gangs, record)
@@ -110,7 +95,7 @@ async def check_runs(gangs: GangService, submission: Submission) -> None:
     """One complete gang of this id is live and in its queue, and Kueue lets it run."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
-            (record,) = await live_records(gangs, submission.submission_id)
+            (record,) = await live_jobs(gangs, submission.submission_id)
             job_set = await job_set_of(gangs, record)
             assert job_set is not None
             if not job_set["spec"]["suspend"]:

@@ -10,17 +10,14 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import ServerError
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, podgroups, workloads
-from airflow_provider_gangjobs.ending.delete_submission import selector_of
-from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.gang.render.files import config_map_name
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from tests import submission_faults
-from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.crashes import CrashingClient
+from tests.submission_faults import fail_at, live_jobs
 from tests.submission_requests import id_request
 from tests.timeouts import TIMEOUT_S
 
@@ -46,12 +43,6 @@ async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Sub
     return await submit_gang(client, SPEC, id_request(submission_id), discovered=discovered, namespace=gangs.namespace)
 
 
-async def live_jobs(gangs: GangService, submission_id: str) -> list[dict[str, Any]]:
-    selector = selector_of(submission_id)
-    jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
-    return [job for job in jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS]
-
-
 async def check_complete(gangs: GangService, job: dict[str, Any], version: str) -> None:
     """Every object of the gang exists and belongs to the Job."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
@@ -63,15 +54,7 @@ async def check_complete(gangs: GangService, job: dict[str, Any], version: str) 
 
 async def submit_with_fault(gangs: GangService, submission_id: str, at: int, fault_name: str, version: str) -> None:
     """Submit a gang with one fault, check what is left, and submit the gang again."""
-    error, applied = FAULTS[fault_name]
-    failures: list[SubmissionFailed] = []
-    try:
-        await submit(gangs, submission_id, CrashingClient(gangs.client, Crash(at, applied), error=error))
-    except ProcessDied:
-        pass
-    except SubmissionFailed as failed:
-        failures.append(failed)
-    assert all(failed.retryable for failed in failures)
+    await fail_at(at, FAULTS[fault_name], gangs, lambda client: submit(gangs, submission_id, client))
     for job in await live_jobs(gangs, submission_id):
         if LABEL_KUEUE_QUEUE in job["metadata"]["labels"]:
             await check_complete(gangs, job, version)

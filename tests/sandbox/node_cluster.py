@@ -15,8 +15,7 @@ from gangjobs_sandbox.node.network import PodNetwork
 from gangjobs_sandbox.node.node import Node
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import EVENTS, NODES, PODS
-from tests.sandbox.node_processes import until
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import TIMEOUT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

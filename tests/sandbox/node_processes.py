@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import sys
-import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gangjobs_sandbox.node.logs import LogOptions, read_log
 from gangjobs_sandbox.node.process import ContainerProcess
 from gangjobs_sandbox.node.shim.spec import LOG_FILE, Exit, Spec
-from tests.timeouts import TIMEOUT_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _numbers = itertools.count(1)
 
@@ -53,14 +47,6 @@ def records_of(of: Spec) -> list[list[str]]:
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-async def until(holds: Callable[[], object], *, what: str = "condition") -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not hold within {TIMEOUT_S:.0f} s"
-        await asyncio.sleep(0.02)
 
 
 def unique_sleep_s() -> int:

@@ -11,8 +11,7 @@ import pytest
 
 from gangjobs_sandbox.api import Fault, FaultKind, Faults, create_app, serving
 from gangjobs_sandbox.registry import Registry
-from tests.sandbox.node_processes import until
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import TIMEOUT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -21,7 +21,7 @@ from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.node.client import ApiClient, Changed, Listed, UnreachableError, core_path, list_and_watch
 from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.sandbox.node_cluster import TOKEN, api_server
-from tests.sandbox.node_processes import until
+from tests.timeouts import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 
 from gangjobs_sandbox.node.logs import LogOptions, last_text, read_log
 from gangjobs_sandbox.node.shim.output import Output
-from tests.sandbox.node_processes import until
+from tests.timeouts import until
 
 if TYPE_CHECKING:
     from pathlib import Path

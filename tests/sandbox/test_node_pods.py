@@ -16,8 +16,8 @@ from gangjobs_sandbox.node.isolation import Isolation, probe
 from gangjobs_sandbox.resources import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import node_cluster
-from tests.sandbox.node_processes import processes_with, unique_sleep_s, until
-from tests.timeouts import TIMEOUT_S
+from tests.sandbox.node_processes import processes_with, unique_sleep_s
+from tests.timeouts import TIMEOUT_S, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,8 @@ from gangjobs_sandbox.node.node import Node
 from gangjobs_sandbox.resources import NODES, PODS
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import TOKEN, NodeCluster, api_server, running_node
-from tests.sandbox.node_processes import processes_with, unique_sleep_s, until
+from tests.sandbox.node_processes import processes_with, unique_sleep_s
+from tests.timeouts import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

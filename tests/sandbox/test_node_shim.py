@@ -23,8 +23,8 @@ from tests.sandbox.node_processes import (
     shell,
     spec,
     unique_sleep_s,
-    until,
 )
+from tests.timeouts import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
+
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from gangjobs_sandbox.api.server import drain_accepted
 
@@ -177,6 +179,23 @@ def status(code: int, reason: str, message: str = "no", **more: Any) -> dict[str
 
 
 Fault = Callable[["ModelApi", Request, Connection], Awaitable[None]]
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    name: str
+    resource_version: str
+
+
+class View(msgspec.Struct, frozen=True):
+    """What an informer reads of an object of `ModelApi`."""
+
+    metadata: Meta
+    value: str = ""
+
+
+def by_name(view: View) -> str:
+    return view.metadata.name
 
 
 @dataclass

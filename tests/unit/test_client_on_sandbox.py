@@ -35,9 +35,10 @@ from gangjobs_sandbox.cluster import kubeconfig
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.tls import Certificate, issue
 from tests.provider.virtual_time import in_virtual_time
+from tests.timeouts import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from tests.unit.conftest import Connect
 
@@ -96,12 +97,6 @@ async def watched(kind: type[Any], resource: Any = JOBS) -> AsyncGenerator[tuple
 def by_name(view: Any) -> str:
     name: str = view.metadata.name
     return name
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
-            await asyncio.sleep(0.005)
 
 
 def job(name: str = "a", **spec: Any) -> dict[str, Any]:

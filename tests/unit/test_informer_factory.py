@@ -7,7 +7,6 @@ import contextvars
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -15,29 +14,15 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, InformerFactory, informers
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from tests.timeouts import TIMEOUT_S
-from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, config_for
+from tests.timeouts import TIMEOUT_S, until
+from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, View, by_name, config_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-
-class Meta(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str
-    name: str
-    resource_version: str
-
-
-class View(msgspec.Struct, frozen=True):
-    metadata: Meta
+    from collections.abc import AsyncGenerator
 
 
 class OtherView(View, frozen=True):
     pass
-
-
-def by_name(view: View) -> str:
-    return view.metadata.name
 
 
 def by_uid(view: View) -> str:
@@ -53,12 +38,6 @@ async def cluster(*, linger_s: float = 60) -> AsyncGenerator[tuple[InformerFacto
             yield registry, server, api
         finally:
             await registry.aclose()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
-            await asyncio.sleep(0.005)
 
 
 async def test_hundred_gangs_share_one_list_and_one_watch() -> None:

@@ -20,10 +20,13 @@ from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.provider.virtual_time import in_virtual_time
+from tests.timeouts import until
 from tests.unit.fault_server import (
     FaultServer,
     ModelApi,
+    View,
     bad_gateway,
+    by_name,
     close_at_once,
     forbidden,
     gone,
@@ -40,7 +43,7 @@ from tests.unit.fault_server import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
 WITHIN_S = 10.0
 HURRIED = InformerConfig(
@@ -56,21 +59,6 @@ HURRIED = InformerConfig(
 """Fifty times faster than usual; a silent watch is given up after 0.1 to 1.1 s."""
 
 
-class Meta(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str
-    name: str
-    resource_version: str
-
-
-class View(msgspec.Struct, frozen=True):
-    metadata: Meta
-    value: str = ""
-
-
-def by_name(view: View) -> str:
-    return view.metadata.name
-
-
 @asynccontextmanager
 async def informer_of(
     api: ModelApi, pace: InformerConfig = HURRIED
@@ -83,12 +71,6 @@ async def informer_of(
                 yield informer, server
         finally:
             await registry.aclose()
-
-
-async def until(true: Callable[[], bool], *, within_s: float = WITHIN_S) -> None:
-    async with asyncio.timeout(within_s):
-        while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
-            await asyncio.sleep(0.01)
 
 
 def knows(informer: Informer[View], api: ModelApi) -> bool:

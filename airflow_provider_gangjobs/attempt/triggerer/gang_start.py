@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.airflow_api.task_end import push_xcom
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
 from airflow_provider_gangjobs.airflow_api.template_context import OnlyInWorkerError, template_context
 from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
-from airflow_provider_gangjobs.attempt.messages import log_submission
+from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_GANG, trigger_end
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
@@ -281,26 +281,18 @@ class GangStart:
 
         This takes no turn of a start, because it waits for Airflow's supervisor and not for the API server.
         """
-        rendered, gangs, submission = begun.rendered, begun.gangs, begun.submission
-        log_submission(rendered.task, submission, self._task.log, server_software=begun.server_software)
+        rendered, gangs, submission, log = begun.rendered, begun.gangs, begun.submission, self._task.log
+        log_submission(rendered.task, submission, log, server_software=begun.server_software)
         if rendered.task.do_xcom_push:
-            await self._push_gang(submission)
+            with xcom_fault_logged(XCOM_GANG, log):
+                is_dag_result = self._task.returns_dag_result
+                await push_xcom(self._task.ti, XCOM_GANG, asdict(submission.ref), is_dag_result=is_dag_result)
         args = trigger_args(
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
         args = replace(args, end=rendered.end)
         args = with_timeout(args, rendered.task, self._task.timeout_after, begun.server_ahead_s)
         return StartedGang(args, rendered.until)
-
-    async def _push_gang(self, submission: Submission) -> None:
-        """Push the XCom that names the gang. A fault is logged: the gang runs, and the trigger must follow it."""
-        try:
-            is_dag_result = self._task.returns_dag_result
-            await push_xcom(self._task.ti, XCOM_GANG, asdict(submission.ref), is_dag_result=is_dag_result)
-        except Exception as error:  # an XCom backend may raise anything
-            self._task.log.warning(
-                "XCom %s could not be pushed (%s). The task goes on", XCOM_GANG, type(error).__name__
-            )
 
     async def _end(self, service: GangService, gangs: TaskGangs, why: str) -> None:
         await service.end_live_gangs(

@@ -266,7 +266,7 @@ class StoredGang(Struct, frozen=True):
         A Job that ends by a deadline also counts pods that never started, unless the gang was halted while all ranks
         ran.
         """
-        decided = self.failed_condition or self.failure_target_condition
+        decided = self.failure_condition
         is_by_deadline = self.is_halted or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
         ran = (self.halt_note or "").startswith(f"{REASON_JOB_DEADLINE}.running.")  # the format of `DeadlineHalt`
         return self.status.succeeded + (0 if is_by_deadline and not ran else self.status.failed)
@@ -333,6 +333,11 @@ class StoredGang(Struct, frozen=True):
         return found or (find_true_condition(self.status.conditions, "Failed") if self.lacks_jobs else None)
 
     @property
+    def failure_condition(self) -> Condition | None:
+        """The condition that says that the Job has failed, or is going to fail."""
+        return self.failed_condition or self.failure_target_condition
+
+    @property
     def interim_condition(self) -> Condition | None:
         """The condition that announces the end (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still
         run."""
@@ -378,7 +383,7 @@ class StoredGang(Struct, frozen=True):
     @property
     def failed_by_halt(self) -> bool:
         """The Job fails, or has failed, by the deadline that a halt has set."""
-        decided = self.failed_condition or self.failure_target_condition
+        decided = self.failure_condition
         return self.is_halted and decided is not None and decided.reason == REASON_JOB_DEADLINE
 
     @property
@@ -390,6 +395,14 @@ class StoredGang(Struct, frozen=True):
     def halt_cause(self) -> tuple[str, str]:
         """Reason and message of `halt_note`. The reason is `Halted` if the note has none."""
         return split_halt_note(self.halt_note or "")
+
+    @property
+    def failure_cause(self) -> tuple[str, str] | None:
+        """Reason and message of the failure or of the halt; `None` if the gang has not failed and was not halted."""
+        failed = self.failure_condition
+        if failed is not None and not self.failed_by_halt:
+            return failed.reason, failed.message
+        return self.halt_cause if self.is_halted else None
 
     @property
     def is_suspended(self) -> bool:

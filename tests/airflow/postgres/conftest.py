@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.airflow.postgres.held_runs import HeldRun
     from tests.airflow.processes import Airflow
 
 TRIGGERERS = 2
@@ -88,3 +89,9 @@ def everything_runs_again(deployment: AirflowDeployment) -> Iterator[None]:
     """Start what a test has stopped or killed before the next test."""
     yield
     deployment.airflow.revive()
+
+
+@pytest.fixture
+def held(gangs: Iterator[HeldRun]) -> HeldRun:
+    """A gang for each test that runs, or will run soon. The module starts all its `gangs` at once to save time."""
+    return next(gangs)

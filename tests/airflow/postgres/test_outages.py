@@ -24,12 +24,6 @@ def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
     return iter([deployment.start() for _ in range(2)])
 
 
-@pytest.fixture
-def held(gangs: Iterator[HeldRun]) -> HeldRun:
-    """A gang for each test that runs, or will run soon. All gangs are started at once to save time."""
-    return next(gangs)
-
-
 def test_gang_ends_while_the_scheduler_is_dead(deployment: AirflowDeployment, held: HeldRun) -> None:
     held.wait_until_followed()
 

@@ -31,11 +31,6 @@ def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
     return iter([deployment.start(DAG_ID) for _ in range(4)])
 
 
-@pytest.fixture
-def held(gangs: Iterator[HeldRun]) -> HeldRun:
-    return next(gangs)
-
-
 def ended_without_worker(held: HeldRun) -> None:
     """Check that the task had one gang and one delivery, and that no worker has completed it."""
     assert held.run.wait() == "success"

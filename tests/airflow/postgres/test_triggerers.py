@@ -27,12 +27,6 @@ def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
     return iter([deployment.start() for _ in range(5)])
 
 
-@pytest.fixture
-def held(gangs: Iterator[HeldRun]) -> HeldRun:
-    """A gang for each test that runs, or will run soon."""
-    return next(gangs)
-
-
 def test_gang_runs_through_the_whole_stack(held: HeldRun) -> None:
     held.wait_until_followed()
 

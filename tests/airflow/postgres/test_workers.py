@@ -45,12 +45,6 @@ def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
     return iter([deployment.start() for _ in range(3)])
 
 
-@pytest.fixture
-def held(gangs: Iterator[HeldRun]) -> HeldRun:
-    """A gang for each test that runs, or will run soon. All gangs are started at once to save time."""
-    return next(gangs)
-
-
 def test_worker_killed_after_it_created_the_job(deployment: AirflowDeployment) -> None:
     created = deployment.faults.hold_after("POST", JOBS)
     held = deployment.start()

@@ -10,6 +10,7 @@ import pytest
 
 from scripts.ports import free_port
 from tests.airflow.airflow_home import AirflowHome
+from tests.airflow.ui.browser import open_browser
 from tests.airflow.ui.shared_runs import SharedRuns
 from tests.airflow.ui.users import ADMIN, PASSWORDS, ROLES
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.airflow.ui.browser import Browser
 
 PATH = "/data/airflow"
 """The path of Airflow's base URL, as behind a reverse proxy."""
@@ -53,3 +55,9 @@ def connected(home: AirflowHome, cluster: SandboxThread) -> AirflowHome:
 def shared_runs(connected: AirflowHome) -> Iterator[SharedRuns]:
     with connected.running() as airflow:
         yield SharedRuns(connected, airflow.api)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser(free_port()) as browser:
+        yield browser

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.ports import free_port
 from tests.airflow.polling import wait_for
-from tests.airflow.ui.browser import ELEMENT, MISSING, Browser, WebDriverError, find_programs, open_browser
+from tests.airflow.ui.browser import ELEMENT, MISSING, Browser, WebDriverError, find_programs
 from tests.airflow.ui.users import ADMIN, NOT_FOR_READER, READER
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.airflow.ui.shared_runs import SharedRuns
 
@@ -29,12 +28,6 @@ pytestmark = [
 ENTER = "\ue007"
 FRAME = "iframe[title=Gang]"
 MARKUP = '<img src="x" onerror="window.ran = 1">'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser(free_port()) as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from scripts.ports import free_port
 from tests.airflow.polling import wait_for
-from tests.airflow.ui.browser import ELEMENT, MISSING, Browser, find_programs, open_browser
+from tests.airflow.ui.browser import ELEMENT, MISSING, Browser, find_programs
 from tests.airflow.ui.many_gangs import DAGS, write_gangs
 from tests.airflow.ui.test_gang_page import KUBECONFIG, Page, fetch
 from tests.airflow.ui.test_gang_tab import wait_until
@@ -22,7 +22,7 @@ from tests.airflow.ui.users import ADMIN, LOGLESS, NOT_FOR_READER, READER, RED
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from gangjobs_sandbox.thread import SandboxThread
@@ -149,12 +149,6 @@ def test_page_may_send_its_form_to_airflow_only(many: SharedRuns) -> None:
 
 
 # -- in a browser ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser(free_port()) as browser:
-        yield browser
 
 
 @pytest.fixture

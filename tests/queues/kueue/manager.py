@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import os
-import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from scripts.ports import free_port
-from tests.cluster.certificates import write_certificate
 from tests.cluster.control_plane import skip_or_fail
 from tests.queues.kueue.build import (
     BUILDER,
@@ -21,12 +17,11 @@ from tests.queues.kueue.build import (
     binary,
     folder,
 )
-from tests.replies import accepted, is_healthy, wait_until
-from tests.timeouts import TIMEOUT_S
+from tests.queues.webhook_controller import WebhookController
+from tests.replies import accepted, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     import httpx
 
@@ -52,31 +47,23 @@ KINDS: Final = {
 
 
 @dataclass
-class Kueue:
-    """A manager of Kueue. `start` and `stop` may be called in turn; the definitions stay."""
+class Kueue(WebhookController):
+    """A manager of Kueue."""
 
-    plane: ControlPlane
+    name = "kueue"
     release: str
     config: Mapping[str, Any] = field(default_factory=dict)
-    port: int = field(default_factory=free_port)
-    health: int = field(default_factory=free_port)
     visibility: int = field(default_factory=free_port)
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-
-    @property
-    def work(self) -> Path:
-        """The folder of the certificate, the configuration and the log."""
-        return self.plane.folder / "kueue"
 
     def install(self) -> None:
         """Create the namespace, the definitions, and wait until they are served. The manager exits otherwise."""
-        bundle = base64.b64encode(write_certificate(self.work, "webhooks")).decode()
+        self.write_certificate()
         with self.plane.client() as client:
             accepted(client.post("/api/v1/namespaces", json={"metadata": {"name": "kueue-system"}}))
             for path in sorted((folder(self.release) / "crds").glob("*.yaml")):
                 definition = yaml.load(path.read_text(), yaml.CSafeLoader)
                 if definition["spec"]["names"]["plural"] in CONVERTED:
-                    webhook: dict[str, Any] = {"clientConfig": self._client_config("/convert", bundle)}
+                    webhook: dict[str, Any] = {"clientConfig": self.client_config("/convert")}
                     webhook["conversionReviewVersions"] = ["v1"]
                     definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
                 accepted(client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition))
@@ -86,47 +73,18 @@ class Kueue:
         """Start the manager, and its webhooks as soon as it can serve them."""
         config = {
             "apiVersion": f"config.kueue.x-k8s.io/{VERSION}",
-            "kind": "Configuration",
             "namespace": "kueue-system",
-            "health": {"healthProbeBindAddress": f"127.0.0.1:{self.health}"},
             "metrics": {"bindAddress": "0"},
-            "webhook": {"host": "127.0.0.1", "port": self.port, "certDir": str(self.work)},
-            "leaderElection": {"leaderElect": False},
-            "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": 200, "burst": 400},
             "integrations": {"frameworks": ["batch/job"]},
             **self.config,
         }
-        (self.work / "config.yaml").write_text(yaml.safe_dump(config))
-        with (self.work / "manager.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    str(binary(self.release)),
-                    f"--config={self.work / 'config.yaml'}",
-                    f"--kubeconfig={self.plane.folder / 'admin.kubeconfig'}",
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    CERTIFICATES_VARIABLE: str(self.work),
-                    VISIBILITY_PORT_VARIABLE: str(self.visibility),
-                },
-            )
-        wait_until(self._is_ready, "the manager of Kueue is ready")
+        variables = {CERTIFICATES_VARIABLE: str(self.work), VISIBILITY_PORT_VARIABLE: str(self.visibility)}
+        self.run(binary(self.release), config, **variables)
 
     def install_webhooks(self) -> None:
         """Create the webhook configurations. From then on every Job needs the manager."""
-        bundle = base64.b64encode((self.work / "tls.crt").read_bytes()).decode()
-        manifests = (folder(self.release) / "webhooks" / "manifests.yaml").read_text()
-        with self.plane.client() as client:
-            for document in yaml.load_all(manifests, yaml.CSafeLoader):
-                kept = [hook for hook in document["webhooks"] if hook["name"] in WEBHOOKS]
-                for hook in kept:
-                    hook["clientConfig"] = self._client_config(hook["clientConfig"]["service"]["path"], bundle)
-                document |= {"webhooks": kept, "metadata": {"name": f"kueue-{document['kind'].lower()[:8]}"}}
-                path = f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s"
-                accepted(client.post(path, json=document))
+        self.create_webhooks(folder(self.release) / "webhooks" / "manifests.yaml", WEBHOOKS)
 
     def install_visibility(self) -> None:
         """Let the API server forward requests of the visibility API to the manager, and wait until it does."""
@@ -141,15 +99,6 @@ class Kueue:
             wait_until(
                 lambda: client.get("/apis/visibility.kueue.x-k8s.io/v1beta2").is_success, "the visibility API is served"
             )
-
-    def stop(self) -> None:
-        """Stop the manager and wait until it is gone. The webhooks stay."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(TIMEOUT_S)
-            finally:
-                self._process.kill()
 
     def create(self, plural: str, body: Mapping[str, Any], namespace: str | None = None) -> None:
         """Create an object, as soon as the webhooks answer."""
@@ -228,14 +177,6 @@ class Kueue:
         conditions = queue.get("status", {}).get("conditions") or ()
         return any((item["type"], item["status"]) == ("Active", "True") for item in conditions)
 
-    def _client_config(self, path: str, bundle: str) -> dict[str, Any]:
-        return {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": bundle}
-
-    def _is_ready(self) -> bool:
-        if self._process is None or self._process.poll() is not None:
-            raise AssertionError(f"the manager ended: {(self.work / 'manager.log').read_text()[-3000:]}")
-        return is_healthy(f"http://127.0.0.1:{self.health}/readyz")
-
 
 @contextlib.contextmanager
 def running_kueue(plane: ControlPlane, release: str, **config: Any) -> Iterator[Kueue]:
@@ -243,7 +184,6 @@ def running_kueue(plane: ControlPlane, release: str, **config: Any) -> Iterator[
     if not BUILDER.is_current(release):
         skip_or_fail(f"no manager of Kueue {release}: run `python -m tests.queues.kueue.build {release}`")
     kueue = Kueue(plane, release, config)
-    kueue.work.mkdir()
     try:
         kueue.install()
         kueue.start()
