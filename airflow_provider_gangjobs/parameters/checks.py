@@ -65,10 +65,15 @@ def is_manifest_file(manifest: Any) -> bool:
     return isinstance(manifest, str) and "\n" not in manifest.strip() and manifest.endswith(MANIFEST_SUFFIXES)
 
 
+_DEPENDS_ON: Final = {"checkpoints": {"volumes", "volume_mounts"}, "keep_checkpoints": {"checkpoints"}}
+"""Parameters whose rules read other parameters, in the order in which they depend on each other."""
+
+
 def spec_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
     """Return the problems of parameters of `GangSpec` that rendering their templates cannot resolve.
 
-    If any parameter is a template, only the other parameters are checked, and no parameter is reported as missing.
+    If any parameter is a template, only the other parameters are checked that do not depend on it, and no parameter is
+    reported as missing.
     """
     # Importing this module must be cheap, so the rules are imported with the first operator of a DAG file.
     from airflow_provider_gangjobs.gang.validation.validate import validate
@@ -78,6 +83,9 @@ def spec_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
         templated.add("manifest")
     if templated & JOB_TEMPLATES:
         return ()
+    for name, others in _DEPENDS_ON.items():
+        if not templated.isdisjoint(others):
+            templated.add(name)
     known = {name: value for name, value in parameters.items() if name not in templated and value is not None}
     if isinstance(known.get("files"), Mapping):
         # The files that paths name are read when the task runs.

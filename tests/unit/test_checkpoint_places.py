@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
 from airflow_provider_gangjobs.gang.preview import preview
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.parameters.checks import spec_problems
 from airflow_provider_gangjobs.parameters.triggerer_start import StartPlace, reason_for_worker
 
 KEY = TaskKey("train", "manual__2026-01-01T00:00:00+00:00", "fit", 2, "prod")
@@ -162,3 +163,18 @@ def test_gang_with_checkpoints_in_an_object_store_starts_in_a_worker() -> None:
 
     assert reason_for_worker({"checkpoints": "pvc://data"}, operator) == ""
     assert "checks checkpoints" in reason_for_worker({"checkpoints": "s3://bucket/a"}, operator)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"checkpoints": "volume://disk", "volumes": [{"name": "disk", "hostPath": {"path": "{{ params.folder }}"}}]},
+        {"checkpoints": "/data", "volume_mounts": [{"name": "disk", "mountPath": "{{ params.mount }}"}]},
+        {"checkpoints": "pvc://{{ params.claim }}/runs", "keep_checkpoints": False},
+    ],
+    ids=["volumes", "volume mounts", "checkpoints"],
+)
+def test_templates_leave_the_place_to_the_submission(parameters: dict[str, Any]) -> None:
+    given = {"image": "i", "command": ["train"], "workers": 2, **parameters}
+
+    assert spec_problems(given) == ()
