@@ -122,9 +122,8 @@ async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
                 statuses.append(event.payload["status"])
 
     tasks = []
-    for dag_id, index in (
-        (dag_id, index) for dag_id, states in supervisor.states.items() for index in range(len(states))
-    ):
+    places = [(dag_id, index) for dag_id, states in supervisor.states.items() for index in range(len(states))]
+    for dag_id, index in places:
         await asyncio.sleep(0)  # as a triggerer does before each trigger
         since = time.perf_counter()
         known = {"task_id": "gang", "dag_id": dag_id, "run_id": "r", "try_number": 1, "map_index": index}

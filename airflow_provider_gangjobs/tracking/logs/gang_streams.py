@@ -94,8 +94,8 @@ class SupervisorLines:
     def observe(self, pods: Sequence[PodView]) -> None:
         """Note pods that have changed. With new pods, the supervisors begin anew."""
         for pod in filter(has_started, pods):
-            known = self._pods.get(rank := rank_of(pod))
-            if known is None or _age_order(known) <= _age_order(pod):
+            rank = rank_of(pod)
+            if _is_not_older(pod, self._pods.get(rank)):
                 self._pods[rank] = pod
         first = self._pods.get(0)
         if first is not None and self.report.pod not in ("", first.metadata.name):
@@ -135,6 +135,10 @@ class SupervisorLines:
         if is_new:
             self._on_line(line)
         return is_new
+
+
+def _is_not_older(pod: PodView, known: PodView | None) -> bool:
+    return known is None or _age_order(known) <= _age_order(pod)
 
 
 def _age_order(pod: PodView) -> float:
@@ -315,7 +319,9 @@ class GangStreams:
     def observe(self, pods: Sequence[PodView]) -> None:
         """Stream the logs of ranks that have started, and read the logs of the pods that are being deleted."""
         for pod in pods:
-            if self._is_new(pod):
+            rank = rank_of(pod)
+            if rank is not None and rank in self._wanted.ranks and has_started(pod) and self._is_new(rank, pod):
+                self._streamed[rank] = pod
                 self._note_earlier_stream(pod)
                 if self._tasks is not None:
                     self._tasks.create_task(self._stream(pod))
@@ -326,16 +332,9 @@ class GangStreams:
                 if self._tasks is not None:
                     self._read_ahead(pod)
 
-    def _is_new(self, pod: PodView) -> bool:
-        """Note a pod of a streamed rank that has started, and return whether it is newer than the noted one."""
-        rank = rank_of(pod)
-        if rank is None or rank not in self._wanted.ranks or not has_started(pod):
-            return False
+    def _is_new(self, rank: int, pod: PodView) -> bool:
         known = self._streamed.get(rank)
-        if known is not None and (known.metadata.uid == pod.metadata.uid or _age_order(pod) < _age_order(known)):
-            return False
-        self._streamed[rank] = pod
-        return True
+        return (known is None or known.metadata.uid != pod.metadata.uid) and _is_not_older(pod, known)
 
     def _note_earlier_stream(self, pod: PodView) -> None:
         started = started_at(pod)
