@@ -130,29 +130,31 @@ async def patch_workload(client: Client, found: FoundWorkload, body: Mapping[str
 async def served_versions(client: Client, *, retry_for_s: float | None = None) -> frozenset[str] | None:
     """Return the versions of Kueue's API that the cluster serves; none if Kueue is not installed, `None` if unknown.
 
+    The answer is cached as discovery is: for half a minute if it is none or unknown.
+
     :param retry_for_s: How long the client retries the request, in seconds. The default is that of the client.
     """
-    try:
-        group = await client.get_raw(f"/apis/{KUEUE_GROUP}", retry_for_s=retry_for_s)
-    except NotFound:
-        return frozenset()
-    except ClusterError:
-        return None
-    return frozenset(str(item.get("version")) for item in group.get("versions") or ())
+
+    async def read() -> Answer[frozenset[str] | None]:
+        try:
+            group = await client.get_raw(f"/apis/{KUEUE_GROUP}", retry_for_s=retry_for_s)
+        except NotFound:
+            return Answer(frozenset(), UNKNOWN_EXPIRY_S)
+        except ClusterError:
+            return Answer(None, UNKNOWN_EXPIRY_S)
+        served = frozenset(str(item.get("version")) for item in group.get("versions") or ())
+        return Answer(served, EXPIRY_S if served else UNKNOWN_EXPIRY_S)
+
+    return await cached_read(client, (served_versions,), read)
 
 
 async def watched_workloads(client: Client) -> Resource | None:
     """Return the resource of Kueue's Workloads in the best version that the cluster serves.
 
-    It is cached as discovery is, and `None` if the cluster does not serve Kueue's API, or if this is unknown.
+    It is `None` if the cluster does not serve Kueue's API, or if this is unknown.
     """
-
-    async def read() -> Answer[Resource | None]:
-        served = await served_versions(client) or ()
-        found = next((kueue_workloads(version) for version in VERSIONS if version in served), None)
-        return Answer(found, UNKNOWN_EXPIRY_S if found is None else EXPIRY_S)
-
-    return await cached_read(client, (kueue_workloads,), read)
+    served = await served_versions(client) or ()
+    return next((kueue_workloads(version) for version in VERSIONS if version in served), None)
 
 
 FIRST_READ_AFTER_S: Final = 5.0

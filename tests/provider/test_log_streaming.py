@@ -157,6 +157,38 @@ async def test_lines_of_the_new_pod_appear_after_a_queue_has_preempted_the_gang(
     assert lines.of_rank + said(rest) == ["step 0", "step 1", "the end"]
 
 
+@in_virtual_time
+async def test_log_that_was_streamed_to_its_end_is_not_read_again(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    plane.write(pod, "step\nlast words")
+    plane.finish("train", 0)
+    await asyncio.sleep(10)
+    plane.finish("train", 1)
+    event = await waiting
+    assert lines.of_rank == ["step", "last words"]
+    assert lines.all.count("[rank 0] (end of the log)") == 1
+    assert event.whole_logs == (f"{pod}/main",)
+    plane.arm("status", method="GET", path=f"/{pod}/log", code=503, times=None)
+    assert [line[:8] for line in await copied_after(plane, event, Logs.ALL)] == ["[rank 1]"] * 2
+
+
+@in_virtual_time
+async def test_end_of_a_log_that_exceeds_the_limit_of_its_stream_is_copied(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines, stream_bytes_max=1000)
+    plane.write(pod, "begins\n" + "y" * 5000)
+    plane.finish("train", 0)
+    await asyncio.sleep(60)
+    plane.finish("train", 1)
+    event = await waiting
+    assert event.whole_logs == ()
+    written = [*lines.all, *await copied_after(plane, event)]
+    assert sum(line.count("y") for line in written if "] (" not in line) == 5000
+
+
 @pytest.mark.parametrize("args", [{"stream_ranks": ()}, {"stream_ranks": [1]}], ids=["none", "another rank"])
 @in_virtual_time
 async def test_only_the_wanted_ranks_are_streamed(plane, args):

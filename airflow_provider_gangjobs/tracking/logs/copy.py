@@ -197,7 +197,13 @@ class LogCopier:
         return copied
 
     async def copy(self, source: LogSource, *, bytes_max: int) -> tuple[CopiedLog, int]:
-        """Copy one log. Return the result, and how many bytes were written."""
+        """Copy one log. Return the result, and how many bytes were written.
+
+        A log that was streamed to its end is not read again, but for the last lines of a pod that failed.
+        """
+        if source.key in self._known.whole:
+            last = "" if source.pod_succeeded else await self._read_last_lines(source)
+            return CopiedLog(source, last_lines=self._shown(last)), 0
         position = LogPosition.parse(self._known.positions.get(source.key, ""))
         lines = LineWriter(source.label, self._write, self._mask)
         what = f"log of pod {source.pod}, container {source.container}"
@@ -240,8 +246,6 @@ class LogCopier:
         if not problem:
             after = " after the stream" if is_streamed else ""
             lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes{after}")
-        elif source.key in self._known.whole:
-            lines.note("end of the log, all of which was streamed")
         elif log.bytes:
             lines.note(f"left out here: the rest of the log could not be read: {problem}; {where}")
         elif is_streamed:
@@ -252,8 +256,11 @@ class LogCopier:
         # The error of a pod that failed shows its last lines.
         if not problem and not source.pod_succeeded and is_streamed and len(log.last_parts) < LAST_PARTS:
             last = await self._read_last_lines(source) or last
-        last = keep_end(self._mask(readable(last.encode()).decode()).rstrip("\n"), LAST_CHARACTERS)
-        return CopiedLog(source, log.lines, log.bytes, last, problem), log.written_bytes
+        return CopiedLog(source, log.lines, log.bytes, self._shown(last), problem), log.written_bytes
+
+    def _shown(self, last_lines: str) -> str:
+        """Return last lines as the error of a pod shows them."""
+        return keep_end(self._mask(readable(last_lines.encode()).decode()).rstrip("\n"), LAST_CHARACTERS)
 
     async def _read_last_lines(self, source: LogSource) -> str:
         try:

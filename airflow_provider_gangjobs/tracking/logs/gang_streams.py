@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.gang.state.pods import has_started, rank_of, started_at
+from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, rank_of, started_at
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, must_be_read_now, sources_of
 from airflow_provider_gangjobs.tracking.logs.limits import (
     AHEAD_BYTES_MAX,
@@ -186,6 +186,8 @@ class GangStreams:
         self._streamed: dict[int, PodView] = {}
         """The newest pod of each streamed rank that has started. After a preemption, a rank has another pod."""
         self._streams: dict[str, LogStream] = {}
+        self._ended: set[str] = set()
+        """The uids of the pods that have succeeded or failed."""
 
     @property
     def positions(self) -> dict[str, str]:
@@ -258,10 +260,10 @@ class GangStreams:
     async def _stream(self, pod: PodView) -> None:
         source = next(iter(sources_of(pod)))
         if source.key not in self._streams:  # else its pod is being deleted
-            await self._new_stream(source, self._wanted.bytes_max).run()
+            await self._new_stream(source, pod, self._wanted.bytes_max).run()
 
-    def _new_stream(self, source: LogSource, bytes_max: int) -> LogStream:
-        before = self._streams.get(source.key)
+    def _new_stream(self, source: LogSource, pod: PodView, bytes_max: int) -> LogStream:
+        before, uid = self._streams.get(source.key), pod.metadata.uid
         position = before.position if before else LogPosition.parse(self._positions.get(source.key, ""))
         stream = LogStream(
             self._client,
@@ -271,6 +273,7 @@ class GangStreams:
             mask=self._mask,
             bytes_max=bytes_max,
             ahead_bytes_max=self._ahead_bytes_max,
+            has_pod_ended=lambda: uid in self._ended,
             on_line=partial(self._note_line, source),
         )
         self._streams[source.key] = stream
@@ -318,6 +321,7 @@ class GangStreams:
 
     def observe(self, pods: Sequence[PodView]) -> None:
         """Stream the logs of ranks that have started, and read the logs of the pods that are being deleted."""
+        self._ended |= {pod.metadata.uid for pod in pods if has_ended(pod)}
         for pod in pods:
             rank = rank_of(pod)
             if rank is not None and rank in self._wanted.ranks and has_started(pod) and self._is_new(rank, pod):
@@ -350,7 +354,7 @@ class GangStreams:
         if stream is None:
             stream = self._streams.get(source.key)
             if stream is None or stream.has_read.is_set():
-                stream = self._new_stream(source, bytes_max=0)
+                stream = self._new_stream(source, pod, bytes_max=0)
                 self._tasks.create_task(stream.run())
             self._last_streams[uid] = stream
         stream.read_ahead(pod)

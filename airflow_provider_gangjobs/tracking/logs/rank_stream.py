@@ -1,8 +1,9 @@
 """Streams the log of one rank into the log of the task while the gang runs.
 
 The stream runs in a task of its own. It never delays a deadline, may be stopped at any moment, and knows the position
-that it has reached. The log is copied from there after the end of the gang. A log that grows faster than the rate limit
-is not cut but written later: the stream reads no faster than it writes.
+that it has reached. The log is copied from there after the end of the gang, unless the stream has read the log to its
+end: that is the end of a response that was requested after the end of the pod. A log that grows faster than the rate
+limit is not cut but written later: the stream reads no faster than it writes.
 
 The log of a pod that is being deleted cannot be copied later, because the kubelet removes the log with the containers.
 So after `read_ahead` the stream reads to the end of the log at once, into memory, and writes what it has read as fast
@@ -93,6 +94,7 @@ class LogStream:
     :param bytes_max: How many bytes of the log are streamed while the pod is not being deleted. The rest is copied
         after the end of the gang.
     :param ahead_bytes_max: Returns how many bytes may be in memory that are read and not written.
+    :param has_pod_ended: Returns whether the pod has succeeded or failed, so that no container is started again.
     :param on_line: Called with each line of a supervisor.
     """
 
@@ -106,6 +108,7 @@ class LogStream:
         mask: Callable[[str], str],
         bytes_max: int,
         ahead_bytes_max: Callable[[], int],
+        has_pod_ended: Callable[[], bool],
         on_line: Callable[[SupervisorLine], None] = lambda line: None,
     ) -> None:
         self._client = client
@@ -116,6 +119,7 @@ class LogStream:
         self._limits = loop_local(StreamLimits)
         self._bytes_left = bytes_max - (position.total if position else 0)
         self._ahead_bytes_max = ahead_bytes_max
+        self._has_pod_ended = has_pod_ended
         self._position = position
         self._turns: deque[_Turn | str] = deque()
         """What was read and is not written: lines, and notes between them."""
@@ -198,16 +202,16 @@ class LogStream:
             self._has_changed.set()
 
     async def _read_responses(self) -> None:
-        """Read until the log is gone, `bytes_max` is reached, or the end is reached in the log of a deleted pod."""
+        """Read until the log is gone, `bytes_max` is reached, or the container has ended and its log is read."""
         clock = self._client.clock
         backoff = Backoff(clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
         ahead = Backoff(clock, base_s=AHEAD_BACKOFF_BASE_S, cap_s=AHEAD_BACKOFF_CAP_S)
         is_at_end = False
         while self._must_read_ahead or self._bytes_left > 0:
-            before, had_ended = self._cursor.position, self._has_container_ended
+            before, had_ended = self._cursor.position, self._has_container_ended or self._has_pod_ended()
             try:
                 is_at_end = await self._read_in_slot()
-                if is_at_end and had_ended and self._must_read_ahead:
+                if is_at_end and had_ended:
                     return await self._finish()
             except (NotFound, Forbidden, BadRequest) as error:
                 if is_at_end and self._has_container_ended and self._must_read_ahead:
@@ -224,15 +228,24 @@ class LogStream:
         return None
 
     async def _finish(self) -> None:
+        """End the stream at the end of the log, unless the last line exceeds `bytes_max`."""
+        if not self._must_read_ahead and sum(len(part.text) for part in self._last_line) > self._bytes_left:
+            return
         self.is_at_end = True
-        await self._end("end of the log, which was read before the pod was removed")
+        await self._enqueue_last_line()
+        self._turns.append(f"end of the log{', which was read before the pod was removed' * self._must_read_ahead}")
+        self.has_read.set()
 
     async def _end(self, note: str) -> None:
-        """Have a note written after the last line, which may have no line end."""
+        """End the stream with a note, because nothing more can be read."""
         if self._must_read_ahead:
-            await self._enqueue([part._replace(ends=True) for part in self._last_line])
+            await self._enqueue_last_line()
         self._turns.append(note)
         self.has_read.set()
+
+    async def _enqueue_last_line(self) -> None:
+        """Have the last line written, which may have no line end."""
+        await self._enqueue([part._replace(ends=True) for part in self._last_line])
 
     async def _pause(self, seconds: float) -> None:
         """Sleep before the next request. `read_ahead` ends the pause of the other requests."""
