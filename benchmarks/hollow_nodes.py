@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from collections import defaultdict
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,8 +59,16 @@ class _Event(msgspec.Struct):
 class _Logs:
     """Logs that have the same two lines for every container. The lines begin with times, which the clients request."""
 
-    async def open(self, namespace: str, pod: str, container: str, **_options: object) -> AsyncIterator[bytes]:
+    def __init__(self) -> None:
+        self.ends: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
+        """Whether the pods have ended, by namespace and name. A response that follows a log ends with the pod."""
+
+    async def open(
+        self, namespace: str, pod: str, container: str, *, follow: bool = False, **_options: object
+    ) -> AsyncIterator[bytes]:
         yield LOG
+        if follow:
+            await self.ends[namespace, pod].wait()
 
 
 @dataclass
@@ -72,6 +81,7 @@ class HollowNodes:
     """How long each container runs, in seconds."""
     log_port: int | None = None
     """The port on which all nodes serve logs; `None` if they serve none."""
+    logs: _Logs = field(default_factory=_Logs)
     _seen: set[str] = field(default_factory=set)
     """The pods that have been started."""
     _ended: set[str] = field(default_factory=set)
@@ -125,6 +135,7 @@ class HollowNodes:
             await self._patch_status(meta, running())
             await asyncio.sleep(self.lasts_s)
             self._ended.add(meta.uid)
+            self.logs.ends[meta.namespace, meta.name].set()
             await self._patch_status(meta, succeeded(RESULT))
 
     async def _remove(self, meta: _Meta) -> None:
@@ -143,20 +154,21 @@ async def main(kubeconfig: str, count: int, lasts_s: float, *, logs: bool) -> No
     config = ClusterConfig.from_extras("hollow", {"kube_config_path": kubeconfig})
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(config))
-        port = await _serve_logs(stack) if logs else None
-        nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], lasts_s, port)
+        served = _Logs()
+        port = await _serve_logs(stack, served) if logs else None
+        nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], lasts_s, port, served)
         await nodes.join()
         print_json(ready=True)
         await nodes.run()
 
 
-async def _serve_logs(stack: AsyncExitStack) -> int | None:
+async def _serve_logs(stack: AsyncExitStack, logs: _Logs) -> int | None:
     # The import of a server takes time, and only the benchmarks that read logs need one.
     from gangjobs_sandbox.node.config import NodeConfig
     from gangjobs_sandbox.node.log_server import serving_logs
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hollow-")))
-    return await stack.enter_async_context(serving_logs(NodeConfig("hollow", folder, log_port=0), _Logs()))
+    return await stack.enter_async_context(serving_logs(NodeConfig("hollow", folder, log_port=0), logs))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class _GangTrigger(BaseTrigger):
             ends_here = is_in_triggerer and await complete(self.args, event, self.task_instance, self.log)
         if ends_here:
             self._has_yielded = True
-            deliver_when_accepted(self.args, self.task_instance)
+            deliver_when_accepted(self.args, event, self.task_instance)
             yield success_event()
             return
         # With `dag.test()`, no worker has to end first.

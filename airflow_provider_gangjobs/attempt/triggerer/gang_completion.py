@@ -1,7 +1,7 @@
 """Ends the task of a gang that has succeeded in the triggerer, as a worker would: logs, XComs, success, delivery.
 
     if await complete(args, event, ti, log):
-        deliver_when_accepted(args, ti)
+        deliver_when_accepted(args, event, ti)
         yield success_event()
 
 The process may die at each point. Until Airflow has noted the success, the trigger runs again in another triggerer and
@@ -227,18 +227,19 @@ class _Completion:
                 self._log.info("%s", line)
 
 
-def deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
+def deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:
     """Begin to ask Airflow whether it has noted the success of the task, and deliver the gang when it has.
 
     To be called before the event of the success. The delivery outlives the trigger, which Airflow ends soon.
     """
     running = loop_local(_Limits).running
-    task = asyncio.create_task(_deliver_when_accepted(args, ti), name=f"delivery of {args.name}")
+    version = event.job_version if event.claim == args.claim else ""
+    task = asyncio.create_task(_deliver_when_accepted(args, version, ti), name=f"delivery of {args.name}")
     running.add(task)
     task.add_done_callback(running.discard)
 
 
-async def _deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
+async def _deliver_when_accepted(args: TriggerArgs, version: str, ti: Any) -> None:
     loop, delay_s = asyncio.get_running_loop(), ASK_AFTER_S
     until = loop.time() + ASK_FOR_S
     while loop.time() < until:
@@ -247,7 +248,7 @@ async def _deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
         state = await read_task_state(ti, cast("Logger", _log))
         if is_success(state):
             async with loop_local(_Limits).deliveries:
-                await _deliver(args)
+                await _deliver(args, version)
             return
         if state not in ("deferred", AbsentState.UNKNOWN):
             _log.info("Gang %s is kept, because its task is %s and not success", args.ref, state)
@@ -255,13 +256,13 @@ async def _deliver_when_accepted(args: TriggerArgs, ti: Any) -> None:
     _log.warning("Gang %s is not delivered, because Airflow has not noted the success of its task", args.ref)
 
 
-async def _deliver(args: TriggerArgs) -> None:
-    """Mark the gang as delivered, and delete its Job if its task wants that. A fault is logged, and a sweep goes on."""
+async def _deliver(args: TriggerArgs, version: str) -> None:
+    """Delete the gang, or mark it as delivered, as its task wants. A fault is logged, and a sweep goes on."""
     assert args.end is not None, "the trigger has ended its task"
     try:
         config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
-            await gangs.deliver(args.ref, args.claim, delete=TriggerEnd.of(args.end).deletes)
+            await gangs.deliver(args.ref, args.claim, delete=TriggerEnd.of(args.end).deletes, version=version)
     except Exception as error:  # a secrets backend may raise anything
         why = str(error) if is_for_users(error) else type(error).__name__
         _log.warning("Gang %s could not be delivered, which is left to a sweep: %s", args.ref, why)
