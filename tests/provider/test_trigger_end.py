@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +202,19 @@ def slow_end(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
 
 def refused_xcom(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
     supervisor.refused = "return_value"
+
+
+def test_end_of_a_task_with_an_execution_timeout_has_less_time(
+    task: TaskMaker, supervisor: Supervisor, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_completion, "END_WITH_DEADLINE_WITHIN_S", 0.0)
+
+    _, without = run(make(task))
+    event, log = run(make(task, execution_timeout=timedelta(hours=1)))
+
+    assert IN_WORKER not in without
+    assert "the end was not complete within 0 s" in log
+    assert event.payload["status"] == "succeeded"
 
 
 @pytest.mark.parametrize(

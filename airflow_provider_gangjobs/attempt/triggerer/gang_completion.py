@@ -49,8 +49,11 @@ if TYPE_CHECKING:
 
 FIRST_REQUEST_S: Final = 30.0
 """How long an end waits for the first answer of Airflow to this process; see `ask_airflow_once`."""
-END_WITHIN_S: Final = 30.0
-"""How long an end in the triggerer may take. Together with `FIRST_REQUEST_S` and the times of the wait
+END_WITHIN_S: Final = 600.0
+"""How long an end in the triggerer may take. The supervisor of a triggerer answers some ten requests a second, so the
+ends of thousands of gangs wait for each other, as they would for workers."""
+END_WITH_DEADLINE_WITHIN_S: Final = 30.0
+"""The same for a task with an `execution_timeout`. Together with `FIRST_REQUEST_S` and the times of the wait
 (`FINISH_AFTER_TIMEOUT_S` and the grace period of a pod) it is shorter than `attempt.deferral.BACKSTOP_S`, after which
 Airflow itself ends the deferral."""
 LOGS_AT_ONCE_MAX: Final = 8
@@ -107,18 +110,19 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) ->
     """
     if args.end is None:
         return False
+    within_s = _end_within_s(args)
     try:
         if event.status is not Status.SUCCEEDED:
             raise _NeedsWorkerError("the gang has not succeeded")
         if (first := loop_local(_Limits).first_request) is not None:
             await asyncio.wait({first}, timeout=FIRST_REQUEST_S)
-        async with asyncio.timeout(END_WITHIN_S):
+        async with asyncio.timeout(within_s):
             end = TriggerEnd.of(args.end)
             config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
             async with shared_service(config) as gangs:
                 await _Completion(args, end, event, ti, log).run(gangs)
     except TimeoutError:
-        why = f"the end was not complete within {END_WITHIN_S:.0f} s"
+        why = f"the end was not complete within {within_s:.0f} s"
     except _NeedsWorkerError as needed:
         why = str(needed)
     except Exception as error:  # a worker meets it again, and raises it
@@ -128,6 +132,10 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) ->
         return True
     log.info("A worker ends the task of gang %s: %s", args.ref, why)
     return False
+
+
+def _end_within_s(args: TriggerArgs) -> float:
+    return END_WITHIN_S if args.deadline is None else END_WITH_DEADLINE_WITHIN_S
 
 
 class _Completion:
@@ -163,7 +171,7 @@ class _Completion:
             await self._push_xcoms(value, len(value) if is_mapped_over else None)
         await asyncio.to_thread(report_use, self._event, self._ti.dag_id, self._ti.task_id, self._log)
         self._log.info("Gang %s has succeeded. Its task ends in the triggerer, without a worker", self._args.ref)
-        if not await log_channel().drain() and end.logs is not Logs.NONE:
+        if not await log_channel().drain(_end_within_s(self._args)) and end.logs is not Logs.NONE:
             raise _NeedsWorkerError("Airflow may not have read all lines of its logs, which appear a second time")
 
     async def _push_xcoms(self, value: Any, mapped_length: int | None) -> None:
