@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_DAG_ID
 from gangjobs_sandbox.resources import NODES, PODS
 from tests.airflow.polling import wait_for
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
 
-def evict_one_of(cluster: SandboxThread, ranks: int) -> None:
-    """Evict a pod, as a drain does, as soon as a gang of this many ranks runs."""
-    victim = _running(cluster, ranks)
+def evict_one_of(cluster: SandboxThread, dag_id: str, *, ranks: int) -> None:
+    """Evict a pod, as a drain does, as soon as the gang of a DAG runs, with this many ranks."""
+    victim = _running(cluster, dag_id, ranks)
     cluster.call(lambda it: it.registry.evict(victim, "default"))
 
 
-def lose_a_node_of(cluster: SandboxThread, ranks: int) -> None:
-    """As soon as a gang of this many ranks runs, stop one of its nodes, and remove the node from the cluster."""
-    victim = _running(cluster, ranks)
+def lose_a_node_of(cluster: SandboxThread, dag_id: str, *, ranks: int) -> None:
+    """As soon as the gang of a DAG runs, with this many ranks, stop and remove one of its nodes."""
+    victim = _running(cluster, dag_id, ranks)
 
     def lose(it: Sandbox) -> None:
         node = it.registry.get(PODS, victim, "default")["spec"]["nodeName"]
@@ -33,12 +33,12 @@ def lose_a_node_of(cluster: SandboxThread, ranks: int) -> None:
     cluster.call(lose)
 
 
-def _running(cluster: SandboxThread, ranks: int) -> str:
-    """Return the name of a rank as soon as all ranks run."""
+def _running(cluster: SandboxThread, dag_id: str, ranks: int) -> str:
+    """Return the name of a pod as soon as all ranks run."""
 
     def look(it: Sandbox) -> str | None:
-        pods = it.registry.list(PODS, label_selector=LABEL_GANG)
+        pods = it.registry.list(PODS, label_selector=f"{LABEL_DAG_ID}={dag_id}")
         names = [str(pod["metadata"]["name"]) for pod in pods if pod["status"].get("phase") == "Running"]
         return names[0] if len(names) == ranks else None
 
-    return wait_for(f"{ranks} running ranks", lambda: cluster.call(look))
+    return wait_for(f"{ranks} running ranks of {dag_id}", lambda: cluster.call(look))

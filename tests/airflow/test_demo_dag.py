@@ -133,7 +133,7 @@ def test_evicted_backfill_continues_from_its_checkpoints(
 
     def evict_after_checkpoints() -> None:
         wait_for("checkpoints of all ranks", lambda: len(list(tmp_path.glob("*.json"))) == 3)
-        evict_one_of(cluster, 3)
+        evict_one_of(cluster, "backfill_days_gang", ranks=3)
 
     drain = threading.Thread(target=evict_after_checkpoints, daemon=True)
     drain.start()

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
 def test_gang_that_was_evicted_is_submitted_again(connected: AirflowHome, cluster: SandboxThread) -> None:
-    drain = threading.Thread(target=evict_one_of, args=(cluster, 3), daemon=True)
+    drain = threading.Thread(target=evict_one_of, args=(cluster, "evicted"), kwargs={"ranks": 3}, daemon=True)
     drain.start()
     report = connected.test_dags("evicted")["evicted"]
     drain.join()

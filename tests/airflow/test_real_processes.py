@@ -86,7 +86,7 @@ def test_functions_get_arguments_and_return_results_by_rank(api: Api) -> None:
 
 def test_gang_that_lost_a_node_is_run_again_within_the_same_try(api: Api, shaky: SandboxThread) -> None:
     run = api.trigger("node_lost")
-    lose_a_node_of(shaky, ranks=3)
+    lose_a_node_of(shaky, "node_lost", ranks=3)
 
     assert run.wait() == "success"
     assert run.task("gang")["try_number"] == 1
