@@ -29,6 +29,12 @@ def embedded() -> Iterator[SandboxThread]:
         yield sandbox
 
 
+@pytest.fixture(autouse=True)
+def resumes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a deferred task resume without the wait for a heartbeat of an executor, since no executor runs."""
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "0")
+
+
 @pytest.fixture
 def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of an Airflow connection to the embedded cluster."""

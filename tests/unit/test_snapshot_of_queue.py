@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
@@ -72,7 +74,8 @@ class KueueApi:
 
 async def view_of(api: KueueApi, *, looks: int = 1) -> GangView:
     """The last of some views in a row."""
-    async with api.server as server, Client(server.config) as client:
+    clock = Clock(monotonic=asyncio.get_running_loop().time)
+    async with api.server as server, Client(server.config, clock=clock) as client:
         for _ in range(looks):
             seen = await read_snapshot(client, REF.namespace, KEY.digests, REF.uid)
     return build_view(GangLocator(KEY, REF, "kubernetes_default"), seen, at(60))

@@ -40,7 +40,6 @@ def in_flight(without_kubelets: SandboxThread, monkeypatch: pytest.MonkeyPatch) 
     described = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(without_kubelets.kubeconfig_path)}}
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", json.dumps(described))
     monkeypatch.setenv("AIRFLOW__GANGJOBS__INSTALLATION_ID", INSTALLATION)
-    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "0")
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)  # the tasks of triggers set it
     with ExitStack() as stack:
 
