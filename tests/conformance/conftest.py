@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as slow on older sandboxes if all releases behave the same, or if the test waits long."""
+    """Mark tests as slow on older sandboxes if all releases behave the same, or if the test waits long.
+
+    Tests of Jobs and deletions, most of which wait, run on the oldest and the newest release, between which the Job
+    controller has changed.
+    """
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if target := parameters.get("target_name"):
             is_older_sandbox = target in SANDBOXES and target != NEWEST_SANDBOX
             is_same_in_all = "server" in getattr(item, "fixturenames", ())
-            if is_older_sandbox and (is_same_in_all or item.get_closest_marker("long_wait")):
+            is_between = target != SANDBOXES[0] and item.path.name.startswith(("test_job_", "test_deletion_"))
+            if is_older_sandbox and (is_same_in_all or is_between or item.get_closest_marker("long_wait")):
                 item.add_marker(pytest.mark.slow)
 
 

@@ -23,11 +23,16 @@ from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane,
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 NODE_GRACE_S = 86400.0
+
+
+def every_third(names: Iterable[str]) -> list[Any]:
+    """Return the names as parameters, of which `make test` runs every third: it runs each scenario in another test."""
+    return [pytest.param(name, marks=pytest.mark.slow if number % 3 else ()) for number, name in enumerate(names)]
 
 
 @pytest.mark.parametrize(
@@ -39,14 +44,14 @@ async def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(name: str, r
     await play_on_sandbox(SCENARIOS[name], release)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", every_third(SCENARIOS))
 @in_virtual_time
 async def test_end_of_a_gang_with_supervisors_is_the_same(name: str) -> None:
     scenario = SCENARIOS[name]
     await play_on_sandbox(replace(scenario, spec={**scenario.spec, "restarts": 1}), "1.37")
 
 
-@pytest.mark.parametrize("name", ROLE_SCENARIOS)
+@pytest.mark.parametrize("name", every_third(ROLE_SCENARIOS))
 @in_virtual_time
 async def test_gang_with_roles_ends_as_a_gang_of_one_job(name: str) -> None:
     await play_on_sandbox(ROLE_SCENARIOS[name], "1.37", has_roles=True)

@@ -63,15 +63,19 @@ def check_end(airflow: SimulatedAirflow) -> None:
     assert (end["time_use"]["restarts"], end["time_use"]["stopped_s"]) == (2, 3)
 
 
-ENDS = pytest.mark.parametrize("end_from_trigger", [False, True], ids=["ends in a worker", "ends in the triggerer"])
-
-
 @APPLIED
-@ENDS
-@pytest.mark.parametrize("run_s", [SHORT_S, LONG_S], ids=["the gang has ended", "the gang runs"])
+@pytest.mark.parametrize(
+    ("run_s", "end_from_trigger"),
+    [
+        pytest.param(SHORT_S, False, id="the gang has ended-ends in a worker", marks=pytest.mark.slow),
+        pytest.param(SHORT_S, True, id="the gang has ended-ends in the triggerer"),
+        pytest.param(LONG_S, False, id="the gang runs-ends in a worker"),
+        pytest.param(LONG_S, True, id="the gang runs-ends in the triggerer", marks=pytest.mark.slow),
+    ],
+)
 @in_virtual_time
 async def test_triggerer_that_stops_leaves_all_restarts_to_the_next_one(
-    simulated: Any, applied: bool, end_from_trigger: bool, run_s: float
+    simulated: Any, applied: bool, run_s: float, end_from_trigger: bool
 ) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
         await asyncio.sleep(ASLEEP_S)

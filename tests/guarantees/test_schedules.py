@@ -158,7 +158,10 @@ async def test_triggerer_wakes_in_each_state_of_the_task(simulated: Any, applied
 
 
 @APPLIED
-@pytest.mark.parametrize("run_s", [SHORT_S, LONG_S], ids=["the gang has ended", "the gang runs"])
+@pytest.mark.parametrize(
+    "run_s",
+    [pytest.param(SHORT_S, id="the gang has ended", marks=pytest.mark.slow), pytest.param(LONG_S, id="the gang runs")],
+)
 @pytest.mark.parametrize("mark", ["failed", pytest.param("success", marks=pytest.mark.slow)])
 @in_virtual_time
 async def test_kill_wakes_after_the_task_was_cleared(simulated: Any, applied: bool, run_s: float, mark: str) -> None:

@@ -39,7 +39,8 @@ ENDINGS: dict[str, Callable[[GangService, GangRef], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize(
-    ("ending", "created"), [("a kill", 0), ("a kill", 1), ("a deletion by hand", 40), ("a discard", 40)]
+    ("ending", "created"),
+    [("a kill", 0), pytest.param("a kill", 1, marks=pytest.mark.slow), ("a deletion by hand", 40), ("a discard", 40)],
 )
 @in_virtual_time
 async def test_end_while_pods_are_created_leaves_no_pod(ending, created):

@@ -83,7 +83,14 @@ def test_gangs_that_begin_while_the_tracking_is_imported_wait_for_the_import() -
     assert waiting == begun, done.stderr
 
 
-@pytest.mark.parametrize("trigger", ["gang_job.GangJobTrigger", "sensor.GangSelectionTrigger", "job_set.JobSetTrigger"])
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        "gang_job.GangJobTrigger",
+        pytest.param("sensor.GangSelectionTrigger", marks=pytest.mark.slow),
+        pytest.param("job_set.JobSetTrigger", marks=pytest.mark.slow),
+    ],
+)
 def test_first_trigger_imports_client_libraries_in_threads(trigger: str, connection: str) -> None:
     spec = GangSpec(image="i", command=["true"], workers=2, resources={"cpu": "100m"})
     ref = GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "t"), claim="c").ref

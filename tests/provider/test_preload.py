@@ -98,7 +98,7 @@ def test_airflow_preloads_where_it_forks_tasks(argv: list[str], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("argv", "environment"),
     [
-        pytest.param(["airflow", "triggerer"], {}, id="another process"),
+        pytest.param(["airflow", "triggerer"], {}, id="another process", marks=pytest.mark.slow),
         pytest.param(SCHEDULER, {"AIRFLOW__GANGJOBS__PRELOAD": "False"}, id="switched off"),
         pytest.param(SCHEDULER, {"AIRFLOW__CORE__EXECUTOR": "KubernetesExecutor"}, id="another executor"),
     ],

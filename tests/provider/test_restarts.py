@@ -203,7 +203,13 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("script", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, id=name, marks=pytest.mark.slow if name in {"an exit code", "rank 0 fails"} else ())
+        for name, script in ENDINGS.items()
+    ],
+)
 def test_end_with_a_supervisor_is_told_as_without(task: TaskMaker, script: str) -> None:
     """A `progress_timeout` has supervisors, too, and no restart."""
     with pytest.raises(AppFailed) as plain:

@@ -93,7 +93,7 @@ async def test_sweep_records_the_outcomes_of_a_gang_whose_roles_have_ended(plane
     assert (plane.held(ref.name), len(plane.ledger(ref.name)), len(jobs_of(plane, ref))) == ([], 4, 2)
 
 
-@pytest.mark.parametrize("created", [0, 1, 40])
+@pytest.mark.parametrize("created", [0, pytest.param(1, marks=pytest.mark.slow), 40])
 @in_virtual_time
 async def test_kill_while_pods_are_created_leaves_no_pod(created):
     roles = {**LEADER_AND_WORKERS.roles, "worker": {"image": "w", "workers": 200}}

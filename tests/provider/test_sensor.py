@@ -47,6 +47,10 @@ QUICK = ["sh", "-c", 'echo "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"']
 FAILING = ["sh", "-c", "exit 3"]
 ENDLESS = ["sleep", "600"]
 EACH_WAY = pytest.mark.parametrize("deferrable", [pytest.param(True, id="deferred"), pytest.param(False, id="poke")])
+EACH_WAY_LATER = pytest.mark.parametrize(
+    "deferrable", [pytest.param(True, id="deferred"), pytest.param(False, id="poke", marks=pytest.mark.slow)]
+)
+"""For tests of what both ways have in common, such as which gangs count and what is told of them."""
 
 
 class Gangs:
@@ -171,7 +175,7 @@ async def is_watching() -> None:
         await asyncio.sleep(0.01)
 
 
-@EACH_WAY
+@EACH_WAY_LATER
 @pytest.mark.parametrize("by", ["name", "reference", "task", "selector"])
 def test_gang_is_found_by(by: str, gangs: Gangs, connection: str, deferrable: bool) -> None:
     ref = gangs.submit(QUICK, labels={"run": gangs.run[:20]})
@@ -211,7 +215,7 @@ async def test_gang_that_is_submitted_later_is_awaited(gangs: Gangs, connection:
     assert [gang["uid"] for gang in event.payload["gangs"]] == [ref.uid]
 
 
-@EACH_WAY
+@EACH_WAY_LATER
 def test_one_gang_that_runs_is_enough_for_any(gangs: Gangs, connection: str, deferrable: bool) -> None:
     refs = [gangs.submit(command, task=f"t{i}") for i, command in enumerate((ENDLESS, QUICK))]
     names = [ref.name for ref in refs]
@@ -252,7 +256,7 @@ def retried(task: TaskMaker) -> Task:
     return train
 
 
-@EACH_WAY
+@EACH_WAY_LATER
 @pytest.mark.parametrize(
     "selection", [{"external_task_id": "train"}, {"selector": "team=vision"}], ids=["task", "selector"]
 )
@@ -265,7 +269,7 @@ def test_gang_of_the_newest_try_of_a_task_is_awaited(
     assert (found["name"], found["status"]) == (name_of_try(retried, 2), "running")
 
 
-@EACH_WAY
+@EACH_WAY_LATER
 def test_gang_of_an_earlier_try_is_awaited_by_its_name(retried: Task, connection: str, deferrable: bool) -> None:
     with pytest.raises(AppFailed, match="exited with code 3"):
         run_sensor(connection, gangs=name_of_try(retried, 1), deferrable=deferrable)
@@ -324,7 +328,7 @@ def test_failure_counts_where_no_triggerer_can_ask_airflow(gangs: Gangs, connect
         run_sensor(connection, gangs.run, external_task_id="train", deferrable=True)
 
 
-@EACH_WAY
+@EACH_WAY_LATER
 def test_failed_gang_skips_a_sensor_with_soft_fail(gangs: Gangs, connection: str, deferrable: bool) -> None:
     ref = gangs.submit(FAILING)
 
@@ -332,7 +336,7 @@ def test_failed_gang_skips_a_sensor_with_soft_fail(gangs: Gangs, connection: str
         run_sensor(connection, gangs=ref.name, soft_fail=True, deferrable=deferrable)
 
 
-@EACH_WAY
+@EACH_WAY_LATER
 def test_any_end_of_the_gang_can_be_awaited(gangs: Gangs, connection: str, deferrable: bool) -> None:
     ref = gangs.submit(FAILING)
 
@@ -348,7 +352,7 @@ def test_gang_that_was_deleted_fails_the_sensor(gangs: Gangs, connection: str, d
         run_sensor(connection, gangs={"name": ref.name, "uid": ref.uid}, deferrable=deferrable)
 
 
-@EACH_WAY
+@EACH_WAY_LATER
 def test_success_counts_after_its_job_is_deleted_where_the_job_of_an_earlier_failure_stays(
     gangs: Gangs, connection: str, deferrable: bool, ended: list[Status]
 ) -> None:

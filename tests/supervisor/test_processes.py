@@ -177,7 +177,9 @@ def test_rank_that_loses_rank_0_stops_its_program(tmp_path: Path) -> None:
         assert "has not heard of rank 0" in json.loads(found.ranks[1].result)["error"]
 
 
-@pytest.mark.parametrize("seed", range(SCHEDULES))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.slow if seed > 1 else ()) for seed in range(SCHEDULES)]
+)
 def test_one_incarnation_in_drawn_schedules(tmp_path: Path, seed: int) -> None:
     """Programs fail, leave daemons, and end slowly; supervisors and connections stop, or die, at drawn moments."""
     draw = random.Random(seed)
