@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.provider.task_runner import TaskMaker
 
 COUNT = """
-import json, os, sys
+import json, os, sys, time
 from gangjobs_rank import checkpoints
 newest = checkpoints().newest()
 first = 0 if newest is None else json.loads((newest.folder / "state").read_text())
@@ -26,9 +26,13 @@ for step in range(first + 1, first + 4):
         (folder / "state").write_text(json.dumps(step))
 with open(os.environ["GANG_RESULT_PATH"], "w") as result:
     json.dump([first, first + 3], result)
-sys.exit(os.path.exists("/disk/fails"))
+if os.path.exists("/disk/fails"):
+    while (newest := checkpoints().newest()) is None or newest.step < step:
+        time.sleep(0.05)
+    sys.exit(1)
 """
-"""Count three steps, from the newest checkpoint on. The program fails while the file exists."""
+"""Count three steps, from the newest checkpoint on. While the file exists, the program fails after all ranks have
+written the last checkpoint, because the first failure ends the other ranks."""
 
 
 def on_disk(folder: Path, **parameters: Any) -> dict[str, Any]:
