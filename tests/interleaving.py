@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Gate:
     def __init__(self, api: Any) -> None:
         self._api = api
         self.clock = api.clock
+        self.config = SimpleNamespace(key=object())  # a process has caches of its own
         self.waits = asyncio.Event()
         self.turns: list[int] = []
         self._turn = asyncio.Event()

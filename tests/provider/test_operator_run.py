@@ -188,7 +188,7 @@ def test_long_log_with_an_exception_is_in_the_task_log_whole(
     lines = [line for line in capsys.readouterr().out.splitlines() if "[rank 0] " in line]
     assert sum("[rank 0] 0000" in line for line in lines) == 1200
     assert sum("[rank 0] ValueError: loss is NaN" in line for line in lines) == 1
-    assert "[rank 0] (end of the log: " in lines[-1]
+    assert "[rank 0] (end of the log" in lines[-1]
     assert str(raised.value).endswith("ValueError: loss is NaN")
 
 
