@@ -104,7 +104,7 @@ def _no_logs(gang: str, options: argparse.Namespace) -> str:
 async def _sources(client: Client, ref: GangRef, options: argparse.Namespace) -> list[LogSource]:
     """Return the logs that the options select, by rank."""
     from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
-    from airflow_provider_gangjobs.jobs.read import list_pods
+    from airflow_provider_gangjobs.jobs.requests import list_pods
     from airflow_provider_gangjobs.tracking.logs.last_lines import select_sources
 
     policy = Logs.ALL if options.all or options.rank else Logs.RANK0_AND_FAILED

@@ -34,8 +34,7 @@ from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
-from airflow_provider_gangjobs.jobs.role_jobs import end_roles
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.jobs.retrying_requests import Objects
+    from airflow_provider_gangjobs.jobs.requests import Objects
 
 
 def selector_of(submission_id: str) -> str:

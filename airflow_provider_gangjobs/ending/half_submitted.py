@@ -29,8 +29,7 @@ from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch, is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
-from airflow_provider_gangjobs.jobs.role_jobs import end_roles, start_role
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, start_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,9 +13,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.claim import patch_claimed
-from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
-from airflow_provider_gangjobs.jobs.role_jobs import end_roles
+from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, RetryingRequests, end_roles, finish_halted
 from airflow_provider_gangjobs.kube.names import pointers_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -181,7 +181,7 @@ class GangService(Struct, frozen=True):
         Sends one request for about 200 tasks, and another one if gangs that are not selected by name have roles.
         """
         from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
-        from airflow_provider_gangjobs.jobs.read import list_jobs, list_role_jobs
+        from airflow_provider_gangjobs.jobs.requests import list_jobs, list_role_jobs
 
         jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
         others = () if selection.names else await list_role_jobs(self.client, selection.namespace, jobs)
@@ -190,7 +190,7 @@ class GangService(Struct, frozen=True):
     async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
         """Return all attempts of the selected gangs. Sends one request for about 200 tasks."""
         from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
-        from airflow_provider_gangjobs.jobs.read import list_jobs
+        from airflow_provider_gangjobs.jobs.requests import list_jobs
 
         jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
         return [job.ref for job in selection.matching(read_gangs(jobs))]

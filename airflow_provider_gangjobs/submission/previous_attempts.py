@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+    from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.submission.request import PreviousGangs
 
 log = logging.getLogger(__name__)

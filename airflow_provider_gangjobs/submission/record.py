@@ -142,7 +142,7 @@ async def find_record(client: Client, submission_id: str, *, namespace: str) -> 
         ClusterError: this is unknown.
     """
     from airflow_provider_gangjobs.ending.delete_submission import jobs_of
-    from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+    from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
     requests = RetryingRequests(client, namespace)
     jobs = await jobs_of(requests, submission_id)

@@ -43,8 +43,12 @@ from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, 
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
-from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission, RetryingRequests
-from airflow_provider_gangjobs.jobs.role_jobs import end_roles_of_halted_gang, finish_halts
+from airflow_provider_gangjobs.jobs.requests import (
+    RestartSubmission,
+    RetryingRequests,
+    end_roles_of_halted_gang,
+    finish_halts,
+)
 from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,

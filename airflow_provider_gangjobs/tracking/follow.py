@@ -37,8 +37,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
 from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.verdict import Completeness, Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
-from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
+from airflow_provider_gangjobs.jobs.requests import JobRequests, list_pods
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
 from airflow_provider_gangjobs.tracking.job_steps import Requeue, Sidecars
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter

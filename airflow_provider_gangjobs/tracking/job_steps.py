@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
+    from airflow_provider_gangjobs.jobs.requests import JobRequests
     from airflow_provider_gangjobs.kube.views import KueueWorkloadView
     from airflow_provider_gangjobs.tracking.harvest.final_harvest import HarvestTask
 

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence, WaitCause, explain_suspension
-from airflow_provider_gangjobs.jobs.read import list_role_jobs
+from airflow_provider_gangjobs.jobs.requests import list_role_jobs
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.watch.gang_watch import group_resource, podgroups_served

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
+from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
 from gangjobs_sandbox.registry import PatchKind

@@ -15,8 +15,7 @@ from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
-from airflow_provider_gangjobs.jobs.halted import finish_halted
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, finish_halted
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
 

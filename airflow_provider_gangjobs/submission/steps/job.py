@@ -17,8 +17,7 @@ from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
 from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
-from airflow_provider_gangjobs.jobs.role_jobs import start_role
+from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
 from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS
 from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields

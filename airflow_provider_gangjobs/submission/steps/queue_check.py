@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+    from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.steps.step import Progress
 

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger

@@ -1,13 +1,19 @@
-"""The requests about the gangs of one namespace, and about the Jobs of one gang, and the rule that repeats them.
+"""The requests about the Jobs and pods of gangs: reads, halts, the ends of roles, and the rule that repeats requests.
 
 A write whose answer was lost is never treated as a failed write. Safe to repeat are reads, deletions with a uid, and
 patches that have the same result however often they are sent. The table of the package `submission` says which loop
-repeats what. A submission gives up at its deadline, and a follower waits for an answer.
+repeats what. A submission gives up at its deadline, and a follower waits for an answer. Nothing is cached here.
+
+If Kueue manages a Job that was halted, Kueue and the Job controller act on the same change of the Job: Kueue suspends
+the Job again, because its Workload is inactive, and the Job controller lets the Job fail, because its deadline has
+passed. The Job fails unless Kueue writes first. So `finish_halted` reads the Job again, and repeats the change if the
+Job is suspended. The rules are `gang.state.halt`.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -22,28 +28,236 @@ from airflow_provider_gangjobs.cluster.client import (
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
-from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
-from airflow_provider_gangjobs.gang.identity import gang_selector
+from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS, Resource
+from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, roles_selectors
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
-from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, halt_patch, next_finish_step
+from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, finish_patch, halt_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd, end_by_main_patch
-from airflow_provider_gangjobs.gang.state.stored_gang import (
-    StoredGang,
-    read_job,
-)
-from airflow_provider_gangjobs.jobs.halted import delete_job_set, finish_halted
-from airflow_provider_gangjobs.jobs.read import get_job
-from airflow_provider_gangjobs.kube.views import Object
+from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.kube.views import Object, PodView, make_interner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client, PropagationPolicy
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import JobView
 
+
+_NONE: Final[Mapping[str, PodView]] = {}
+
+
+async def list_pods(
+    client: Client, ref: GangRef, cached: Mapping[str, PodView] = _NONE, *, leave_out_cached: bool = False
+) -> list[PodView]:
+    """Return the pods of the gang as the API server has them now.
+
+    :param cached: Pod views by uid that the caller keeps. A view that is still current is returned again instead of a
+        second copy.
+    :param leave_out_cached: Do not return pods whose cached view is still current.
+
+    Raises:
+        ClusterError: The pods could not be listed.
+    """
+    found: list[PodView] = []
+    intern_value = make_interner()
+    pages = client.list_views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref.name))
+    async with aclosing(pages):
+        async for page in pages:
+            for pod in page:
+                known = cached.get(pod.metadata.uid)
+                if known is None or known.metadata.resource_version != pod.metadata.resource_version:
+                    pod.intern(intern_value)
+                    found.append(pod)
+                elif not leave_out_cached:
+                    found.append(known)
+    return pods_of(ref, found)
+
+
+async def get_job(client: Client, ref: GangRef) -> StoredGang | None:
+    """Return the Job that has the gang's name now, combined with the other Jobs of its gang; `None` if there is none.
+
+    A gang of one Job costs one request. If the gang has roles, its Jobs are listed, too.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    try:
+        stored = await client.get(JOBS, ref.name, ref.namespace)
+    except NotFound:
+        return None
+    if not read_job(stored).has_roles:
+        return read_job(stored)
+    listed = await client.list(JOBS, ref.namespace, label_selector=gang_selector(ref.name))
+    # The list is one moment, so the main Job is taken from it, too.
+    main_job = next((job for job in listed if job["metadata"]["name"] == ref.name), None)
+    return read_gang(main_job, listed) if main_job is not None else None
+
+
+async def get_main_job(client: Client, ref: GangRef) -> StoredGang | None:
+    """Return the Job with exactly this uid; `None` if it is gone. The other Jobs of a gang with roles are not read.
+
+    Raises:
+        ClusterError: The Job could not be read.
+    """
+    try:
+        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
+    except NotFound:
+        return None
+    return job if job.ref == ref else None
+
+
+async def list_role_jobs(
+    client: Client, namespace: str | None, main_jobs: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the Jobs of the other roles of some gangs. Requests are sent only if one of the gangs has roles.
+
+    :param main_jobs: The Jobs of the gangs, which were selected by a label that the other Jobs do not have.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    names = [job["metadata"]["name"] for job in main_jobs if read_job(job).has_roles]
+    return await list_jobs(client, namespace, roles_selectors(names))
+
+
+async def list_jobs(client: Client, namespace: str | None, label_selectors: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return the Jobs that one of the label selectors selects, with one list for each.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    jobs: list[Mapping[str, Any]] = []
+    for selector in label_selectors:
+        jobs += await client.list(JOBS, namespace, label_selector=selector)
+    return jobs
+
+
 log = logging.getLogger(__name__)
+
+PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""The pause before each read of the Job, in seconds. A sweep continues with a Job that is suspended after the last."""
+BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
+"""The pauses where a process is about to be killed."""
+
+
+async def finish_halted(client: Client, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
+    """Make a suspended Job fail if the Job was halted or its activeDeadlineSeconds is 0. Raises no `ClusterError`.
+
+    Of a gang with roles, this is the main Job. Safe to repeat.
+
+    :param pauses_s: The pause before each read of the Job, in seconds. No pause continues after the deadline of the
+        requests, see `cluster.request_deadline`.
+    :return: False if the Job may stay suspended.
+    """
+    problem = "its queue has suspended the Job again, or the Job controller has not answered yet"
+    for pause_s in pauses_s:
+        if clock.monotonic() + pause_s > current_deadline():
+            break
+        await clock.sleep(pause_s)
+        try:
+            job = await get_main_job(client, ref)
+            if job is None or (step := next_finish_step(job)) is FinishStep.NOTHING:
+                return True
+            if step is FinishStep.WAIT:
+                continue
+            is_deactivated = job.is_queued_by_kueue and await _deactivate_workload(client, ref)
+            await patch_uid(
+                client, JOBS, ref.name, ref.namespace, ref.uid, finish_patch(job, is_deactivated=is_deactivated)
+            )
+            # Nothing suspends the Job again, or the Job waits for its queue. The main Job of a JobSet names no queue,
+            # and Kueue suspends it again if Kueue is configured with `manageJobsWithoutQueueName`.
+            if not is_deactivated and not job.has_job_set:
+                return not job.is_queued_by_kueue
+        except ClusterError as error:
+            problem = str(error)
+            if not (error.transient or error.may_have_applied or isinstance(error, Conflict)):
+                break
+    log.info("Gang %s is over, and its Job has not failed yet: %s", ref, problem)
+    return False
+
+
+async def delete_job_set(client: Client, ref: GangRef) -> None:
+    """Delete the JobSet of a gang with roles, with its Jobs and pods. Safe to repeat.
+
+    The JobSet and its Jobs stay until their pods are gone.
+
+    Raises:
+        ClusterError: it is unknown whether the JobSet is deleted.
+    """
+    from airflow_provider_gangjobs.cluster.client import PropagationPolicy
+
+    with suppress(NotFound):
+        metadata = (await client.get(JOB_SETS, ref.name, ref.namespace))["metadata"]
+        if is_owned_by(metadata, ref.uid) and "deletionTimestamp" not in metadata:
+            await client.delete(
+                JOB_SETS,
+                ref.name,
+                ref.namespace,
+                uid=metadata["uid"],
+                propagation_policy=PropagationPolicy.FOREGROUND,
+            )
+
+
+async def _deactivate_workload(client: Client, ref: GangRef) -> bool:
+    # Few tasks have a queue, and each process that resumes a task would pay for the import.
+    from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload
+
+    return await deactivate_workload(client, ref.namespace, ref.uid) is Deactivation.DONE
+
+
+async def extend_time_limits(requests: RetryingRequests, gang: StoredGang, limit_s: int | None) -> None:
+    """Give the Jobs of a gang other than the main Job this time limit, if theirs is shorter. Safe to repeat.
+
+    :param gang: The gang as it was before it was adopted.
+    :param limit_s: The time limit in seconds; `None` for no time limit, which changes nothing.
+    """
+    if limit_s is None:
+        return
+    for one in jobs_to_end(gang):
+        if one.metadata.uid != gang.ref.uid and (one.spec.active_deadline_seconds or limit_s) < limit_s:
+            await requests.jobs(StoredGang(one).ref).patch({"spec": {"activeDeadlineSeconds": limit_s}})
+
+
+async def start_role(requests: RetryingRequests, name: str, uid: str, generation: int) -> Object:
+    """Let the Job of a role that is not the first one run, unless the Job was ended since it was read. Not retried.
+
+    :param generation: The generation that was read. A halt changes it.
+
+    Raises:
+        Invalid: the Job has changed.
+    """
+    seen = {"/metadata/uid": uid, "/metadata/generation": generation}
+    return await requests.patch_job_if(name, seen, {"/spec/suspend": False})
+
+
+async def end_roles(requests: RetryingRequests, ref: GangRef) -> None:
+    """End the Jobs of the other roles of a gang whose main Job is halted. Their Jobs fail. Safe to repeat.
+
+    Raises:
+        ClusterError: it is unknown whether the Jobs have ended.
+    """
+    jobs = requests.jobs(ref)
+    gang = await jobs.read()
+    if gang is not None and gang.ref == ref:
+        await jobs.end_jobs(gang)
+
+
+async def end_roles_of_halted_gang(requests: RetryingRequests, ref: GangRef) -> None:
+    """End the Jobs of the other roles if the gang was halted while the submission started them. Never raises."""
+    with suppress(ClusterError):  # whoever follows the gang ends these Jobs, too
+        stored = await requests.find(JOBS, ref.name)
+        if stored is not None and read_job(stored).is_halted:
+            await end_roles(requests, ref)
+
+
+async def finish_halts(requests: RetryingRequests, jobs: list[StoredGang]) -> None:
+    """End the roles that still run of gangs that were halted. Whoever halted a gang may have died in between."""
+    for job in jobs:
+        if job.is_halted and (jobs_to_end(job) or must_delete_job_set(job)):
+            await end_roles(requests, job.ref)
 
 
 class RestartSubmission(Exception):  # noqa: N818 - not an error: the submission lists the Jobs again
