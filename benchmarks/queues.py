@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import NotFound
-from airflow_provider_gangjobs.cluster.http.request import WatchLimits
+from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey

@@ -115,7 +115,7 @@ async def _sources(client: Client, ref: GangRef, options: argparse.Namespace) ->
 async def _print_all(client: Client, sources: Sequence[LogSource]) -> bool:
     """Print logs one after the other. Returns false if a log could not be read."""
     from airflow_provider_gangjobs.cluster.errors import ClusterError
-    from airflow_provider_gangjobs.cluster.http.request import LogQuery
+    from airflow_provider_gangjobs.cluster.http.transport import LogQuery
     from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
     from airflow_provider_gangjobs.tracking.logs.whole_logs import LogShortened, read_log_chunks
 
@@ -182,7 +182,7 @@ class _Follower:
 
     async def _follow(self, source: LogSource) -> None:
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.cluster.http.request import LogQuery
+        from airflow_provider_gangjobs.cluster.http.transport import LogQuery
         from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
 
         def say_other_file() -> None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
-from airflow_provider_gangjobs.cluster.cached_read import Answer, CachedReads
 from airflow_provider_gangjobs.cluster.errors import (
     ClusterError,
     CredentialsFailed,
@@ -27,6 +26,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     TransportError,
     Unauthorized,
 )
+from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 import yaml
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.access import review
-from airflow_provider_gangjobs.cluster.discovery import read_api_group
+from airflow_provider_gangjobs.cluster.discovery import read_api_group, review
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, LEASES, Resource

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.http.request import PropagationPolicy
+from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec

@@ -12,9 +12,9 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.cached_read import EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover, read_api_group
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
+from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of

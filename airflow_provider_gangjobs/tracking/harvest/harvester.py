@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, fields, replace
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from airflow_provider_gangjobs.cluster import structured_log
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, TooManyRequests
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
@@ -33,6 +32,7 @@ from airflow_provider_gangjobs.ending.release import release_all
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import FailedRanks, Outcome, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, keeps_running
+from airflow_provider_gangjobs.kube.text import log_fields
 from airflow_provider_gangjobs.tracking.harvest.ledger import is_namespace_ending
 from airflow_provider_gangjobs.tracking.harvest.schedule import (
     RELEASABLE_MAX,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.cluster.structured_log import Field
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.text import Field
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 
@@ -157,7 +157,7 @@ class HarvestLog:
 
     def _write(self, message: tuple[int, str], **fields: Field) -> None:
         level, what = message
-        structured_log.log_fields(log, level, what, gang=self._gang, **fields)
+        log_fields(log, level, what, gang=self._gang, **fields)
 
 
 BATCH_PODS_MAX: Final = 500

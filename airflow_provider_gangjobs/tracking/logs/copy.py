@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.cluster.http.log_reader import (
     LogPosition,
     skip_partial_character,
 )
-from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.gang.outcome.restarts import readable
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.jobs.requests import list_pods

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.access import is_allowed
-from airflow_provider_gangjobs.cluster.cached_read import Answer, cached_read
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
+from airflow_provider_gangjobs.cluster.discovery import is_allowed
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.loop_local import Answer, cached_read, loop_local
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand
 from airflow_provider_gangjobs.gang.identity import gang_selector

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.access import is_allowed
+from airflow_provider_gangjobs.cluster.discovery import is_allowed
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import CLAIMS, EVENTS, JOBS
 from airflow_provider_gangjobs.gang.state.category import Category
