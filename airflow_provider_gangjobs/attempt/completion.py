@@ -29,8 +29,7 @@ from airflow_provider_gangjobs.exceptions import (
     ResultTooLarge,
 )
 from airflow_provider_gangjobs.exceptions.gang_end import GangEndError
-from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, Status, disruption_of
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, format_table
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, Results

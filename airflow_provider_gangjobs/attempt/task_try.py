@@ -281,7 +281,7 @@ class TaskTry:
         """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
         from airflow_provider_gangjobs.attempt.completion import hand_over_accepted, is_handed_over, skip_on_exit_codes
         from airflow_provider_gangjobs.attempt.use_report import report_use
-        from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+        from airflow_provider_gangjobs.gang.outcome.event import disruption_of
 
         while (lost := disruption_of(event, allowed=self.task.max_disruptions)) is not None and lost.is_allowed:
             event = self._wait(self._start_next_attempt(event))

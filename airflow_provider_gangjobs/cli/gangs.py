@@ -1,4 +1,4 @@
-"""`gangjobs list`, `top` and `leaks`: many gangs at once. The rows are those of `gang.gang_rows` and `gang.leaks`."""
+"""`gangjobs list`, `top` and `leaks`: many gangs at once. The rows are those of `gang.gang_lists`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow
-    from airflow_provider_gangjobs.gang.leaks import Leak
+    from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, Leak
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.service import GangService
 
@@ -90,7 +89,7 @@ async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[l
 
 
 def _rows_of(jobs: Iterable[StoredGang], now: datetime, options: argparse.Namespace) -> list[GangRow]:
-    from airflow_provider_gangjobs.gang.gang_rows import row_of
+    from airflow_provider_gangjobs.gang.gang_lists import row_of
 
     rows = [row for row in map(row_of, jobs) if _is_wanted(row, now, options)]
     return sorted(rows, key=lambda row: (row.submitted_at, row.namespace, row.name), reverse=True)
@@ -177,7 +176,7 @@ def configure_top(parser: argparse.ArgumentParser) -> None:
 
 def top(options: argparse.Namespace) -> int:
     """Show what the live gangs of each DAG hold and wait for, and return 0."""
-    from airflow_provider_gangjobs.gang.gang_rows import use_by_dag
+    from airflow_provider_gangjobs.gang.gang_lists import use_by_dag
     from airflow_provider_gangjobs.tracking import gang_list
 
     jobs = run_on_cluster(options, lambda gangs: gang_list.list_gangs(gangs.client, selected_namespace(options, gangs)))

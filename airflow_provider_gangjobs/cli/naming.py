@@ -1,4 +1,4 @@
-"""How a command names one gang: the argument GANG, and the gang that it means. The rules are `gang.named_gangs`."""
+"""How a command names one gang: the argument GANG, and the gang that it means. The rules are `gang.gang_lists`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
         NotNamed: no gang has this name, or several gangs have it.
         ClusterError: the gangs could not be listed.
     """
-    from airflow_provider_gangjobs.gang.named_gangs import WORDS_MAX, GangName
+    from airflow_provider_gangjobs.gang.gang_lists import WORDS_MAX, GangName
     from airflow_provider_gangjobs.tracking.gang_list import find_gangs
 
     if len(options.gang) > WORDS_MAX:
@@ -57,7 +57,7 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
 
 
 def _candidates(found: list[StoredGang]) -> str:
-    from airflow_provider_gangjobs.gang.gang_rows import row_of
+    from airflow_provider_gangjobs.gang.gang_lists import row_of
 
     rows = [row_of(job) for job in found[:CANDIDATES_MAX]]
     words = [(f"{row.namespace}/{row.name}", row.dag_id, row.task, row.run_id, str(row.phase)) for row in rows]

@@ -114,7 +114,7 @@ def _read_document(path: str) -> dict[str, Any]:
 
 def _spec_of(document: dict[str, Any], path: str) -> GangSpec:
     from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-    from airflow_provider_gangjobs.gang.validation.read_spec import read_spec
+    from airflow_provider_gangjobs.gang.validation.validate import read_spec
 
     try:
         return read_spec(document)

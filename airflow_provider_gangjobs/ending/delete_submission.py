@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.identity import (
     parse_default_submission_id,
     submission_selector,
 )
-from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.shape_and_placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from airflow_provider_gangjobs.gang.gang_rows import GangRow
+    from airflow_provider_gangjobs.gang.gang_lists import GangRow
     from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
     from airflow_provider_gangjobs.plugins.page_bars import Bar
     from airflow_provider_gangjobs.plugins.page_filters import Filters

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.capacity import format_sum
-from airflow_provider_gangjobs.gang.gang_rows import format_amount
+from airflow_provider_gangjobs.gang.capacity import CPU, THOUSANDTHS, format_sum
+from airflow_provider_gangjobs.gang.gang_lists import format_amount
 from airflow_provider_gangjobs.kube.quantity import parse
-from airflow_provider_gangjobs.kube.scheduling import CPU, THOUSANDTHS
 from airflow_provider_gangjobs.plugins.page_text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from airflow_provider_gangjobs.gang.gang_rows import DagUse
+    from airflow_provider_gangjobs.gang.gang_lists import DagUse
     from airflow_provider_gangjobs.plugins.page_filters import Filters
     from airflow_provider_gangjobs.plugins.page_gangs import PageList
 

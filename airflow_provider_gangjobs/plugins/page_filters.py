@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from airflow_provider_gangjobs.gang.gang_rows import WAITING
+from airflow_provider_gangjobs.gang.gang_lists import WAITING
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.page_text import TEXT_CHARACTERS_MAX, clean
 

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.messages import describe_placement
-from airflow_provider_gangjobs.gang.gang_rows import format_amount
+from airflow_provider_gangjobs.gang.gang_lists import format_amount
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.event import Status

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.ending.half_submitted import CleanupReport
     from airflow_provider_gangjobs.ending.kill import KillResult, LiveGang
     from airflow_provider_gangjobs.ending.release import ReleaseReport
-    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
+    from airflow_provider_gangjobs.gang.awaited import GangSelection, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef, SubmissionKey, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome

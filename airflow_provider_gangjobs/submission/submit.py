@@ -31,13 +31,19 @@ from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.halt import halt_job
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
-from airflow_provider_gangjobs.gang.render.gang_placement import ONE_POD, Placement, PlacementDecision, time_limit
 from airflow_provider_gangjobs.gang.render.pod_template import task_env_of
-from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
+from airflow_provider_gangjobs.gang.render.shape_and_placement import (
+    ONE_POD,
+    Placement,
+    PlacementDecision,
+    Shape,
+    shape_of,
+    time_limit,
+    with_queue_of_connection,
+)
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
-from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
-from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
+from airflow_provider_gangjobs.gang.schedulers.selection import YuniKorn, find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job

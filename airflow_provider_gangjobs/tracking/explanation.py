@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.gang.gang_rows import GangRow, format_amount, kept_until, row_of
+from airflow_provider_gangjobs.gang.gang_lists import GangRow, format_amount, kept_until, row_of
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone, build_rows, merge_outcomes, tone_of
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis

@@ -1,6 +1,6 @@
 """Reads what stays of gangs in a namespace or cluster: from their Jobs, the held pods, and the Leases of triggerers.
 
-Nothing is changed. The rules are `gang.leaks`; `ending.sweep` has those by which triggerers and `gangjobs tidy` act.
+Nothing is changed. The rules are `gang.gang_lists`; `ending.sweep` has those of triggerers and `gangjobs tidy`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.half_submitted import is_half_submitted
 from airflow_provider_gangjobs.ending.sweep.leases import read_leases
 from airflow_provider_gangjobs.ending.sweep.sweep import held_by_gang, last_sign
-from airflow_provider_gangjobs.gang.leaks import Leak, find_leak, leak_of_pods
+from airflow_provider_gangjobs.gang.gang_lists import Leak, find_leak, leak_of_pods
 from airflow_provider_gangjobs.gang.state.pods import is_held
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG

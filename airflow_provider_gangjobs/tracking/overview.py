@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.sweep.leases import FollowerLease, read_leases
-from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, row_of, use_by_dag
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, row_of, use_by_dag
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.observation import observe_counters

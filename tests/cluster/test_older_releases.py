@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
-from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.event import Status, disruption_of
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
 from airflow_provider_gangjobs.submission.request import SubmissionRequest

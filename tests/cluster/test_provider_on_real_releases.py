@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.sweep.sweep import Sweep
 from airflow_provider_gangjobs.ending.sweep.sweeper import NamespaceSweeper
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines

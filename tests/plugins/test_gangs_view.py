@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs import service
 from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
-from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of

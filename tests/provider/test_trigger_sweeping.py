@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.informer import Notification, informers
 from airflow_provider_gangjobs.ending.sweep.leases import LOOKS_PER_WRITE, VALID_LOOKS, Leases, read_lease
 from airflow_provider_gangjobs.ending.sweep.sweep import ANSWER_LOOKS, LOOK_EVERY_S
 from airflow_provider_gangjobs.ending.sweep.sweeper import LINGER_S
-from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.foreign_job_set import (
+from airflow_provider_gangjobs.gang.awaited import (
     PODS_SHOWN_MAX,
     describe_failure,
     describe_progress,

@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     wait_for_event,
 )
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, JobSetUnavailable, Problem
-from airflow_provider_gangjobs.gang.awaited_gangs import (
+from airflow_provider_gangjobs.gang.awaited import (
     Answer,
     GangSelection,
     NewestGangs,
@@ -81,8 +81,8 @@ class SelectionArgs:
     :param digests: Values of the task label, for each task or submission id.
     :param selector: Label selector of the Jobs.
     :param at_least: How many gangs the label selector selects at least.
-    :param until: A value of `gang.awaited_gangs.Until`.
-    :param wait_for: A value of `gang.awaited_gangs.WaitFor`.
+    :param until: A value of `gang.awaited.Until`.
+    :param wait_for: A value of `gang.awaited.WaitFor`.
     :param must_exist: Whether the connection must exist in Airflow.
     :param tasks: The task of each item of `digests`, as `TaskKey.to_mapping` returns it. The failure of a gang counts
         when its task has ended.

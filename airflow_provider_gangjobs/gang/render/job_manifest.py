@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render import files, pod_template, supervisor
-from airflow_provider_gangjobs.gang.render.gang_placement import (
+from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
+from airflow_provider_gangjobs.gang.render.shape_and_placement import (
     Placement,
     PlacementDecision,
+    Shape,
+    completion_mode,
     ineligibility_reason,
     is_single_pod,
+    rendezvous_of,
+    shape_of,
     time_limit,
 )
-from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
-from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup

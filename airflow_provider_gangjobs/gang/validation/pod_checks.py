@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.checkpoints import CHECKPOINT_ENV
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
-from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
+from airflow_provider_gangjobs.gang.render.shape_and_placement import rendezvous_of
 from airflow_provider_gangjobs.gang.render.supervisor import SUPERVISOR_ENV, files_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.gang_rows import GangRow  # noqa: TC001 - msgspec reads annotations
+from airflow_provider_gangjobs.gang.gang_lists import GangRow  # noqa: TC001 - msgspec reads annotations
 from airflow_provider_gangjobs.gang.identity import parse_default_submission_id
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, merge_outcomes
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results
@@ -19,8 +19,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import requested_namesp
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.validation.read_spec import read_spec
-from airflow_provider_gangjobs.gang.validation.validate import require_valid
+from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
 from airflow_provider_gangjobs.submission.record import Submission, SubmissionRecord
 from airflow_provider_gangjobs.tracking.explanation import GangReason, reason_of, state_of_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations

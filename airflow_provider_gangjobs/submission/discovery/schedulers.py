@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, dis
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
-from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.render.shape_and_placement import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect, wanted_versions

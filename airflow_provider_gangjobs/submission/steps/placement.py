@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider_gangjobs.cluster.resources import Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.render.gang_placement import (
+from airflow_provider_gangjobs.gang.render.job_manifest import group_of
+from airflow_provider_gangjobs.gang.render.shape_and_placement import (
     Placement,
     PlacementDecision,
     decide_placement,
     ineligibility_reason,
     is_single_pod,
 )
-from airflow_provider_gangjobs.gang.render.job_manifest import group_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
-from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, select_scheduler
-from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
+from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, YuniKorn, select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps.job import CreateOwned
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
-    from airflow_provider_gangjobs.gang.render.shape import Shape
+    from airflow_provider_gangjobs.gang.render.shape_and_placement import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler, Guarantee
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.steps.step import Progress

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.informer import Informer, InformerClosedE
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS
 from airflow_provider_gangjobs.exceptions import JobSetUnavailable
-from airflow_provider_gangjobs.gang.foreign_job_set import describe_failure, describe_progress, jobs_of, read_job_set
+from airflow_provider_gangjobs.gang.awaited import describe_failure, describe_progress, jobs_of, read_job_set
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.informer import Informer
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection, SelectedGang
+    from airflow_provider_gangjobs.gang.awaited import GangSelection, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 

@@ -20,10 +20,9 @@ from airflow_provider_gangjobs.cluster.discovery import is_allowed
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import Answer, cached_read, loop_local
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand
+from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand, NodeView, PodUse
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.waiting import placed_at_once
-from airflow_provider_gangjobs.kube.scheduling import NodeView, PodUse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

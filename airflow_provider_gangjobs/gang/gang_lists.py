@@ -1,4 +1,4 @@
-"""Gang rows: one row for each gang, for the command line and for every other list of gangs. Pure.
+"""Lists of gangs: one row for each gang, which gangs the words of a person mean, and what is a leak. Pure.
 
 A row is computed from the Jobs of its gang alone, so a list of ten thousand gangs needs no pods. The fields of a row
 are a contract: `docs/gang-row.schema.json` describes them, and fields are only added. What a gang waits for in detail
@@ -6,6 +6,31 @@ needs its pods; `tracking.explanation` has it for one gang.
 
 A Job that is listed is a `ListedJob`: the view that the rules read, and two more fields of the `spec`. The pod template
 stays undecoded until somebody asks for the requests.
+
+| words of a person | the gangs |
+|---|---|
+| `NAMESPACE/JOB` | the Job of this name, in this namespace |
+| one word | the Job of this name; else the submission of this id; else all gangs of this DAG |
+| `DAG TASK` | all gangs of this task |
+| `DAG TASK RUN` | all gangs of this task in this run |
+| `DAG TASK RUN MAP_INDEX` | the gang of this mapped task instance |
+
+The attempts of one task instance or submission are one gang, and the newest attempt is meant. An earlier attempt is
+named by its Job.
+
+A leak is what stays in a cluster although nobody may need it:
+
+| kind | what stays |
+|---|---|
+| `not followed` | the gang of a task is live, and no process says that it follows the gang |
+| `incomplete` | the submission stopped half-way |
+| `held pods` | pods of a gang that is over, or whose Job is gone, wait for somebody to record their outcomes |
+| `undelivered` | a gang of a task has ended, and Airflow did not get its outcome |
+| `kept for ever` | a Job has ended, and nothing deletes it |
+| `kept` | a Job has ended, and Kubernetes deletes it later |
+
+Everything but `kept` is a leak. A gang of a submission id is not judged by its followers: they write no Lease. What
+happens within the grace is no leak, because triggerers act after the grace.
 """
 
 from __future__ import annotations
@@ -13,7 +38,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping  # noqa: TC003 - msgspec reads the annotations at run time
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +48,12 @@ from airflow_provider_gangjobs.gang.identity import GangRef  # noqa: TC001
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, requests_of
+from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import JobSpec, JobView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 WAITING: Final = frozenset({Phase.SUBMITTED, Phase.QUEUED, Phase.ASSEMBLING})
 """The phases of a gang that waits: not all of its ranks have started."""
@@ -222,13 +253,150 @@ def format_amount(resource: str, amount: Decimal) -> str:
     return format_bytes(amount) if resource.startswith(_BYTES) else format_cpu(amount)
 
 
-__all__ = [
-    "DagUse",
-    "GangRow",
-    "ListedJob",
-    "format_amount",
-    "kept_until",
-    "requests_of_gang",
-    "row_of",
-    "use_by_dag",
-]
+WORDS_MAX: Final = 4
+
+
+class GangName(Struct, frozen=True):
+    """How a person names a gang."""
+
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace, if the name has one."""
+        return self.words[0].partition("/")[0] if self.is_qualified else None
+
+    @property
+    def is_qualified(self) -> bool:
+        """The name is the namespace and the name of a Job. Neither of them has a slash, but a submission id may."""
+        return len(self.words) == 1 and self.words[0].count("/") == 1 and all(self.words[0].split("/"))
+
+
+def find_named(jobs: Iterable[StoredGang], name: GangName) -> list[StoredGang]:
+    """Return the gangs that the name may mean, the newest first."""
+    jobs = list(jobs)
+    if len(name.words) == 1:
+        word = name.words[0]
+        exact = [job for job in jobs if (str(job.ref) if name.is_qualified else job.ref.name) == word]
+        if exact:
+            return exact
+        if submitted := [job for job in jobs if job.submission_id == word]:
+            return newest_attempts(submitted)
+    return newest_attempts(job for job in jobs if _is_of_task(job, name.words))
+
+
+def newest_attempts(jobs: Iterable[StoredGang]) -> list[StoredGang]:
+    """Return the newest attempt of each task instance and submission, the newest Job first."""
+    newest: dict[tuple[str, str], StoredGang] = {}
+    for job in jobs:
+        key = job.ref.namespace, job.task_digest or job.ref.uid
+        if key not in newest or newest[key].attempt_number < job.attempt_number:
+            newest[key] = job
+    return sorted(newest.values(), key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
+
+
+def _is_of_task(job: StoredGang, words: Sequence[str]) -> bool:
+    key = job.task_key
+    if key is None:
+        return False
+    ids = (key.dag_id, key.task_id, key.run_id, str(key.map_index))
+    return tuple(words) == ids[: len(words)]
+
+
+class LeakKind(StrEnum):
+    """What stays. The values are part of the output of `gangjobs leaks` and are never renamed."""
+
+    NOT_FOLLOWED = "not followed"
+    INCOMPLETE = "incomplete"
+    HELD_PODS = "held pods"
+    UNDELIVERED = "undelivered"
+    KEPT_FOR_EVER = "kept for ever"
+    KEPT = "kept"
+
+
+_REMEDIES = {
+    LeakKind.NOT_FOLLOWED: "Check that a triggerer runs. `gangjobs cancel` ends the gang.",
+    LeakKind.INCOMPLETE: "Run `gangjobs tidy`, or run the task again.",
+    LeakKind.HELD_PODS: "Run `gangjobs tidy`, which records the outcomes and releases the pods.",
+    LeakKind.UNDELIVERED: "Look at the state of the task. `gangjobs delete` deletes the gang with its outcomes.",
+    LeakKind.KEPT_FOR_EVER: "`gangjobs delete` deletes the gang. Set ttl_after_finished for the next ones.",
+    LeakKind.KEPT: "",
+}
+
+
+class Leak(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What stays of one gang."""
+
+    kind: LeakKind
+    namespace: str
+    name: str
+    """Name of the Job, which may be gone."""
+    what: str
+    """A sentence."""
+    remedy: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    """When Kubernetes deletes the Job. Absent if it does not."""
+
+    @property
+    def is_leak(self) -> bool:
+        """Nobody can be expected to remove it."""
+        return self.kind is not LeakKind.KEPT
+
+
+def find_leak(
+    job: StoredGang,
+    *,
+    now: datetime,
+    grace: timedelta,
+    held_pods: int = 0,
+    is_followed: bool | None = None,
+    is_half_submitted: bool = False,
+) -> Leak | None:
+    """Return what stays of a gang whose Job exists; `None` if nothing does. The first row of the table that fits wins.
+
+    :param held_pods: How many of its pods the provider's finalizer holds.
+    :param is_followed: Whether a process says that it follows the gang; `None` if that is unknown.
+    :param is_half_submitted: The submission has stopped half-way.
+    """
+    if is_half_submitted:
+        return _leak(LeakKind.INCOMPLETE, job, "Its submission stopped half-way.", job.created_at)
+    since = job.ended_at or job.created_at or now
+    if now - since < grace:
+        return None
+    is_of_task = job.task_key is not None and not job.is_dropped
+    if not job.is_over:
+        is_leak = is_of_task and is_followed is False and not job.is_delivered
+        return _leak(LeakKind.NOT_FOLLOWED, job, "It is live, and no triggerer follows it.", since) if is_leak else None
+    if held_pods:
+        held = f"It is over, and {pluralize(held_pods, 'pod')} {'is' if held_pods == 1 else 'are'} not recorded yet."
+        return _leak(LeakKind.HELD_PODS, job, held, since)
+    if is_of_task and job.is_ended and not job.is_delivered:
+        return _leak(LeakKind.UNDELIVERED, job, "It has ended, and Airflow did not get its outcome.", since)
+    if not job.is_ended:
+        return None
+    if kept_until(job) is None:
+        return _leak(LeakKind.KEPT_FOR_EVER, job, "It has ended, and nothing deletes its Job.", since)
+    return _leak(LeakKind.KEPT, job, "It has ended, and Kubernetes deletes its Job later.", since)
+
+
+def leak_of_pods(namespace: str, name: str, pods: int, since: datetime) -> Leak:
+    """Return the leak of held pods whose Job is gone."""
+    what = f"Its Job is gone, and {pluralize(pods, 'pod')} {'is' if pods == 1 else 'are'} held."
+    kind = LeakKind.HELD_PODS
+    return Leak(kind=kind, namespace=namespace, name=name, what=what, remedy=_REMEDIES[kind], since=since)
+
+
+def _leak(kind: LeakKind, job: StoredGang, what: str, since: datetime | None) -> Leak:
+    return Leak(
+        kind=kind,
+        namespace=job.ref.namespace,
+        name=job.ref.name,
+        what=what,
+        remedy=_REMEDIES[kind],
+        since=since,
+        until=kept_until(job),
+    )
