@@ -11,13 +11,14 @@ import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cli.cluster import (
+from airflow_provider_gangjobs.cli.arguments import (
     CommandError,
     NotNamed,
     add_cluster_options,
+    add_gang_argument,
+    find_gang,
     run_on_cluster,
 )
-from airflow_provider_gangjobs.cli.naming import add_gang_argument, find_gang
 from airflow_provider_gangjobs.cli.output import write_lines
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@
 | `halt.halt` | somebody wants the gang to stop and its Job to stay | the hook |
 | `halt.halt_job` | the submission of an id (`keeps_failed`) cannot be completed | `submission/` |
 | `kill.halt_live` | `execution_timeout` has passed while the task was deferred | the trigger |
-| `kill.begin_kill`, `finish_kill` | a user has ended or cleared a deferred task | `attempt/triggerer/kill.py` |
+| `kill.begin_kill`, `finish_kill` | a user has ended or cleared a deferred task | `attempt/triggerer/endings.py` |
 | `kill.end_live_gangs` | a worker is stopped, or its task fails while the gang runs | `attempt/task_gangs.py` |
 | `delete_gang.deliver` | the task has its results; `on_finish` says what follows | `attempt/completion.py` |
 | `delete_gang.discard` | `on_finish` deletes a failed gang, or an attempt was replaced | `attempt/`, the service |

@@ -1,8 +1,13 @@
-"""The requests about the Jobs and pods of gangs: reads, halts, the ends of roles, and the rule that repeats requests.
+"""The requests about the Jobs and pods of gangs: reads, halts, the ends of roles, and the rules that repeat requests.
 
 A write whose answer was lost is never treated as a failed write. Safe to repeat are reads, deletions with a uid, and
 patches that have the same result however often they are sent. The table of the package `submission` says which loop
-repeats what. A submission gives up at its deadline, and a follower waits for an answer. Nothing is cached here.
+repeats what. Nothing is cached here.
+
+A submission gives up at its deadline, and a follower waits for an answer (`retry_until_answered`): it may wait for
+days, and an API server that is down comes back, so the number of its retries is not limited. Only a refusal that has
+lasted (missing permission, an untrusted certificate, a connection that cannot be used) ends them, because a person has
+to correct the cause.
 
 If Kueue manages a Job that was halted, Kueue and the Job controller act on the same change of the Job: Kueue suspends
 the Job again, because its Workload is inactive, and the Job controller lets the Job fail, because its deadline has
@@ -12,6 +17,7 @@ Job is suspended. The rules are `gang.state.halt`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import aclosing, suppress
 from functools import partial
@@ -25,8 +31,8 @@ from airflow_provider_gangjobs.cluster.client import (
     patch_version,
     version_of,
 )
-from airflow_provider_gangjobs.cluster.clock import Backoff
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, InvalidConnection, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, roles_selectors
@@ -38,12 +44,65 @@ from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_jo
 from airflow_provider_gangjobs.kube.views import Object, PodView, make_interner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client, PropagationPolicy
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import JobView
+
+
+T = TypeVar("T")
+
+REFUSED_FOR_S: Final = 300.0
+"""Long enough for a token to be rotated, a webhook to restart, or a role to be corrected."""
+WAIT_PAUSE_BASE_S: Final = 0.5
+WAIT_PAUSE_CAP_S: Final = 30.0
+
+
+class ClusterRefused(Exception):  # noqa: N818 - a state of the cluster
+    """The cluster has refused a request for `REFUSED_FOR_S`, or cannot be reached at all. `error` is the last error."""
+
+    def __init__(self, error: ClusterError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+async def retry_until_answered(request: Callable[[], Awaitable[T]], *, clock: Clock) -> T:
+    """Repeat a request until it is answered. "No such object" is an answer.
+
+    Raises:
+        NotFound: The object does not exist.
+        ClusterRefused: The request was refused for `REFUSED_FOR_S`, or cannot be sent.
+    """
+    backoff = Backoff(clock, base_s=WAIT_PAUSE_BASE_S, cap_s=WAIT_PAUSE_CAP_S)
+    refused_since: float | None = None
+    while True:
+        try:
+            return await request()
+        except NotFound:
+            raise
+        except InvalidConnection as error:
+            raise ClusterRefused(error) from error
+        except ClusterError as error:
+            now = clock.monotonic()
+            if error.transient or error.may_have_applied:
+                refused_since = None
+            elif refused_since is None:
+                refused_since = now
+            if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
+                raise ClusterRefused(error) from error
+            await clock.sleep(backoff.next(at_least_s=error.retry_after_s))
+
+
+async def gather_or_cancel(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all at once and return the results in order. If one fails, cancel the others and raise its error."""
+    tasks = [asyncio.create_task(request) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _NONE: Final[Mapping[str, PodView]] = {}
@@ -275,7 +334,6 @@ PAUSE_BASE_S: Final = 0.2
 PAUSE_CAP_S: Final = 5.0
 
 Objects = list[Object]
-T = TypeVar("T")
 
 
 class RetryingRequests:
@@ -443,7 +501,7 @@ class RetryingRequests:
 
 
 class Retry(Protocol):
-    """A rule for retries, such as `tracking.retry_until_answered.retry_until_answered`."""
+    """A rule for retries, such as `jobs.requests.retry_until_answered`."""
 
     async def __call__(self, request: Callable[[], Awaitable[T]], /) -> T:
         """Repeat a request that is safe to repeat. Return its answer, or raise its last error."""

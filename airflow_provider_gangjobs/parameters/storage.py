@@ -238,7 +238,7 @@ class TaskStorage:
         except (FileNotFoundError, ImportError, ValueError) as error:
             raise self._problem(error) from error
         except Exception as error:  # a storage may raise anything
-            from airflow_provider_gangjobs.airflow_api.masking import mask
+            from airflow_provider_gangjobs.airflow_api.task_log import mask
 
             what = mask(f"{type(error).__name__}: {error}")
             log.warning(
@@ -251,7 +251,7 @@ class TaskStorage:
         (self._folder / PROBE).unlink()
 
     def _problem(self, error: Exception) -> InvalidGangSpec:
-        from airflow_provider_gangjobs.airflow_api.masking import mask
+        from airflow_provider_gangjobs.airflow_api.task_log import mask
 
         what = mask(f"{self._url} cannot be written: {type(error).__name__}: {error}")
         return InvalidGangSpec((Problem(self._parameter, what, REMEDY),))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.airflow_api.error_log import ShortErrors
+from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey

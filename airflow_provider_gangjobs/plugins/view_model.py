@@ -44,7 +44,7 @@ from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.plugins.page_text import format_duration
-from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
+from airflow_provider_gangjobs.submission.request_and_record import SubmissionRecord, record_of
 from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.plugins.locator import GangLocator
-    from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 
 
 ROWS_MAX: Final = 200

@@ -273,8 +273,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
     ) -> Any:
-        from airflow_provider_gangjobs.attempt.completion import read_results
-        from airflow_provider_gangjobs.attempt.errors import error_from_event
+        from airflow_provider_gangjobs.attempt.completion import error_from_event, read_results
         from airflow_provider_gangjobs.gang.awaited import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.outcome.event import Status
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.ending.half_submitted import CleanupReport
     from airflow_provider_gangjobs.ending.kill import KillResult, LiveGang
     from airflow_provider_gangjobs.ending.release import ReleaseReport
+    from airflow_provider_gangjobs.ending.submissions import CleanupReport
     from airflow_provider_gangjobs.gang.awaited import GangSelection, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef, SubmissionKey, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
@@ -35,17 +35,21 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec, LogOptions
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.submission.discovery.capabilities import Capabilities
-    from airflow_provider_gangjobs.submission.record import Submission, SubmissionPage, SubmissionRecord
-    from airflow_provider_gangjobs.submission.request import SubmissionRequest
+    from airflow_provider_gangjobs.submission.discovery import Capabilities
+    from airflow_provider_gangjobs.submission.request_and_record import (
+        Submission,
+        SubmissionPage,
+        SubmissionRecord,
+        SubmissionRequest,
+    )
     from airflow_provider_gangjobs.submission.uploads import Upload
+    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, KnownLogs
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
     from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
-    from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
 
 __all__ = ["GangService", "follow"]
 
@@ -92,7 +96,7 @@ class GangService(Struct, frozen=True):
 
         The result is cached for some minutes.
         """
-        from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
+        from airflow_provider_gangjobs.submission.discovery import read_capabilities
 
         return await read_capabilities(self.client, namespace=self.namespace)
 
@@ -128,8 +132,8 @@ class GangService(Struct, frozen=True):
             ValueError: not exactly one of `submission_id` and `key` is given.
         """
         from airflow_provider_gangjobs.cluster.http.transport import request_deadline
-        from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
-        from airflow_provider_gangjobs.submission.request import SubmissionRequest
+        from airflow_provider_gangjobs.submission.discovery import discover_for
+        from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
         from airflow_provider_gangjobs.submission.submit import submit
 
         if request is None:
@@ -148,7 +152,7 @@ class GangService(Struct, frozen=True):
 
         Returns None if there is no such submission.
         """
-        from airflow_provider_gangjobs.submission.record import find_record
+        from airflow_provider_gangjobs.submission.request_and_record import find_record
 
         return await find_record(self.client, submission_id, namespace=namespace or self.namespace)
 
@@ -165,7 +169,7 @@ class GangService(Struct, frozen=True):
         :param selector: A label selector. By default all submissions are returned.
         :param continue_token: The token of the page before this one.
         """
-        from airflow_provider_gangjobs.submission.record import list_records
+        from airflow_provider_gangjobs.submission.request_and_record import list_records
 
         return await list_records(
             self.client,
@@ -220,7 +224,7 @@ class GangService(Struct, frozen=True):
         Raises:
             SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
         """
-        from airflow_provider_gangjobs.ending.delete_submission import delete_submission
+        from airflow_provider_gangjobs.ending.submissions import delete_submission
 
         return await delete_submission(
             self.client, submission_id, namespace=namespace or self.namespace, job=job, timeout_s=timeout_s
@@ -240,7 +244,7 @@ class GangService(Struct, frozen=True):
         :param older_than: Leave gangs alone whose Job was created more recently than this.
         :param dry_run: Only report what would be done.
         """
-        from airflow_provider_gangjobs.ending.half_submitted import clean_up_half_submitted
+        from airflow_provider_gangjobs.ending.submissions import clean_up_half_submitted
 
         where = None if everywhere else namespace or self.namespace
         now = self.client.server_clock.now
@@ -474,7 +478,7 @@ class GangService(Struct, frozen=True):
 
     async def halt(self, ref: GangRef, *, reason: str) -> bool:
         """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
-        from airflow_provider_gangjobs.ending.halt import halt
+        from airflow_provider_gangjobs.ending.kill import halt
 
         return await halt(self.client, ref, reason=reason)
 

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, LABEL_GANG, LABEL_GANG_ROLE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
+from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from tests.endings.fake_kubelets import HOSTNAME
 from tests.guarantees.recorder import recording
 

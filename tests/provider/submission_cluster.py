@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.record import Submission
-    from airflow_provider_gangjobs.submission.request import ConfirmTry
+    from airflow_provider_gangjobs.submission.request_and_record import ConfirmTry, Submission
 
 TOKENS = (f"sandbox-{number}" for number in count())
 """Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""

@@ -10,8 +10,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, ServerError
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
-from airflow_provider_gangjobs.ending.halt import halt
-from airflow_provider_gangjobs.ending.kill import halt_live
+from airflow_provider_gangjobs.ending.kill import halt, halt_live
 from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
-    from airflow_provider_gangjobs.submission.request import ConfirmTry
+    from airflow_provider_gangjobs.submission.request_and_record import ConfirmTry
 
 __all__ = [
     "CREATE_FALLBACK_EVENT",

@@ -23,12 +23,11 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
 from airflow_provider_gangjobs.gang.state.verdict import Completeness
-from airflow_provider_gangjobs.jobs.requests import list_pods
+from airflow_provider_gangjobs.jobs.requests import gather_or_cancel, list_pods, retry_until_answered
 from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.tracking.gang_watch import in_batches
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
-from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
-from airflow_provider_gangjobs.tracking.watch.gang_watch import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.tracking.gang_watch import GangObserver, ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
-    from airflow_provider_gangjobs.tracking.watch.gang_watch import GangObserver, ObservedPods
 
 
 class HarvestTask:
