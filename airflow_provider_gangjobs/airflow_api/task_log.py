@@ -1,16 +1,13 @@
-"""Replaces the secrets that Airflow knows in texts that come from ranks.
+"""The log of a task: how it shows an error, whether Airflow retries the task after it, and texts without secrets.
+
+The log shows an error that its user can act on by the message alone, as the last line. Airflow's task runner logs the
+exception of a task with all frames of Airflow and of this provider, and the message above or below them. The frames
+help nobody to mend a DAG or a cluster. The exception itself keeps its frames and its cause, for callbacks, listeners
+and error trackers, and with Airflow's log level DEBUG the log has them, too.
 
 A termination message may be the end of a log (`FallbackToLogsOnError`), and a program may log anything. Airflow masks
 the log of a task, but neither XComs nor the events of triggers, which are stored as plain text. Only free texts are
 masked: a secret may equal a name or a state, such as the password "airflow".
-
-What Airflow makes of an error: whether it retries the task, and how the log of the task shows the error.
-
-The log shows an error that its user can act on by the message alone, as the last line.
-
-Airflow's task runner logs the exception of a task with all frames of Airflow and of this provider, and the message
-above or below them. The frames help nobody to mend a DAG or a cluster. The exception itself keeps its frames and its
-cause, for callbacks, listeners and error trackers, and with Airflow's log level DEBUG the log has them, too.
 """
 
 from __future__ import annotations

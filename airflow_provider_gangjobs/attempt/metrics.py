@@ -1,12 +1,11 @@
-"""Reports what the time of a gang that has ended was used for: in the log of its task, and as metrics.
+"""Metrics through Airflow's own `Stats`: of a triggerer, and of what the time of a gang that has ended was used for.
 
-A worker and a triggerer end tasks, so both report. `docs/operations.md` lists the metrics.
+`[metrics]` configures statsd, Datadog or OpenTelemetry. `docs/operations.md` lists the metrics. A worker and a
+triggerer end tasks, so both report the use of time, also in the log of the task.
 
-Metrics of a triggerer, through Airflow's own `Stats`: statsd, Datadog or OpenTelemetry, as `[metrics]` configures.
-
-The metrics come from the statistics that informers, clients and harvesters keep anyway. They are collected at intervals
-and not per event, and sent from a thread, so that a slow or broken metrics server delays no gang. `docs/operations.md`
-lists the metrics.
+The metrics of a triggerer come from the statistics that informers, clients and harvesters keep anyway. They are
+collected at intervals and not per event, and sent from a thread, so that a slow or broken metrics server delays no
+gang.
 """
 
 from __future__ import annotations

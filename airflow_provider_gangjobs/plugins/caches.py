@@ -1,17 +1,14 @@
-"""A cache of gang snapshots, and of the last lines of logs, for the API server, shared by all users who look at the
-same gang.
+"""Caches that all viewers of the pages share: snapshots of gangs, the last lines of their logs, and lists of gangs.
 
 Reading a snapshot takes at most `SNAPSHOT_TIMEOUT_S`, at most `CONCURRENT_SNAPSHOTS_MAX` snapshots are read at the same
 time, and a snapshot serves every request for `SNAPSHOT_TTL_S`; so do logs. Many open pages of a gang therefore cost the
 cluster no more than one open page.
 
-The page shows an error as a sentence without any detail of the connection. The API server's log has the whole error.
-
-A cache of the lists of gangs that the page "Gangs" shows, shared by all its viewers.
-
 There is one list for each connection and namespace. One reader at a time reads a list, and a list serves every request
 for `LIST_TTL_S` or, if it took long to read, for `REST_FACTOR` times as long. So the cost does not grow with the number
 of viewers. A request waits `WAIT_S` at most; then the page says that the cluster has not answered, and shows the rest.
+
+The page shows an error as a sentence without any detail of the connection. The API server's log has the whole error.
 """
 
 from __future__ import annotations

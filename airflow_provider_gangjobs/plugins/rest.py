@@ -1,10 +1,13 @@
-"""Runs the use cases of `service` for requests, on an event loop in a thread of its own.
+"""The REST interface of submissions, in Airflow's API server: its routes, its OpenAPI document, and its requests.
 
-Airflow's event loop only waits, so neither the validation of a large spec nor a cluster that answers slowly delays
-other requests to Airflow's API server.
+The application of the pages mounts this one. Airflow does not authenticate requests to a plugin's application, so each
+route requires a permission by `rest_access`. `rest_documents` has the bodies of requests and responses.
 
-The application of the REST interface, which the application of the pages mounts. Airflow does not authenticate
-requests to a plugin's application, so each route requires a permission by `access`.
+The operations are those of FLIP-236: submit under an id that the client chooses, ask, list, delete. The application has
+no state: everything that it answers is in the cluster, so another process may answer the next request.
+
+The use cases of `service` run on an event loop in a thread of its own. Airflow's event loop only waits, so neither the
+validation of a large spec nor a cluster that answers slowly delays other requests to Airflow's API server.
 """
 
 from __future__ import annotations

@@ -38,9 +38,8 @@ from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, next_limi
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.halt import read_deadline_halt
 from airflow_provider_gangjobs.gang.state.observation import observe
-from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, VerdictKind
 from airflow_provider_gangjobs.gang.state.pods import rank_of
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.plugins.page_text import format_duration

@@ -23,8 +23,7 @@ from airflow_provider_gangjobs.exceptions import JobSetUnavailable
 from airflow_provider_gangjobs.gang.awaited import describe_failure, describe_progress, jobs_of, read_job_set
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
-from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.jobs.requests import ClusterRefused, retry_until_answered
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_SET

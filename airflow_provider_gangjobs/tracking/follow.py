@@ -27,7 +27,15 @@ from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, judge_halted, read_deadline_halt
-from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase
+from airflow_provider_gangjobs.gang.state.phase import (
+    FINAL_PHASES,
+    PHASE_OF_VERDICT,
+    Completeness,
+    Phase,
+    Verdict,
+    VerdictKind,
+    judge,
+)
 from airflow_provider_gangjobs.gang.state.pod_index import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     describe_stops,
@@ -35,7 +43,6 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     has_queue_decision,
     waits_for_kueue,
 )
-from airflow_provider_gangjobs.gang.state.verdict import Completeness, Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,

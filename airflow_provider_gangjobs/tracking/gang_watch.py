@@ -25,9 +25,9 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, po
 from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
+from airflow_provider_gangjobs.gang.state.phase import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
-from airflow_provider_gangjobs.gang.state.verdict import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID

@@ -1,12 +1,11 @@
-"""Reads what stays of gangs in a namespace or cluster: from their Jobs, the held pods, and the Leases of triggerers.
-
-Nothing is changed. The rules are `gang.gang_lists`; `ending.sweep` has those of triggerers and `gangjobs tidy`.
-
-Overview: all gangs of a namespace with their diagnoses, in a bounded number of requests for any number of gangs.
+"""Overview of a namespace or cluster: all gangs with their diagnoses, and what stays of gangs although nobody needs it.
 
 The Jobs are listed page by page. What explains why gangs wait is read for all of them at once: at most `PAGES_MAX`
 pages of the pods that wait, and as many of Kueue's Workloads. A gang that these do not explain has no diagnosis, since
-unknown is a third answer; `tracking.explanation` reads one gang as a whole. Nothing is changed.
+unknown is a third answer; `tracking.explanation` reads one gang as a whole.
+
+Leaks are read from the Jobs, the held pods, and the Leases of triggerers. The rules are `gang.gang_lists`;
+`ending.sweep` has those of triggerers and `gangjobs tidy`. Nothing is changed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.awaited import (
     read_job_set,
 )
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
 
 REF = GangRef("team", "fit", "u-set")

@@ -25,9 +25,8 @@ from airflow_provider_gangjobs.gang.roles import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
-from airflow_provider_gangjobs.gang.state.phase import phase_of
+from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 
 ROLES = {"leader": {"image": "lead:1"}, "worker": {"image": "work:1", "workers": 3}}

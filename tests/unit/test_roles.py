@@ -19,10 +19,9 @@ from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS
 from airflow_provider_gangjobs.gang.schedulers.selection import find_separate
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang, read_gangs
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, phase_of, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, judge, phase_of, state_of
 from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.gang.state.verdict import judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt
-from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.phase import Phase, VerdictKind, judge, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import (
     SIDECAR_GRACE,
     PodIndex,
@@ -19,7 +19,6 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     read_rules,
 )
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from tests.unit.builders import REF, at, job, pod

@@ -50,8 +50,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.diagnosis import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.parameters.checks import load_callback
-from airflow_provider_gangjobs.service.gangs import follow
-from airflow_provider_gangjobs.service.session import run
+from airflow_provider_gangjobs.service.gangs import follow, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

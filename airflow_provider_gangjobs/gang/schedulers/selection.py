@@ -1,8 +1,11 @@
-"""The gang schedulers beside the default scheduler, and which gang scheduler places a gang. Pure.
+"""The gang schedulers but that of Kubernetes, and which gang scheduler places a gang. Pure.
 
 The scheduler that the user names is used, else the scheduler that owns the `schedulerName` of the pods, else the one
 that the connection names, else the Workload API of Kubernetes.
 
+* **Kueue** places a gang by its topology aware scheduling. A flavor with a Topology makes Kueue choose the node of
+  every pod, and admit a Job only if all of its pods fit. A quota alone counts the sum of the resources and not the
+  nodes.
 * **Volcano** 1.10 to 1.14 has queues, and a PodGroup of scheduling.volcano.sh. Its conditions have the opposite
   polarity to those of the Workload API: `Unschedulable` is True while the group waits.
 * **Coscheduling**, the plugin of scheduler-plugins 0.34, has a PodGroup of scheduling.x-k8s.io without conditions, so
@@ -21,26 +24,93 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from airflow_provider_gangjobs.gang.identity import digest_of
 from airflow_provider_gangjobs.gang.schedulers.base import (
     DEFAULT_SCHEDULER,
     TEMPLATE_NAME,
     ApiKind,
+    GangScheduler,
+    Guarantee,
     SchedulingGroup,
     SeparateScheduler,
     pod_group_object,
     pod_metadata,
     with_pod_metadata,
 )
-from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import find_dialect
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.kube.views import Object, PodGroupView
+
+
+KUEUE: Final = "kueue"
+HOSTNAME: Final = "kubernetes.io/hostname"
+"""The lowest level of a Topology in which Kueue chooses nodes, and not only groups of nodes."""
+
+
+@dataclass(frozen=True)
+class KueueTopology(GangScheduler):
+    """Kueue places the pods by the flavors of the queue. The Job needs no link and no further objects."""
+
+    name: str = KUEUE
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        return dict(job)
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        return True
+
+
+def flavor_names(cluster_queue: Mapping[str, Any]) -> list[str]:
+    """Return the names of the ResourceFlavors of a ClusterQueue, each once."""
+    groups = cluster_queue.get("spec", {}).get("resourceGroups") or ()
+    return list(dict.fromkeys(str(flavor["name"]) for group in groups for flavor in group.get("flavors") or ()))
+
+
+class QueueTopologies(Struct, frozen=True):
+    """The flavors of a queue, and the Topologies that they name."""
+
+    flavors: Mapping[str, str | None] = {}
+    """The name of the Topology by ResourceFlavor; `None` for a flavor without a Topology."""
+    levels: Mapping[str, Sequence[str]] = {}
+    """The node labels of each Topology, from the top."""
+    missing: Sequence[str] = ()
+    """Objects that the queue or its flavors name and that do not exist, such as `ResourceFlavor gpu`."""
+
+    @property
+    def all_levels(self) -> tuple[str, ...] | None:
+        """The levels of all Topologies, each once; `None` if the queue is not complete."""
+        return (
+            None if self.missing else tuple(dict.fromkeys(level for levels in self.levels.values() for level in levels))
+        )
+
+
+def topology_guarantee(queue: str, topologies: QueueTopologies) -> Guarantee:
+    """Return whether all pods of a gang are placed or none, if Kueue admits the gang in this LocalQueue."""
+    if topologies.missing:
+        return Guarantee(False, f"{topologies.missing[0]} of Kueue queue {queue} does not exist", _ADVICE_MISSING)
+    if not topologies.flavors:
+        return Guarantee(False, f"Kueue queue {queue} has no flavors")
+    for flavor, topology in topologies.flavors.items():
+        if topology is None:
+            return Guarantee(
+                False,
+                f"Kueue queue {queue} counts a quota and not nodes: its flavor {flavor} has no Topology, so a gang may "
+                "be placed in part",
+            )
+        if HOSTNAME not in topologies.levels[topology][-1:]:
+            return Guarantee(
+                False, f"Topology {topology} of flavor {flavor} of Kueue queue {queue} does not end with {HOSTNAME}"
+            )
+    return Guarantee(True)
+
+
+_ADVICE_MISSING: Final = "Ask the administrator of Kueue to create this object, or name another queue"
 
 
 VOLCANO_POD_GROUPS: Final = ApiKind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")

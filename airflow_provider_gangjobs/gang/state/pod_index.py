@@ -1,10 +1,9 @@
-"""Pod index: the pods of one gang and their counts. An update costs only as much as the pods that have changed.
+"""Pod index: the pods of one gang, their counts, and whether their main containers have ended while sidecars run on.
 
 A rank is a completion index; each pod of a Job without indexes is a rank. If a rank has several pods, the pod that has
 progressed most decides. `succeeded` and `failed` come from the Job, and all other numbers come from the pods, because
-the Job controller does not count pods that were deleted and pods that are duplicates.
-
-Sidecars: the end of a gang whose main containers have ended while other containers keep its pods running.
+the Job controller does not count pods that were deleted and pods that are duplicates. An update of the index costs only
+as much as the pods that have changed.
 
 A webhook may inject a container, such as the proxy of a service mesh. If it does not end, the Job controller never
 counts the rank. The main container is the rank, so its end decides:

@@ -23,10 +23,10 @@ from airflow_provider_gangjobs.gang.render.shape_and_placement import (
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, ROLE_PARAMETERS, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
-from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE
 from airflow_provider_gangjobs.gang.schedulers.native import DIALECT_NAMES, NativeDialect
 from airflow_provider_gangjobs.gang.schedulers.selection import (
     AUTO,
+    KUEUE,
     NATIVE,
     SCHEDULER_NAMES,
     YuniKorn,

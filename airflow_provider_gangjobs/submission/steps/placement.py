@@ -36,15 +36,18 @@ from airflow_provider_gangjobs.gang.render.shape_and_placement import (
     is_single_pod,
 )
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, Guarantee, ServedGroup
-from airflow_provider_gangjobs.gang.schedulers.kueue_topology import (
+from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.selection import (
+    AUTO,
     KUEUE,
+    SCHEDULER_NAMES,
     KueueTopology,
     QueueTopologies,
+    YuniKorn,
     flavor_names,
+    select_scheduler,
     topology_guarantee,
 )
-from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
-from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, YuniKorn, select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.jobs import CreateOwned

@@ -5,7 +5,7 @@ so a waiting gang costs little.
 
 After the final harvest nobody follows the gang's pods any more. The pods are listed once more from the API server,
 because the watch may lag behind the end of the Job, unless the pods that the watch shows are complete
-(`gang.state.verdict.Completeness`). On return all outcomes are recorded and no pod is held, or the result says which
+(`gang.state.phase.Completeness`). On return all outcomes are recorded and no pod is held, or the result says which
 could not be. Pods that do not end (their node is dead, or their Job was deleted and left them behind) are abandoned
 after a while: they are recorded as `unknown` and released, because a finalizer that nobody removes would hold them
 forever.
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.gang.state.phase import Completeness
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
-from airflow_provider_gangjobs.gang.state.verdict import Completeness
 from airflow_provider_gangjobs.jobs.requests import gather_or_cancel, list_pods, retry_until_answered
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.tracking.gang_watch import in_batches

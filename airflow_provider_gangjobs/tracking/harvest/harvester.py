@@ -1,25 +1,22 @@
-"""Which pods of a gang are recorded and released next, and when.
-
-Each release is one more write to the API server, beside six for each pod, and nobody waits for it unless the pod is
-being deleted. So releases come last. While pods end, a harvester releases a few pods at a time and adapts to the
-response time of the API server. When no pod has ended for a moment, or when a drain is requested, it releases the rest
-at full speed. The schedule is pure: it reads no clock and keeps three points in time.
-
-Pods that are being deleted come first in the queue. A pod is in the queue once at most.
-
-Harvester: records how each pod of a gang ended, then releases the pod.
+"""Harvester: records how each pod of a gang ended, then releases the pod, by a schedule.
 
 The order is fixed: record, then release. After a crash both are done again. The ledger is keyed by pod uid and a
 released pod stays released, so doing them twice changes nothing.
 
 1. Pods are enqueued as the watch shows them. Pods that have ended and are not recorded are due.
 2. A batch of due pods is recorded in the ledger, pods that are being deleted first. If that fails, all stay due.
-3. The finalizer is removed from recorded pods, when the schedule says so (see schedule.py). A pod that is being deleted
-   is kept some seconds longer while its log is read (`LogReader`), because its log cannot be read afterwards.
+3. The finalizer is removed from recorded pods, when the schedule says so. A pod that is being deleted is kept some
+   seconds longer while its log is read (`LogReader`), because its log cannot be read afterwards.
 
 `run` is the only code that writes the ledger and removes finalizers of the gang in this process. Whoever needs the
 backlog to be empty calls `drain`, which asks `run` to work without pauses and waits for its answer.
 A harvester knows the pods that it is given, and nothing of Airflow.
+
+The schedule is pure: it reads no clock and keeps three points in time. Each release is one more write to the API
+server, beside six for each pod, and nobody waits for it unless the pod is being deleted. So releases come last. While
+pods end, a harvester releases a few pods at a time and adapts to the response time of the API server. When no pod has
+ended for a moment, or when a drain is requested, it releases the rest at full speed. Pods that are being deleted come
+first in the queue. A pod is in the queue once at most.
 
 The lines about a harvest are written when it fails, when it works again, and when many pods are held, and none for a
 single pod or retry. The trigger writes these lines, so they are in the log of the gang's task, where a user looks for
