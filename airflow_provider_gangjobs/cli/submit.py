@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-import msgspec
-
 from airflow_provider_gangjobs.cli.arguments import (
     ClusterFailed,
     CommandError,
@@ -31,7 +29,6 @@ from airflow_provider_gangjobs.cli.arguments import (
 )
 from airflow_provider_gangjobs.cli.output import add_output_option, plain, print_object, write_lines
 from airflow_provider_gangjobs.kube.text import to_one_line, to_sentence
-from airflow_provider_gangjobs.submission.request_and_record import Submission
 
 if TYPE_CHECKING:
     import argparse
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.discovery import Capabilities
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
 
 
 TOKEN_VARIABLE: Final = "GANGJOBS_TOKEN"  # noqa: S105 - its name
@@ -75,6 +73,10 @@ class RestServer:
         files = document.get("files")
         if isinstance(files, Mapping):
             document = {**document, "files": {name: _in_json(content) for name, content in files.items()}}
+        import msgspec
+
+        from airflow_provider_gangjobs.submission.request_and_record import Submission
+
         return msgspec.json.decode(self._send("PUT", msgspec.json.encode(document)), type=Submission)
 
     def wait(self) -> dict[str, Any]:
