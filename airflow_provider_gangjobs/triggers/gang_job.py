@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 _TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
-NEEDED_TO_RUN: Final = tuple(
-    f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "metrics", "log_streaming", "sweeping")
+NEEDED_TO_RUN: Final = (
+    "airflow_provider_gangjobs.attempt.metrics",
+    *(f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "log_streaming", "endings")),
 )
 
 NEEDED_TO_START: Final = (
