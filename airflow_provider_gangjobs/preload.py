@@ -18,9 +18,9 @@ from typing import Final
 
 import airflow_provider_gangjobs.airflow_api.configuration
 import airflow_provider_gangjobs.attempt.completion
+import airflow_provider_gangjobs.attempt.metrics
 import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.attempt.task_try
-import airflow_provider_gangjobs.attempt.use_report
 import airflow_provider_gangjobs.cluster.discovery
 import airflow_provider_gangjobs.cluster.http.httpx_transport
 import airflow_provider_gangjobs.cluster.http.log_reader
@@ -29,9 +29,8 @@ import airflow_provider_gangjobs.ending.kill
 import airflow_provider_gangjobs.hooks.gang_job
 import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.sensors.gang_job
-import airflow_provider_gangjobs.submission.discovery.capabilities
-import airflow_provider_gangjobs.submission.discovery.schedulers
-import airflow_provider_gangjobs.submission.request
+import airflow_provider_gangjobs.submission.discovery
+import airflow_provider_gangjobs.submission.request_and_record
 import airflow_provider_gangjobs.submission.submit
 import airflow_provider_gangjobs.tracking.harvest.collect
 import airflow_provider_gangjobs.tracking.logs.copy

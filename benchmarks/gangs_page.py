@@ -57,11 +57,10 @@ async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -
     Raises:
         RuntimeError: no viewer saw a gang.
     """
-    from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
-    from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, build_gangs_view
+    from airflow_provider_gangjobs.plugins.caches import ListCache
+    from airflow_provider_gangjobs.plugins.clusters import ListSource
+    from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, Filters, build_gangs_view
     from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
-    from airflow_provider_gangjobs.plugins.list_source import ListSource
-    from airflow_provider_gangjobs.plugins.page_filters import Filters
 
     config = ClusterConfig.from_extras("bench", {"kube_config_path": kubeconfig})
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from airflow_provider_gangjobs.exceptions.deprecation import with_new_names
+from airflow_provider_gangjobs.exceptions.base import with_new_names
 from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from msgspec.structs import asdict
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.airflow_api.error_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout
-from airflow_provider_gangjobs.airflow_api.lineage import task_env
+from airflow_provider_gangjobs.airflow_api.task_context import task_env
+from airflow_provider_gangjobs.airflow_api.task_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.attempt import task_gangs
 from airflow_provider_gangjobs.attempt.deferral import (
     EXECUTION_TIMEOUT,
@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
-    from airflow_provider_gangjobs.submission.record import Submission
-    from airflow_provider_gangjobs.submission.request import PreviousGangs
+    from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs, Submission
 
 
 class Operator(Protocol):
@@ -120,7 +119,7 @@ class TaskTry:
         """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
         from airflow_provider_gangjobs.gang.state.phase import SubmissionState
         from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-        from airflow_provider_gangjobs.submission.request import PreviousGangs
+        from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs
 
         require_importable(self.task.callbacks)
         self.storages.check()
@@ -176,7 +175,7 @@ class TaskTry:
         try:
             yield
         except GangJobError as error:
-            from airflow_provider_gangjobs.airflow_api.masking import mask
+            from airflow_provider_gangjobs.airflow_api.task_log import mask
 
             self._push_xcom(XCOM_REFUSED, {"error": type(error).__name__, "message": mask(str(error))})
             raise
@@ -280,8 +279,8 @@ class TaskTry:
     def _finish(self, event: GangEvent) -> Any:
         """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
         from airflow_provider_gangjobs.attempt.completion import hand_over_accepted, is_handed_over, skip_on_exit_codes
-        from airflow_provider_gangjobs.attempt.use_report import report_use
-        from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+        from airflow_provider_gangjobs.attempt.metrics import report_use
+        from airflow_provider_gangjobs.gang.outcome.event import disruption_of
 
         while (lost := disruption_of(event, allowed=self.task.max_disruptions)) is not None and lost.is_allowed:
             event = self._wait(self._start_next_attempt(event))
@@ -299,7 +298,7 @@ class TaskTry:
         return value
 
     def _read_completion(self, event: GangEvent) -> Completion:
-        from airflow_provider_gangjobs.airflow_api.masking import mask_event
+        from airflow_provider_gangjobs.airflow_api.task_log import mask_event
         from airflow_provider_gangjobs.attempt.completion import Completion
 
         storages, task = self.storages, self.task

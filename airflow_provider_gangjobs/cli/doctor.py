@@ -9,7 +9,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
+from airflow_provider_gangjobs.cli.arguments import add_cluster_options, run_on_cluster, selected_namespace
 from airflow_provider_gangjobs.cli.output import Column, Listing, add_output_option, print_rows
 
 if TYPE_CHECKING:

@@ -13,15 +13,21 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cli.cluster import CommandError, add_cluster_options, run_on_cluster, selected_namespace
+from airflow_provider_gangjobs.cli.arguments import (
+    CommandError,
+    add_cluster_options,
+    add_gang_argument,
+    find_gang,
+    run_on_cluster,
+    selected_namespace,
+)
 from airflow_provider_gangjobs.cli.gangs import parse_age
-from airflow_provider_gangjobs.cli.naming import add_gang_argument, find_gang
 
 if TYPE_CHECKING:
     import argparse
 
-    from airflow_provider_gangjobs.ending.half_submitted import CleanupReport
-    from airflow_provider_gangjobs.ending.sweep.actions import SweptGang
+    from airflow_provider_gangjobs.ending.submissions import CleanupReport
+    from airflow_provider_gangjobs.ending.sweep import SweptGang
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.service import GangService
 
@@ -114,7 +120,7 @@ def configure_tidy(parser: argparse.ArgumentParser) -> None:
 
 def tidy(options: argparse.Namespace) -> int:
     """Tidy once and return 0, or 1 if something could not be done."""
-    from airflow_provider_gangjobs.ending.half_submitted import CleanupAction
+    from airflow_provider_gangjobs.ending.submissions import CleanupAction
     from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 
     tidied, swept = run_on_cluster(options, lambda gangs: _tidy(gangs, options))
@@ -140,7 +146,7 @@ def tidy(options: argparse.Namespace) -> int:
 
 async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[CleanupReport, list[SweptGang]]:
     from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
+    from airflow_provider_gangjobs.ending.sweep import sweep_once
     from airflow_provider_gangjobs.service import follow
 
     namespace = selected_namespace(options, gangs)

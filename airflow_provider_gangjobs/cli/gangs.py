@@ -1,4 +1,8 @@
-"""`gangjobs list`, `top` and `leaks`: many gangs at once. The rows are those of `gang.gang_rows` and `gang.leaks`."""
+"""`gangjobs list`, `top` and `leaks`: many gangs at once; `gangjobs show` and `why`: one gang.
+
+The rows are those of `gang.gang_lists`. The texts about one gang are those of its task's log, from
+`tracking.explanation`.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +11,41 @@ import re
 import sys
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cli.cluster import ClusterFailed, add_cluster_options, run_on_cluster, selected_namespace
+from airflow_provider_gangjobs.cli.arguments import (
+    ClusterFailed,
+    add_cluster_options,
+    add_gang_argument,
+    find_gang,
+    run_on_cluster,
+    selected_namespace,
+)
 from airflow_provider_gangjobs.cli.output import (
+    VERSION,
     Column,
     Listing,
     Table,
     add_output_option,
     format_duration,
+    plain,
     print_json_line,
+    print_object,
     print_rows,
+    styled,
     write_lines,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow
-    from airflow_provider_gangjobs.gang.leaks import Leak
+    from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, Leak
+    from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.tracking.explanation import GangState
 
-__all__ = ["configure_leaks", "configure_list", "configure_top", "parse_age"]
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 REASON_CHARACTERS_MAX: Final = 80
@@ -90,7 +105,7 @@ async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[l
 
 
 def _rows_of(jobs: Iterable[StoredGang], now: datetime, options: argparse.Namespace) -> list[GangRow]:
-    from airflow_provider_gangjobs.gang.gang_rows import row_of
+    from airflow_provider_gangjobs.gang.gang_lists import row_of
 
     rows = [row for row in map(row_of, jobs) if _is_wanted(row, now, options)]
     return sorted(rows, key=lambda row: (row.submitted_at, row.namespace, row.name), reverse=True)
@@ -177,7 +192,7 @@ def configure_top(parser: argparse.ArgumentParser) -> None:
 
 def top(options: argparse.Namespace) -> int:
     """Show what the live gangs of each DAG hold and wait for, and return 0."""
-    from airflow_provider_gangjobs.gang.gang_rows import use_by_dag
+    from airflow_provider_gangjobs.gang.gang_lists import use_by_dag
     from airflow_provider_gangjobs.tracking import gang_list
 
     jobs = run_on_cluster(options, lambda gangs: gang_list.list_gangs(gangs.client, selected_namespace(options, gangs)))
@@ -220,7 +235,7 @@ def configure_leaks(parser: argparse.ArgumentParser) -> None:
 
 def leaks(options: argparse.Namespace) -> int:
     """Show what stays in the cluster, and return 1 if any of it is a leak, else 0."""
-    from airflow_provider_gangjobs.tracking.leak_list import find_leaks
+    from airflow_provider_gangjobs.tracking.overview import find_leaks
 
     async def read(gangs: GangService) -> tuple[list[Leak], str, datetime]:
         namespace = selected_namespace(options, gangs)
@@ -244,3 +259,107 @@ def _leak_listing(now: datetime) -> Listing[Leak]:
         Column("REMEDY", lambda leak: leak.remedy, is_wide=True),
     ]
     return Listing("LeakList", columns, lambda leak: f"{leak.namespace}/{leak.name}")
+
+
+def configure_show(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gangjobs show`."""
+    _add_options(parser)
+    parser.set_defaults(run=show)
+
+
+def configure_why(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gangjobs why`."""
+    _add_options(parser)
+    parser.set_defaults(run=why)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_gang_argument(parser)
+    add_cluster_options(parser)
+    add_output_option(parser)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Show a gang with its ranks, and return 0."""
+    state, now = run_on_cluster(options, lambda gangs: _read(gangs, options))
+    if options.output in {"json", "yaml"}:
+        ranks = [plain(row) for row in state.ranks]
+        print_object({**_head(state, "Gang"), "gang": plain(state.row), "ranks": ranks}, options.output)
+    elif options.output == "name":
+        write_lines([f"{state.row.namespace}/{state.row.name}"])
+    else:
+        write_lines([*_facts(state, now), "", *_rank_lines(state.ranks, wide=options.output == "wide")])
+    return 0
+
+
+def why(options: argparse.Namespace) -> int:
+    """Say why a gang is in its phase and what to do, and return 0."""
+    state, now = run_on_cluster(options, lambda gangs: _read(gangs, options))
+    if options.output in {"json", "yaml"}:
+        print_object(_head(state, "GangReason"), options.output)
+    else:
+        gang = f"{state.row.namespace}/{state.row.name}"
+        write_lines(filter(None, [f"{gang} {_sentence(state, now)}", state.diagnosis.remedy, *_unread(state)]))
+    return 0
+
+
+async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangState, datetime]:
+    from airflow_provider_gangjobs.tracking.explanation import read_state
+
+    job = await find_gang(gangs, options)
+    state = await read_state(gangs.client, job)
+    return state, gangs.client.server_clock.now()
+
+
+def _head(state: GangState, kind: str) -> dict[str, Any]:
+    from airflow_provider_gangjobs.tracking.explanation import reason_of
+
+    return {"apiVersion": VERSION, "kind": kind, **plain(reason_of(state))}
+
+
+def _sentence(state: GangState, now: datetime) -> str:
+    """Return the phase, for how long it has lasted, and why: the line of the task's log, or how the gang ended."""
+    _, colon, details = state.line.partition(": ")
+    lasted = f" for {format_duration(now - state.since)}" if state.since and not state.is_over else ""
+    if state.is_over and state.diagnosis.summary:
+        colon, details = ": ", state.diagnosis.summary
+    return f"{styled(state.phase, state.tone)}{lasted}{colon}{details}"
+
+
+def _facts(state: GangState, now: datetime) -> Iterator[str]:
+    row = state.row
+    run = f", run {row.run_id}" if row.run_id else ""
+    of_task = f"{row.dag_id}.{row.task}{run}" if row.dag_id else f"submission {row.submission_id}"
+    facts = {
+        "Gang": f"{row.namespace}/{row.name}, attempt {row.attempt}",
+        "Task": of_task,
+        "State": _sentence(state, now),
+        "Remedy": state.diagnosis.remedy,
+        "Ranks": str(row.ranks),
+        "Requests": ", ".join(f"{amount} {name}" for name, amount in state.requests.items()),
+        "Placement": state.placement,
+        "Queue": row.queue,
+        "Times": ", ".join(f"{phase} {at:%Y-%m-%d %H:%M:%S}" for phase, at in state.times) + " (UTC)",
+        "Kept until": f"{row.kept_until:%Y-%m-%d %H:%M:%S} (UTC)" if row.kept_until else "",
+        "Unknown": " ".join(_unread(state)),
+    }
+    width = max(map(len, facts))
+    yield from (f"{name.ljust(width)}   {text}" for name, text in facts.items() if text)
+
+
+def _unread(state: GangState) -> list[str]:
+    return [f"The {what} could not be read." for what in state.unread]
+
+
+def _rank_lines(rows: Sequence[RankRow], *, wide: bool) -> list[str]:
+    columns: list[Column[RankRow]] = [
+        Column("RANK", lambda row: row.label),
+        Column("STATE", lambda row: row.state, tone=lambda row: row.tone),
+        Column("EXIT", lambda row: "" if row.exit_code is None else str(row.exit_code)),
+        Column("TIME", lambda row: "" if row.seconds is None else f"{row.seconds:.0f}s"),
+        Column("NODE", lambda row: row.node),
+        Column("RESTARTS", lambda row: str(row.restarts), is_wide=True),
+        Column("MESSAGE", lambda row: row.message),
+    ]
+    table = Table(Listing("RankList", columns, lambda row: row.label), rows, wide=wide)
+    return list(table.lines()) if rows else ["No pod exists."]

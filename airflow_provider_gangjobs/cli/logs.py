@@ -11,13 +11,14 @@ import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cli.cluster import (
+from airflow_provider_gangjobs.cli.arguments import (
     CommandError,
     NotNamed,
     add_cluster_options,
+    add_gang_argument,
+    find_gang,
     run_on_cluster,
 )
-from airflow_provider_gangjobs.cli.naming import add_gang_argument, find_gang
 from airflow_provider_gangjobs.cli.output import write_lines
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _no_logs(gang: str, options: argparse.Namespace) -> str:
 async def _sources(client: Client, ref: GangRef, options: argparse.Namespace) -> list[LogSource]:
     """Return the logs that the options select, by rank."""
     from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
-    from airflow_provider_gangjobs.jobs.read import list_pods
+    from airflow_provider_gangjobs.jobs.requests import list_pods
     from airflow_provider_gangjobs.tracking.logs.last_lines import select_sources
 
     policy = Logs.ALL if options.all or options.rank else Logs.RANK0_AND_FAILED
@@ -115,7 +116,7 @@ async def _sources(client: Client, ref: GangRef, options: argparse.Namespace) ->
 async def _print_all(client: Client, sources: Sequence[LogSource]) -> bool:
     """Print logs one after the other. Returns false if a log could not be read."""
     from airflow_provider_gangjobs.cluster.errors import ClusterError
-    from airflow_provider_gangjobs.cluster.http.request import LogQuery
+    from airflow_provider_gangjobs.cluster.http.transport import LogQuery
     from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
     from airflow_provider_gangjobs.tracking.logs.whole_logs import LogShortened, read_log_chunks
 
@@ -182,7 +183,7 @@ class _Follower:
 
     async def _follow(self, source: LogSource) -> None:
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.cluster.http.request import LogQuery
+        from airflow_provider_gangjobs.cluster.http.transport import LogQuery
         from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
 
         def say_other_file() -> None:

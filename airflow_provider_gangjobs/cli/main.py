@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs import __version__
-from airflow_provider_gangjobs.cli.cluster import CommandError
+from airflow_provider_gangjobs.cli.arguments import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +77,8 @@ def _own(name: str, module: str, help: str) -> Command:  # noqa: A002 - the word
 
 COMMANDS = (
     _own("list", "gangs", "list gangs with their phases"),
-    _own("show", "show", "show one gang with its ranks"),
-    _own("why", "show", "say why a gang waits or has failed, and what to do"),
+    _own("show", "gangs", "show one gang with its ranks"),
+    _own("why", "gangs", "say why a gang waits or has failed, and what to do"),
     Command("logs", "airflow_provider_gangjobs.cli.logs", "print the logs of ranks"),
     _own("top", "gangs", "show what the gangs of each DAG hold and wait for"),
     _own("leaks", "gangs", "show what stays in the cluster although nobody may need it"),

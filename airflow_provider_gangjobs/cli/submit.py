@@ -1,18 +1,34 @@
 """`gangjobs submit`: a gang from a file, under an id; and `gangjobs capabilities`: what the cluster can do with gangs.
 
 The file is YAML: the parameters of a `GangSpec`, or a whole Job. A second call with the same id adopts the gang, so a
-call that was interrupted is simply repeated.
+call that was interrupted is simply repeated. With `--server` the command uses the REST interface of an Airflow, which
+holds the credentials.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import os
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
 
-from airflow_provider_gangjobs.cli.cluster import CommandError, add_cluster_options, run_on_cluster
+from airflow_provider_gangjobs.cli.arguments import (
+    ClusterFailed,
+    CommandError,
+    add_cluster_options,
+    run_on_cluster,
+    selected_namespace,
+)
 from airflow_provider_gangjobs.cli.output import add_output_option, plain, print_object, write_lines
-from airflow_provider_gangjobs.kube.text import to_one_line
+from airflow_provider_gangjobs.kube.text import to_one_line, to_sentence
 
 if TYPE_CHECKING:
     import argparse
@@ -20,10 +36,87 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.discovery.capabilities import Capabilities
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.discovery import Capabilities
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
 
-__all__ = ["configure_capabilities", "configure_submit"]
+
+TOKEN_VARIABLE: Final = "GANGJOBS_TOKEN"  # noqa: S105 - its name
+REQUEST_TIMEOUT_S: Final = 60.0
+POLL_S: Final = 5.0
+
+
+class RestServer:
+    """One submission in an Airflow. Each call sends one request.
+
+    Raises:
+        ClusterFailed: Airflow did not answer.
+        CommandError: the options do not name an Airflow, or it refused a request.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        url, token = options.server.rstrip("/"), os.environ.get(TOKEN_VARIABLE)
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise CommandError(f"--server {options.server} is not a URL of http or https")
+        if not token:
+            raise CommandError(f"Set {TOKEN_VARIABLE} to a token of Airflow, which POST /auth/token returns")
+        if not options.conn_id:
+            raise CommandError("--server needs --conn-id, the connection of that Airflow")
+        names = (quote(name, safe="") for name in (options.conn_id, selected_namespace(options) or "", options.id))
+        place = "/gangjobs/api/v1/connections/{}/namespaces/{}/submissions/{}".format(*names)
+        self._url = url + place
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        # The standard library would send the token to wherever a redirect leads.
+        self._opener = urllib.request.build_opener(_NoRedirects())
+
+    def put(self, document: Mapping[str, Any]) -> Submission:
+        """Submit or adopt the gang of a document with the parameters of a `GangSpec`, or a Job."""
+        files = document.get("files")
+        if isinstance(files, Mapping):
+            document = {**document, "files": {name: _in_json(content) for name, content in files.items()}}
+        import msgspec
+
+        from airflow_provider_gangjobs.submission.request_and_record import Submission
+
+        return msgspec.json.decode(self._send("PUT", msgspec.json.encode(document)), type=Submission)
+
+    def wait(self) -> dict[str, Any]:
+        """Ask until the gang has ended, and return the last answer."""
+        while True:
+            found: dict[str, Any] = json.loads(self._send("GET"))
+            if found["submission"]["state"] != "in progress":
+                return found
+            time.sleep(POLL_S)
+
+    def _send(self, method: str, body: bytes | None = None) -> bytes:
+        request = urllib.request.Request(self._url, body, self._headers, method=method)  # noqa: S310 - checked above
+        try:
+            with self._opener.open(request, timeout=REQUEST_TIMEOUT_S) as reply:
+                return bytes(reply.read())
+        except urllib.error.HTTPError as error:
+            raise CommandError(_describe_problem(error)) from error
+        except (OSError, HTTPException) as error:
+            raise ClusterFailed(f"Airflow did not answer: {error}. Run the command again") from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any) -> None:
+        return None
+
+
+def _in_json(content: Any) -> Any:
+    return {"base64": base64.b64encode(content).decode()} if isinstance(content, bytes) else content
+
+
+def _describe_problem(error: urllib.error.HTTPError) -> str:
+    """Return the sentences of the problem details, or the status of another answer."""
+    try:
+        problem = json.loads(error.read())
+        texts = [problem["detail"]]
+        for mistake in problem.get("errors", ()):
+            texts += [f"{mistake['path']}: {mistake['what']}", mistake["remedy"]]
+        return to_one_line(" ".join(map(to_sentence, [*texts, problem.get("remedy", "")])))
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"Airflow answered {error.code} {error.reason}"
 
 
 def configure_submit(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +180,6 @@ async def _follow(gangs: GangService, submission: Submission, spec: GangSpec) ->
 
 
 def _send_to_server(document: dict[str, Any], options: argparse.Namespace) -> int:
-    from airflow_provider_gangjobs.cli.rest import RestServer
 
     server = RestServer(options)
     write_lines(_lines_of(server.put(document), options))
@@ -114,7 +206,7 @@ def _read_document(path: str) -> dict[str, Any]:
 
 def _spec_of(document: dict[str, Any], path: str) -> GangSpec:
     from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-    from airflow_provider_gangjobs.gang.validation.read_spec import read_spec
+    from airflow_provider_gangjobs.gang.validation.validate import read_spec
 
     try:
         return read_spec(document)

@@ -13,9 +13,8 @@
 | `client` | the verbs of the API, and conditional writes |
 | `resources`, `errors` | the resources of the API, and every error that a request may end with |
 | `informer` | one shared watch for all waiting gangs |
-| `discovery`, `kueue` | what a cluster serves; the Workloads and the queues of Kueue |
-| `cached_read` | what many callers read at the cost of one request |
-| `clock`, `loop_local`, `structured_log` | time, state of one event loop, log lines |
+| `discovery`, `kueue` | what a cluster serves and allows; the Workloads and the queues of Kueue |
+| `clock`, `loop_local` | time, and the state of one event loop: wake-ups, and cached answers |
 
 The package imports nothing of `gang`. The modules are imported one by one, because a process of a task needs few.
 """
@@ -32,5 +31,4 @@ __all__ = [
     "kueue",
     "loop_local",
     "resources",
-    "structured_log",
 ]

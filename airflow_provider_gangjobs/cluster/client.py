@@ -22,7 +22,9 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Conflict, Gone, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.http import for_watches
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, whole_lines
-from airflow_provider_gangjobs.cluster.http.request import (
+from airflow_provider_gangjobs.cluster.http.transport import (
+    REQUEST_TIMEOUT_S,
+    RETRY_FOR_S,
     ClientStatistics,
     Json,
     LogQuery,
@@ -31,11 +33,11 @@ from airflow_provider_gangjobs.cluster.http.request import (
     Query,
     Request,
     ResponseFormat,
+    Retries,
     WatchLimits,
     decode_list,
     decode_object,
 )
-from airflow_provider_gangjobs.cluster.http.transport import REQUEST_TIMEOUT_S, RETRY_FOR_S, Retries
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:

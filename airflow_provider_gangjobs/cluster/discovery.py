@@ -1,4 +1,4 @@
-"""Discovers the capabilities of a cluster and caches them for a while.
+"""What a cluster offers, and what it would allow: its resources, which are cached for a while, and access reviews.
 
 A scheduler that is installed later is noticed at once if its API group was not served before.
 
@@ -10,6 +10,9 @@ The process of a task discovers only what one gang needs, which is one request o
 name a scheduler with an API of its own need `read_api_group`: one request for the group, and one for each version.
 Aggregated discovery would also be one request, but with the resources of all groups, which are megabytes in a cluster
 with many CRDs.
+
+A review of access denies nothing and leaves no denial in an audit log. Every authenticated user may ask for one, by the
+built-in role system:basic-user.
 """
 
 from __future__ import annotations
@@ -19,18 +22,54 @@ from collections.abc import Collection, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.cached_read import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
-from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
-from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP
+from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, NotFound, ReplyLost
+from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
+from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP, Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from airflow_provider_gangjobs.cluster.client import Client
+
+
+REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+
+
+async def is_allowed(client: Client, verb: str, resource: Resource, namespace: str | None = None) -> bool | None:
+    """Return whether the client may send a request, or `None` if this is unknown.
+
+    A server without reviews, such as the sandbox, has no rights and allows everything.
+
+    :param namespace: The namespace of the objects. By default all namespaces.
+    """
+    try:
+        return await review(client, verb, resource.group, resource.plural, namespace)
+    except NotFound:
+        return True
+    except ClusterError:
+        return None
+
+
+async def review(client: Client, verb: str, group: str, plural: str, namespace: str | None) -> bool:
+    """Return whether the API server says that it would allow a request.
+
+    :param plural: The resource, with its subresource if there is one: `pods/log`.
+    :param namespace: The namespace of the objects. `None` for all namespaces.
+
+    Raises:
+        ClusterError: the review was refused or not answered. `NotFound` if the server has no reviews.
+    """
+    resource, _, subresource = plural.partition("/")
+    asked = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+    spec = {"resourceAttributes": {**asked, "namespace": namespace or ""}}
+    stored = await client.create(REVIEWS, {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "spec": spec})
+    return bool((stored.get("status") or {}).get("allowed"))
 
 
 class ApiGroup(Struct, frozen=True):

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import ValidationError
 
-from airflow_provider_gangjobs.cluster.cached_read import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read, loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_JOB_UID

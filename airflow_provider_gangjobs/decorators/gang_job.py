@@ -21,8 +21,7 @@ from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
-from airflow_provider_gangjobs.gang.render.supervisor import files_of
+from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, files_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator

@@ -2,10 +2,10 @@
 
 | act | when | who calls it |
 |---|---|---|
-| `halt.halt` | somebody wants the gang to stop and its Job to stay | the hook |
-| `halt.halt_job` | the submission of an id (`keeps_failed`) cannot be completed | `submission/` |
+| `kill.halt` | somebody wants the gang to stop and its Job to stay | the hook |
+| `kill.halt_job` | the submission of an id (`keeps_failed`) cannot be completed | `submission/` |
 | `kill.halt_live` | `execution_timeout` has passed while the task was deferred | the trigger |
-| `kill.begin_kill`, `finish_kill` | a user has ended or cleared a deferred task | `attempt/triggerer/kill.py` |
+| `kill.begin_kill`, `finish_kill` | a user has ended or cleared a deferred task | `attempt/triggerer/endings.py` |
 | `kill.end_live_gangs` | a worker is stopped, or its task fails while the gang runs | `attempt/task_gangs.py` |
 | `delete_gang.deliver` | the task has its results; `on_finish` says what follows | `attempt/completion.py` |
 | `delete_gang.discard` | `on_finish` deletes a failed gang, or an attempt was replaced | `attempt/`, the service |
@@ -16,7 +16,7 @@
 | `release.release_and_count_running` | the next attempt waits for the pods of the last one | its trigger |
 | `release.release_pods` | nobody follows the gang; the provider is uninstalled | `deliver`, `gangjobs release` |
 | `delete_submission` | a client frees the id of a submission | the hook |
-| `half_submitted` | the submission of a gang stopped half-way | `gangjobs tidy`, the hook |
+| `clean_up_half_submitted` | the submission of a gang stopped half-way | `gangjobs tidy`, the hook |
 | `sweep` | nobody is responsible for a gang any more | the triggerer, `gangjobs tidy` |
 
 | act | judges by | never |
@@ -28,7 +28,7 @@
 | `delete_job_if` | the rule of its caller | deletes a version of the Job that was not judged |
 | a release | the uid of the pod, and its finalizer | records an outcome |
 | `delete_submission` | the id | frees the id while a pod runs; deletes a Job that was started again |
-| `half_submitted` | the age of a Job that was never started | changes a gang that a submitter continues |
+| `clean_up_half_submitted` | the age of a Job that was never started | changes a gang that a submitter continues |
 | `sweep` | the rules of `gang.state.ownership` | ends a live gang whose task may still want it |
 
 A release loses the outcomes that its caller has not recorded.

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
 from airflow_provider_gangjobs.gang.state.halt import DELETION_MARK, end_patch, without_deletion_mark
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.claim import is_gone, mark_delivered_by
-from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX, RetryingRequests
+from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RetryingRequests
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELETED_BY
 

@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked, owner_uid
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 

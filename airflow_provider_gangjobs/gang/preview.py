@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import Claim, build_attempt
-from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision, decide_placement
 from airflow_provider_gangjobs.gang.render.job_manifest import (
     group_of,
     render_files,
@@ -23,12 +22,17 @@ from airflow_provider_gangjobs.gang.render.job_manifest import (
     render_role,
     render_service,
 )
-from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.render.shape_and_placement import (
+    Placement,
+    PlacementDecision,
+    Shape,
+    decide_placement,
+    shape_of,
+)
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
-from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, find_dialect
-from airflow_provider_gangjobs.gang.schedulers.selection import select_scheduler
+from airflow_provider_gangjobs.gang.schedulers.selection import KUEUE, KueueTopology, select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 

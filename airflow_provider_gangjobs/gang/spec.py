@@ -232,7 +232,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_supervised(self) -> bool:
-        """A supervisor runs the program of each rank (`gang.render.supervisor`)."""
+        """A supervisor runs the program of each rank (`gang.render.files`)."""
         return find_supervised(partial(getattr, self)) is not None
 
     @cached_property

@@ -15,9 +15,9 @@ from airflow.sdk import BaseHook
 from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID, ClusterConnection
 from airflow_provider_gangjobs.airflow_api.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.exceptions.deprecation import with_new_names
+from airflow_provider_gangjobs.exceptions.base import with_new_names
 from airflow_provider_gangjobs.service import GangService, follow
-from airflow_provider_gangjobs.service.session import GangSession
+from airflow_provider_gangjobs.service.gangs import GangSession
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

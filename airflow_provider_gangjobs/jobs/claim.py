@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.read import get_main_job
-from airflow_provider_gangjobs.jobs.retrying_requests import RetryingRequests
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import Claim, GangRef
-    from airflow_provider_gangjobs.gang.render.gang_placement import TimeLimit
+    from airflow_provider_gangjobs.gang.render.shape_and_placement import TimeLimit
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -50,9 +49,8 @@ async def take_claim(
         ClusterError: the server refused the request.
     """
     # A process that resumes a task does not take claims, and would pay for the imports.
-    from airflow_provider_gangjobs.gang.render.gang_placement import limit_patch_on_adoption
-    from airflow_provider_gangjobs.jobs.retrying_requests import RestartSubmission
-    from airflow_provider_gangjobs.jobs.role_jobs import extend_time_limits
+    from airflow_provider_gangjobs.gang.render.shape_and_placement import limit_patch_on_adoption
+    from airflow_provider_gangjobs.jobs.requests import RestartSubmission, extend_time_limits
 
     if read_job(stored).holds_claim(claim.id):
         return stored

@@ -477,7 +477,7 @@ class JobSetStatus(_View, frozen=True):
 
 
 class JobSetView(_View, frozen=True):
-    """A JobSet of jobset.x-k8s.io, of which `gang.foreign_job_set` makes a `StoredGang`."""
+    """A JobSet of jobset.x-k8s.io, of which `gang.awaited` makes a `StoredGang`."""
 
     metadata: Meta = Meta()
     spec: JobSetSpec = JobSetSpec()

@@ -103,7 +103,7 @@ ANNOTATION_RANK_OFFSET: Final = f"{PREFIX}/rank-offset"
 """Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 
 ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
-"""The gangs that a process follows, in the format of `ending.sweep.leases`. On a Lease."""
+"""The gangs that a process follows, in the format of `ending.leases`. On a Lease."""
 
 ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 """Name of the container whose exit code and termination message are those of the rank. On the pods."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+    from airflow_provider_gangjobs.gang.awaited import GangSelection
     from airflow_provider_gangjobs.service import GangService
 
 PODS_GONE_WITHIN_S: Final = 600.0

@@ -471,7 +471,7 @@ class GangJobOperator(GangParameters):
 
         The hash in the names differs from run to run, and a cluster may serve another version of the Workload API.
         """
-        from airflow_provider_gangjobs.airflow_api.masking import mask
+        from airflow_provider_gangjobs.airflow_api.task_log import mask
         from airflow_provider_gangjobs.gang.identity import TaskKey
         from airflow_provider_gangjobs.gang.preview import preview, to_yaml
 

@@ -118,7 +118,7 @@ def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
     from airflow_provider_gangjobs.gang.render.pod_template import user_template
     from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
     from airflow_provider_gangjobs.gang.roles import spec_of_role
-    from airflow_provider_gangjobs.gang.validation.checkpoint_checks import folder_problem
+    from airflow_provider_gangjobs.gang.validation.supervisor_checks import folder_problem
     from airflow_provider_gangjobs.gang.validation.validate import validate
 
     if validate(spec):
@@ -238,7 +238,7 @@ class TaskStorage:
         except (FileNotFoundError, ImportError, ValueError) as error:
             raise self._problem(error) from error
         except Exception as error:  # a storage may raise anything
-            from airflow_provider_gangjobs.airflow_api.masking import mask
+            from airflow_provider_gangjobs.airflow_api.task_log import mask
 
             what = mask(f"{type(error).__name__}: {error}")
             log.warning(
@@ -251,7 +251,7 @@ class TaskStorage:
         (self._folder / PROBE).unlink()
 
     def _problem(self, error: Exception) -> InvalidGangSpec:
-        from airflow_provider_gangjobs.airflow_api.masking import mask
+        from airflow_provider_gangjobs.airflow_api.task_log import mask
 
         what = mask(f"{self._url} cannot be written: {type(error).__name__}: {error}")
         return InvalidGangSpec((Problem(self._parameter, what, REMEDY),))

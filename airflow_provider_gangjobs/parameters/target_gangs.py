@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.airflow_api.error_log import ShortErrors
+from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.parameters.checks import is_templated
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+    from airflow_provider_gangjobs.gang.awaited import GangSelection
 
 
 NATIVE: Final = (
@@ -76,7 +76,7 @@ def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None,
         InvalidGangSpec: a parameter is invalid.
     """
     from airflow_provider_gangjobs.airflow_api.configuration import installation_id
-    from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+    from airflow_provider_gangjobs.gang.awaited import GangSelection
     from airflow_provider_gangjobs.service.gangs import DEFAULT_NAMESPACE
 
     namespace = task.namespace or default_namespace or DEFAULT_NAMESPACE

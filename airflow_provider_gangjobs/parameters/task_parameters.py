@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow.sdk import get_parsing_context
 
-from airflow_provider_gangjobs.airflow_api.error_log import ShortErrors
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, end_problems
+from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (

@@ -34,21 +34,22 @@ from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, XCOM_REFUSED
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.plugins.cluster_lists import ListCache
+from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError, ListCache, SnapshotCache, SnapshotResult
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, render, render_rank, security_headers
 from airflow_provider_gangjobs.plugins.locator import (
     FINISHED_TASK_STATES,
     GangLocator,
+    MappedRow,
     TaskRecord,
+    choose_indexes,
     locate,
+    mapped_rows,
     parse_refusal,
     parse_xcom,
 )
-from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow, choose_indexes, mapped_rows
-from airflow_provider_gangjobs.plugins.rest.access import READ_DAG
-from airflow_provider_gangjobs.plugins.rest.app import URL_PREFIX, make_api
-from airflow_provider_gangjobs.plugins.snapshot_cache import ClusterUnreadError, SnapshotCache, SnapshotResult
+from airflow_provider_gangjobs.plugins.rest import URL_PREFIX, make_api
+from airflow_provider_gangjobs.plugins.rest_access import READ_DAG
 from airflow_provider_gangjobs.plugins.view_model import JOB_NOT_FOUND, GangView, build_view, view_without_cluster
 
 if TYPE_CHECKING:

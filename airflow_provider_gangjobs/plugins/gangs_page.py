@@ -30,11 +30,10 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_gangjobs.airflow_api.configuration import SECTION, installation_id
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.plugins.gangs_view import build_gangs_view
+from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
+from airflow_provider_gangjobs.plugins.gangs_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
-from airflow_provider_gangjobs.plugins.list_source import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
-from airflow_provider_gangjobs.plugins.page_filters import Filters
 from airflow_provider_gangjobs.plugins.page_gangs import EndRecord
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_provider_gangjobs.plugins.cluster_lists import ListCache, ListResult
+    from airflow_provider_gangjobs.plugins.caches import ListCache, ListResult
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
 
 GANGS_ROUTE: Final = "/gangs"

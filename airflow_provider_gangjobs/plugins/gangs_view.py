@@ -1,33 +1,218 @@
-"""Build the view of the page "Gangs": rows, counts, and choices, from the gangs that the user may see. Pure.
+"""Build the view of the page "Gangs" from the gangs that the user may see: filters, rows, counts, choices, bars. Pure.
 
-Everything is computed from these gangs, also counts, sums, and the choices of the filters. Every list has a limit.
+The query of the address of the page says the filters, the order, and the number. The bars show what the live gangs of
+each DAG hold and wait for, by queue and resource.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
+from airflow_provider_gangjobs.gang.capacity import CPU, THOUSANDTHS, format_sum
+from airflow_provider_gangjobs.gang.gang_lists import WAITING, format_amount
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
+from airflow_provider_gangjobs.kube.quantity import parse
 from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.plugins.page_bars import build_bars
-from airflow_provider_gangjobs.plugins.page_filters import HOURS, PHASE_CHOICES, PHASE_ORDER, SORTS
 from airflow_provider_gangjobs.plugins.page_gangs import merge_ends
 from airflow_provider_gangjobs.plugins.page_text import TEXT_CHARACTERS_MAX, clean, dag_url, run_url, task_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from airflow_provider_gangjobs.gang.gang_rows import GangRow
+    from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow
     from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-    from airflow_provider_gangjobs.plugins.page_bars import Bar
-    from airflow_provider_gangjobs.plugins.page_filters import Filters
     from airflow_provider_gangjobs.plugins.page_gangs import EndRecord, PageGang, PageList
+
+
+HOURS: Final = (1, 6, 24, 72, 168)
+HOURS_DEFAULT: Final = 24
+_WAITING_CHOICE: Final = "waiting"
+PHASE_CHOICES: Final = (_WAITING_CHOICE, *map(str, Phase))
+PHASE_ORDER: Final = {phase: number for number, phase in enumerate(Phase)}
+SORTS: Final[dict[str, Callable[[PageGang], Any]]] = {
+    "submitted": lambda gang: gang.row.submitted_at,
+    "phase": lambda gang: PHASE_ORDER[gang.row.phase],
+    "task": lambda gang: (gang.row.dag_id, gang.row.task_id, gang.row.run_id, gang.row.submission_id),
+    "ranks": lambda gang: gang.row.ranks,
+    "queue": lambda gang: gang.row.queue,
+}
+"""By the names in the URL. A minus before the name reverses the order."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the user wants to see, as the query of the URL says it."""
+
+    phase: str = ""
+    dag: str = ""
+    queue: str | None = None
+    """`None` for all queues, and empty for the gangs without a queue."""
+    hours: int = HOURS_DEFAULT
+    """Gangs that were live within the last hours."""
+    text: str = ""
+    sort: str = "-submitted"
+    page: int = 1
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> Filters:
+        """Read the query of the URL. A value that is unknown is the default, so that an old address still works."""
+        hours, page = query.get("hours", ""), query.get("page", "")
+        queue = query.get("queue", "*")
+        return cls(
+            phase=found if (found := query.get("phase", "")) in PHASE_CHOICES else "",
+            dag=query.get("dag", "")[:TEXT_CHARACTERS_MAX],
+            queue=None if queue == "*" else queue[:TEXT_CHARACTERS_MAX],
+            hours=int(hours) if hours in set(map(str, HOURS)) else HOURS_DEFAULT,
+            text=clean(query.get("text", "")),
+            sort=found if (found := query.get("sort", "")).removeprefix("-") in SORTS else "-submitted",
+            page=int(page) if page.isascii() and page.isdecimal() and 0 < len(page) < 7 else 1,
+        )
+
+    def query(self, **changes: Any) -> str:
+        """Return the query of the URL of these filters with some changes, without most of what is the default.
+
+        A change without a page goes back to the first one. The query is never empty: an empty one makes no choice.
+        """
+        wanted = replace(self, **{"page": 1, **changes})
+        values = {one.name: getattr(wanted, one.name) for one in fields(Filters)}
+        defaults = {one.name: one.default for one in fields(Filters)}
+        shown = {name: value for name, value in values.items() if value != defaults[name] or name == "hours"}
+        return f"?{urlencode(shown, errors='replace')}"
+
+    @property
+    def cleared(self) -> str:
+        """The query that shows everything."""
+        return Filters().query()
+
+    def sorted_by(self, name: str) -> str:
+        """Return the value of `aria-sort` of a column."""
+        if self.sort.removeprefix("-") != name:
+            return "none"
+        return "descending" if self.sort.startswith("-") else "ascending"
+
+    def sort_query(self, name: str) -> str:
+        """Return the query that sorts by a column, or reverses its order."""
+        return self.query(sort=f"-{name}" if self.sort == name else name)
+
+    def match(self, gang: PageGang, oldest: datetime) -> bool:
+        """Return whether everything but the phase fits."""
+        row = gang.row
+        return (
+            (row.ended_at is None or row.ended_at >= oldest)
+            and (not self.dag or row.dag_id == self.dag)
+            and (self.queue is None or row.queue == self.queue)
+            and (not self.text or self.text.casefold() in gang.words)
+        )
+
+    def match_phase(self, phase: Phase) -> bool:
+        return phase in WAITING if self.phase == _WAITING_CHOICE else self.phase in {"", phase}
+
+
+SEGMENTS_MAX: Final = 5
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a bar, in percent of its width."""
+
+    dag_id: str
+    amount: str
+    start: float
+    width: float
+    style: str
+    """Class of the element: `held-0`, `held-1`, ..., `others`, `free` or `waits`."""
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.dag_id)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What the live gangs of one queue hold and wait for of one resource."""
+
+    queue: str
+    source: str
+    resource: str
+    held: str
+    free: str
+    """Empty if it is unknown."""
+    wanted: str
+    segments: tuple[Segment, ...]
+
+
+def build_bars(
+    filters: Filters,
+    lists: Sequence[tuple[str, PageList]],
+    dag_ids: AbstractSet[str],
+    without_dag: AbstractSet[str],
+) -> Iterable[Bar]:
+    """Yield the bars of the DAGs and queues that the filters choose, of gangs that the user may see."""
+    for source, found in lists:
+        by_queue: dict[str, list[DagUse]] = defaultdict(list)
+        for queue, use in found.uses:
+            is_visible = use.dag_id in dag_ids if use.dag_id else source in without_dag
+            if is_visible and (not filters.dag or use.dag_id == filters.dag) and filters.queue in {None, queue}:
+                by_queue[queue].append(use)
+        for queue, uses in sorted(by_queue.items()):
+            names = {name for use in uses for name in (*use.held, *use.wanted)}
+            for name in sorted(names, key=lambda name: (name not in {"cpu", "memory"}, name)):
+                # The quota of a queue decides about its gangs, and not what is free on nodes.
+                yield _bar(queue, source, name, uses, Decimal(0) if queue else found.free.get(name, Decimal(0)))
+
+
+def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse], free: Decimal) -> Bar:
+    held = sorted(((_amount(use.held, resource), use.dag_id) for use in uses), reverse=True)
+    wanted = sorted(((_amount(use.wanted, resource), use.dag_id) for use in uses), reverse=True)
+    total_held, total_wanted = sum(n for n, _ in held), sum(n for n, _ in wanted)
+    whole = (total_held + total_wanted + free) or Decimal(1)
+    parts = [(n, dag_id or "gangs without a DAG", f"held-{i}") for i, (n, dag_id) in enumerate(held[:SEGMENTS_MAX])]
+    parts.append((Decimal(sum(n for n, _ in held[SEGMENTS_MAX:])), "other DAGs", "others"))
+    parts += [(free, "", "free"), (Decimal(total_wanted), "", "waits")]
+    segments, start = [], 0.0
+    for amount, label, style in parts:
+        if amount:
+            width = float(amount / whole * 100)
+            segments.append(Segment(clean(label), _format(resource, amount), round(start, 3), round(width, 3), style))
+            start += width
+    return Bar(
+        queue=clean(queue),
+        source=clean(source),
+        resource=clean(resource),
+        held=_format(resource, Decimal(total_held)),
+        free=_format(resource, free) if free else "",
+        wanted=_describe_waiting(resource, Decimal(total_wanted), wanted),
+        segments=tuple(segments),
+    )
+
+
+def _describe_waiting(resource: str, total: Decimal, wanted: Sequence[tuple[Decimal, str]]) -> str:
+    """Return how much is waited for, and by which DAGs."""
+    if not total:
+        return ""
+    names = [clean(dag_id) or "gangs without a DAG" for amount, dag_id in wanted if amount]
+    more = f" and {len(names) - SEGMENTS_MAX} more" if len(names) > SEGMENTS_MAX else ""
+    return f"{_format(resource, total)} by {', '.join(names[:SEGMENTS_MAX])}{more}"
+
+
+def _format(resource: str, amount: Decimal) -> str:
+    """Return a sum in cores or GiB, as diagnoses do, and less than one as a Kubernetes quantity."""
+    if amount < (1 if resource == CPU else 2**30):
+        return format_amount(resource, amount)
+    return format_sum(resource, int(amount * (THOUSANDTHS if resource == CPU else 1)))
+
+
+def _amount(amounts: Mapping[str, str], resource: str) -> Decimal:
+    return parse(amounts.get(resource, "0"))
+
 
 ROWS_PER_PAGE: Final = 50
 REFRESH_S: Final = 10

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_provider_gangjobs.gang.state.pods import name_rank
-from airflow_provider_gangjobs.plugins.page_filters import Filters
+from airflow_provider_gangjobs.plugins.gangs_view import Filters
 from airflow_provider_gangjobs.plugins.page_text import (
     clean,
     clean_lines,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
-    from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow
+    from airflow_provider_gangjobs.plugins.locator import MappedRow
     from airflow_provider_gangjobs.plugins.view_model import GangView
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 

@@ -1,9 +1,4 @@
-"""Find out from Airflow's records which gang a task instance has, and by which connection to read it. Pure.
-
-The connection comes only from values that Airflow itself has stored (the trigger's arguments, the rendered fields).
-The connection never comes from an XCom, because more people may write XComs. The API server selects the gang's objects
-by the digest of the task that the user is allowed to see, so a forged XCom can at most hide the task's own gang.
-"""
+"""Find out from Airflow's records which gang a task instance has, and what they say of each map index. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +6,22 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, UnreadableEventError
+from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
-from airflow_provider_gangjobs.plugins.page_text import clean
+from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
 
 FINISHED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """Task states that change only if a user clears or marks the task."""
@@ -133,3 +134,56 @@ def _trigger_args(trigger: Mapping[str, Any] | None) -> TriggerArgs | None:
 def _text(values: Mapping[str, Any] | None, name: str) -> str | None:
     found = (values or {}).get(name)
     return found if isinstance(found, str) and found else None
+
+
+ROWS_MAX: Final = 100
+_STATES: Final = {
+    "failed": (0, Tone.BAD),
+    "upstream_failed": (0, Tone.BAD),
+    "up_for_retry": (1, Tone.WAIT),
+    "running": (2, Tone.BUSY),
+    "deferred": (2, Tone.BUSY),
+    "success": (4, Tone.GOOD),
+}
+"""The state of a task: its place in the order of the rows, and its tone."""
+_OTHER_STATE: Final = (3, Tone.WAIT)
+
+
+@dataclass(frozen=True)
+class MappedRow:
+    """One map index of a mapped task."""
+
+    map_index: int
+    state: str
+    """State of the task."""
+    tone: Tone
+    sentence: str = ""
+    """Why its last gang failed, if Airflow has recorded it."""
+    ended: datetime | None = None
+
+
+def choose_indexes(states: Mapping[int, str]) -> list[int]:
+    """Return the map indexes that get a row: those that failed first, and then those that are not over."""
+    return sorted(states, key=lambda index: (_STATES.get(states[index], _OTHER_STATE)[0], index))[:ROWS_MAX]
+
+
+def mapped_rows(indexes: Iterable[int], states: Mapping[int, str], ends: Mapping[int, Any]) -> list[MappedRow]:
+    """Return the rows of these map indexes.
+
+    :param ends: The XComs `gang_end`.
+    """
+    rows = []
+    for index in indexes:
+        state = states[index] or "no state"
+        end = parse_end(ends.get(index))
+        has_failed = end is not None and end.status is not Status.SUCCEEDED
+        rows.append(
+            MappedRow(
+                index,
+                state,
+                _STATES.get(state, _OTHER_STATE)[1],
+                clean(end.message, SENTENCE_CHARACTERS_MAX) if end is not None and has_failed else "",
+                end.times.get("ended") if end is not None else None,
+            )
+        )
+    return rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.gang.gang_rows import GangRow
+from airflow_provider_gangjobs.gang.gang_lists import GangRow
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
 from airflow_provider_gangjobs.kube.text import to_sentence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from decimal import Decimal
 
-    from airflow_provider_gangjobs.gang.gang_rows import DagUse
+    from airflow_provider_gangjobs.gang.gang_lists import DagUse
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview

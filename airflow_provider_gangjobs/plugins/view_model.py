@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.messages import describe_placement
-from airflow_provider_gangjobs.gang.gang_rows import format_amount
+from airflow_provider_gangjobs.gang.gang_lists import format_amount
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -38,13 +38,12 @@ from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, next_limi
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.halt import read_deadline_halt
 from airflow_provider_gangjobs.gang.state.observation import observe
-from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, VerdictKind
 from airflow_provider_gangjobs.gang.state.pods import rank_of
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.plugins.page_text import format_duration
-from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
+from airflow_provider_gangjobs.submission.request_and_record import SubmissionRecord, record_of
 from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log
 
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.plugins.locator import GangLocator
-    from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 
 
 ROWS_MAX: Final = 200

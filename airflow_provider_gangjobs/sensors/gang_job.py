@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.gang.awaited_gangs import NewestGangs, SelectedGang
+    from airflow_provider_gangjobs.gang.awaited import NewestGangs, SelectedGang
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -171,7 +171,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         """
         if is_of_earlier_try(event, context["ti"]):
             return self.execute(context)
-        from airflow_provider_gangjobs.gang.awaited_gangs import Answer
+        from airflow_provider_gangjobs.gang.awaited import Answer
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
         answer = Answer(event["status"])
@@ -190,7 +190,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             ClusterError: the API server refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.gang.awaited_gangs import Answer, NewestGangs, WaitFor, decide_wait
+        from airflow_provider_gangjobs.gang.awaited import Answer, NewestGangs, WaitFor, decide_wait
 
         hook, config = self._connect()
         args = self._args(context, hook, config)
@@ -223,7 +223,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     def _answer(self, config: ClusterConfig, args: SelectionArgs, gang: SelectedGang) -> Any:
         """Return what is known about a gang. If it has ended, its outcomes are recorded first."""
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
-        from airflow_provider_gangjobs.gang.awaited_gangs import Answer, Until, answer_of
+        from airflow_provider_gangjobs.gang.awaited import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
         from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
 
@@ -245,7 +245,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         """Return what is known about a gang. The failure of a task's gang counts when the task has ended."""
         from airflow_provider_gangjobs.airflow_api.task_state import read_state
         from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import answer_of_failure
-        from airflow_provider_gangjobs.gang.awaited_gangs import Answer
+        from airflow_provider_gangjobs.gang.awaited import Answer
 
         task = args.tasks_by_key.get(key)
         if answer is not Answer.FAILED or task is None:
@@ -273,9 +273,8 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
     ) -> Any:
-        from airflow_provider_gangjobs.attempt.completion import read_results
-        from airflow_provider_gangjobs.attempt.errors import error_from_event
-        from airflow_provider_gangjobs.gang.awaited_gangs import Answer, Until, answer_of
+        from airflow_provider_gangjobs.attempt.completion import error_from_event, read_results
+        from airflow_provider_gangjobs.gang.awaited import Answer, Until, answer_of
         from airflow_provider_gangjobs.gang.outcome.event import Status
 
         met = [event for event in events if answer_of(event.status, Until(self.until)) is Answer.MET]

@@ -13,8 +13,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from msgspec.structs import asdict as struct_to_dict
 
 from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
-from airflow_provider_gangjobs.airflow_api.error_log import ShortErrors
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
+from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import (
@@ -132,7 +132,7 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
             JobSetUnavailable: the cluster serves no JobSets, or refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.tracking.watch.awaited import look_at_job_set
+        from airflow_provider_gangjobs.tracking.awaited import look_at_job_set
 
         hook, config, ref = self._target()
         try:

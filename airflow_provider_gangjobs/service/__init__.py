@@ -1,6 +1,6 @@
 """The use cases of gangs in one cluster, without Airflow: `GangService` over one client, and `follow`.
 
-`gangs.py` has one coroutine for each use case, and `session.py` runs the coroutines from code that is not asynchronous.
+`gangs.py` has one coroutine for each use case, and runs them from code that is not asynchronous.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class NextAttemptRule(Struct, frozen=True):
 
         :param max_disruptions: How many attempts in a row may be lost and replaced without a retry of the task.
         """
-        from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+        from airflow_provider_gangjobs.gang.outcome.event import disruption_of
 
         disruption = disruption_of(event, allowed=max_disruptions)
         return cls(event.attempt or 0, disruption.carried_over if disruption else 0)

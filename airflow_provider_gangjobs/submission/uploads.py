@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, Submi
 from airflow_provider_gangjobs.exceptions.submission import UPLOAD
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.pod_checks import problems_with_files
-from airflow_provider_gangjobs.jobs.retrying_requests import TRIES_MAX, RetryingRequests
+from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RetryingRequests
 from airflow_provider_gangjobs.kube.well_known import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:

@@ -1,43 +1,281 @@
-"""Explanation: what one gang does at present and why, from a snapshot, by the functions of the task's log.
+"""What one gang does at present and why: a snapshot of its state, and the explanation of the snapshot.
 
-Whoever shows why a gang waits or has ended, in a terminal or on a page, takes the `Diagnosis` from here. A gang that
-waits for nodes is explained by what its follower would read, too: the words of the scheduler that a pod has lost, and
-the capacity of the cluster, where the rights allow it. Everything but the functions that read is pure.
+A snapshot is bounded however large the gang is. Nothing is changed. Of a gang of up to a thousand ranks all pods and
+outcomes are read. Of a larger gang the counters of the Job are used, and only the pods that failed or wait are read, up
+to a limit. Only the verbs `get` and `list` are used. What may not be read, apart from the Job, is left out and named.
+What only Kueue shows is left out and not named.
+
+Whoever shows why a gang waits or has ended, in a terminal or on a page, takes the `Diagnosis` from here, which has the
+texts of the task's log. A gang that waits for nodes is explained by what its follower would read, too: the words of the
+scheduler that a pod has lost, and the capacity of the cluster, where the rights allow it. Everything but the functions
+that read is pure.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.gang.gang_rows import GangRow, format_amount, kept_until, row_of
+from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.kueue import list_workloads, recent_position
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.gang_lists import GangRow, format_amount, kept_until, row_of
+from airflow_provider_gangjobs.gang.identity import gang_selector, task_selector
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone, build_rows, merge_outcomes, tone_of
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.waiting import find_named_refusal
+from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
+from airflow_provider_gangjobs.gang.state.waiting import (
+    NO_EVIDENCE,
+    Evidence,
+    WaitCause,
+    explain_suspension,
+    find_named_refusal,
+)
+from airflow_provider_gangjobs.jobs.requests import list_role_jobs
 from airflow_provider_gangjobs.kube.quantity import requests_of
-from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
-from airflow_provider_gangjobs.tracking.watch.cluster_use import measure_capacity
-from airflow_provider_gangjobs.tracking.watch.wait_evidence import find_claim_problem, refusal_events
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
+from airflow_provider_gangjobs.tracking.gang_watch import group_resource, podgroups_served
+from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
+from airflow_provider_gangjobs.tracking.wait_evidence import (
+    find_claim_problem,
+    job_events,
+    measure_capacity,
+    queue_events,
+    refusal_events,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.capacity import Capacity
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+    from airflow_provider_gangjobs.kube.views import EventView
+
+
+V = TypeVar("V", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class SnapshotLimits:
+    """From which sizes on a gang is read in part, and how large the part is."""
+
+    whole_ranks_max: int = 1000
+    """A gang of up to so many ranks is read as a whole: two pages of pods and at most 4.3 MB of ledger."""
+    whole_pages_max: int = 4
+    """Pages of 500 pods. A Job that made more than twice as many pods as it has ranks is not read as a whole."""
+    sample_pods: int = 200
+    """How many failed pods, and how many waiting pods, are read of a large gang."""
+    sample_shards: int = 1
+    """How many ConfigMaps of the ledger are read of a large gang: each has some two thousand outcomes, the earliest."""
+
+
+DEFAULT_LIMITS: Final = SnapshotLimits()
+
+
+@dataclass(frozen=True)
+class GangSnapshot:
+    """What the API server has."""
+
+    jobs: Sequence[Mapping[str, Any]] = ()
+    """All attempts of the task, the latest first."""
+    job: Mapping[str, Any] | None = None
+    """The Job whose pods and outcomes were read, if there is one."""
+    role_jobs: Sequence[Mapping[str, Any]] = ()
+    """The Jobs of the other roles of all these gangs."""
+    pods: Sequence[PodView] = ()
+    outcomes: Sequence[Outcome] = ()
+    podgroup: PodGroupView | None = None
+    evidence: Evidence = NO_EVIDENCE
+    """What explains why the gang waits. `explanation.read_explained` adds the capacity, and what pods have lost."""
+    is_whole: bool = True
+    """`pods` and `outcomes` are complete."""
+    unread: tuple[str, ...] = field(default=())
+    """Plural names of resources that could not be read."""
+
+
+async def read_snapshot(
+    client: Client,
+    namespace: str,
+    digests: Sequence[str],
+    uid: str | None = None,
+    *,
+    limits: SnapshotLimits = DEFAULT_LIMITS,
+) -> GangSnapshot:
+    """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
+
+    :param digests: The digests of the task or submission id, see `SubmissionKey.digests`.
+
+    Raises:
+        ClusterError: The Jobs could not be read.
+    """
+    found = await client.list(JOBS, namespace, label_selector=task_selector(*digests))
+    jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
+    chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
+    role_jobs = await list_role_jobs(client, namespace, jobs)
+    if not chosen:
+        return GangSnapshot(jobs=jobs, role_jobs=role_jobs)
+    return await _Reader(client, jobs, role_jobs, chosen[0], limits).read()
+
+
+class _Reader:
+    """Reads one Job and what belongs to it."""
+
+    def __init__(
+        self,
+        client: Client,
+        jobs: Sequence[Mapping[str, Any]],
+        role_jobs: Sequence[Mapping[str, Any]],
+        job: Mapping[str, Any],
+        limits: SnapshotLimits,
+    ) -> None:
+        self.client = client
+        self.limits = limits
+        self.jobs = jobs
+        self.stored = job
+        self.job: StoredGang = read_gang(job, role_jobs)
+        self.ref = self.job.ref
+        self.role_jobs = role_jobs
+        self.unread: list[str] = []
+
+    async def read(self) -> GangSnapshot:
+        pods, is_whole = await self._pods()
+        outcomes = await self._outcomes(is_whole)
+        podgroup, events = await self._evidence_of_pods(pods, is_whole=is_whole)
+        evidence = Evidence(events)
+        if (waits_for_kueue(self.job) or self._assembles_in_queue) and not self.job.is_over:
+            workload, shows_queue = await self._workload()
+            if workload is None and not self._assembles_in_queue:
+                of_workload = await queue_events(self.client, self.ref)
+                shows_queue = shows_queue and not of_workload
+                events = (*events, *of_workload)
+            evidence = Evidence(events, workload, await self._position(workload, events), shows_queue)
+        return GangSnapshot(
+            jobs=self.jobs,
+            job=self.stored,
+            role_jobs=self.role_jobs,
+            pods=pods_of(self.ref, pods),
+            outcomes=outcomes,
+            podgroup=podgroup,
+            evidence=evidence,
+            is_whole=is_whole,
+            unread=tuple(self.unread),
+        )
+
+    @property
+    def _assembles_in_queue(self) -> bool:
+        """Kueue lets the gang run, and its Workload shows for how long the gang has assembled before."""
+        return self.job.is_queued_by_kueue and phase_of(self.job) is Phase.ASSEMBLING
+
+    async def _evidence_of_pods(
+        self, pods: Sequence[PodView], *, is_whole: bool
+    ) -> tuple[PodGroupView | None, tuple[EventView, ...]]:
+        """Return what says why pods are missing or have no node. A suspended Job is to have no pods."""
+        if self.job.is_suspended:
+            return None, ()
+        lacks_pods = len(pods) < self.job.ranks
+        is_waiting = lacks_pods or any(not pod.spec.node_name for pod in pods)
+        podgroup = await self._podgroup() if is_waiting else None
+        return podgroup, await job_events(self.client, self.ref) if lacks_pods and is_whole else ()
+
+    async def _workload(self) -> tuple[KueueWorkloadView | None, bool]:
+        """Return Kueue's Workload, and whether Workloads can be read. They only explain why a gang waits."""
+        try:
+            found = await list_workloads(self.client, self.ref.namespace, self.job.queued_uid)
+        except ClusterError:
+            return None, False
+        return (found[0].view if found else None), True
+
+    async def _position(self, workload: KueueWorkloadView | None, events: Sequence[EventView]) -> int | None:
+        evidence = Evidence(events, queue_workload=workload)
+        if self.job.queue is None or explain_suspension(self.job, evidence).cause is not WaitCause.QUEUE:
+            return None
+        return await recent_position(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
+
+    async def _pods(self) -> tuple[list[PodView], bool]:
+        sample = self.limits.sample_pods
+        try:
+            if self.job.ranks <= self.limits.whole_ranks_max:
+                pods, is_whole = await self._list(PodView, PODS, pages_max=self.limits.whole_pages_max)
+                if is_whole:
+                    return pods, True
+            failed, _ = await self._list(PodView, PODS, field_selector="status.phase=Failed", limit=sample)
+            pending, _ = await self._list(PodView, PODS, field_selector="status.phase=Pending", limit=sample)
+        except ClusterError:
+            self.unread.append("pods")
+            return [], False
+        return [*failed, *pending], False
+
+    async def _outcomes(self, is_whole: bool) -> list[Outcome]:
+        try:
+            shards_max = None if is_whole else self.limits.sample_shards
+            return await read_ledger(self.client, self.ref, shards_max=shards_max)
+        except ClusterError:
+            self.unread.append("configmaps")
+            return []
+
+    async def _podgroup(self) -> PodGroupView | None:
+        """Return the PodGroup, or `None` if it cannot be read. It only explains why a gang waits."""
+        resource = group_resource(self.job) or await podgroups_served(self.client)
+        if resource is None:
+            return None
+        try:
+            found, _ = await self._list(PodGroupView, resource, limit=1)
+        except ClusterError:
+            self.unread.append("podgroups")
+            return None
+        return next(iter(found), None)
+
+    async def _list(self, kind: type[V], resource: Resource, **limits: Any) -> tuple[list[V], bool]:
+        selector = gang_selector(self.ref.name)
+        return await list_first(self.client, kind, resource, self.ref.namespace, label_selector=selector, **limits)
+
+
+async def list_first(
+    client: Client,
+    kind: type[V],
+    resource: Resource,
+    namespace: str | None,
+    *,
+    label_selector: str,
+    field_selector: str | None = None,
+    limit: int = PAGE_OBJECTS,
+    pages_max: int = 1,
+) -> tuple[list[V], bool]:
+    """Return the first objects of a namespace or of the cluster, and whether these are all.
+
+    Only the last page is not full.
+
+    Raises:
+        ClusterError: The objects could not be listed.
+    """
+    found: list[V] = []
+    pages = client.list_views(
+        kind, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
+    )
+    async with aclosing(pages):
+        async for page in pages:
+            found += page
+            if len(found) >= pages_max * limit:
+                return found, False
+    return found, True
+
 
 CAPACITY_WITHIN_S: Final = 5.0
 """A person waits for the page, so it is shown without the capacity of a cluster that takes longer to be read."""
@@ -203,15 +441,3 @@ def _counts_of_job(job: StoredGang) -> Counts:
         succeeded=job.status.succeeded,
         failed=job.status.failed,
     )
-
-
-__all__ = [
-    "GangReason",
-    "GangState",
-    "job_of",
-    "observe_snapshot",
-    "read_explained",
-    "read_state",
-    "reason_of",
-    "state_of_snapshot",
-]

@@ -27,27 +27,31 @@ from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, judge_halted, read_deadline_halt
-from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase
+from airflow_provider_gangjobs.gang.state.phase import (
+    FINAL_PHASES,
+    PHASE_OF_VERDICT,
+    Completeness,
+    Phase,
+    Verdict,
+    VerdictKind,
+    judge,
+)
+from airflow_provider_gangjobs.gang.state.pod_index import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     describe_stops,
     give_up_note,
     has_queue_decision,
     waits_for_kueue,
 )
-from airflow_provider_gangjobs.gang.state.sidecars import SIDECAR_GRACE
-from airflow_provider_gangjobs.gang.state.verdict import Completeness, Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
-from airflow_provider_gangjobs.jobs.read import list_pods
-from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
-from airflow_provider_gangjobs.tracking.job_steps import Requeue, Sidecars
-from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
-from airflow_provider_gangjobs.tracking.retry_until_answered import (
+from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
+    JobRequests,
     gather_or_cancel,
+    list_pods,
     retry_until_answered,
 )
-from airflow_provider_gangjobs.tracking.watch.gang_watch import (
+from airflow_provider_gangjobs.tracking.gang_watch import (
     GangObserver,
     GangWatch,
     Pace,
@@ -55,7 +59,10 @@ from airflow_provider_gangjobs.tracking.watch.gang_watch import (
     observe_listed,
     podgroups_served,
 )
-from airflow_provider_gangjobs.tracking.watch.wait_evidence import WaitEvidence, job_events
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
+from airflow_provider_gangjobs.tracking.job_steps import Requeue, Sidecars
+from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
+from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence, job_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,8 +72,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.tracking.gang_watch import ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, LogReader
-    from airflow_provider_gangjobs.tracking.watch.gang_watch import ObservedPods
 
 
 FollowUntil = Literal["running", "ended"]

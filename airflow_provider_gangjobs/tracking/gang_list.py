@@ -1,7 +1,7 @@
 """Reads many gangs at once: all gangs of a namespace or cluster, and those that a person names.
 
 Lists are read page by page and decoded into views, so ten thousand Jobs cost a second and little memory. Nothing is
-changed. The rules are `gang.gang_rows` and `gang.named_gangs`. The process of a command imports this module, so the
+changed. The rules are `gang.gang_lists` and `gang.gang_lists`. The process of a command imports this module, so the
 module imports little.
 """
 
@@ -14,9 +14,8 @@ from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import Notification
 from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
-from airflow_provider_gangjobs.gang.gang_rows import ListedJob
+from airflow_provider_gangjobs.gang.gang_lists import GangName, ListedJob, find_named
 from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, task_selector
-from airflow_provider_gangjobs.gang.named_gangs import GangName, find_named
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 

@@ -1,6 +1,6 @@
 """Steps that a follower does on the Job of its gang: back to the queue, and the end by the main containers.
 
-The rules are in `gang.state.queue_wait` and `gang.state.sidecars`. The informers show when a step is due. Before
+The rules are in `gang.state.queue_wait` and `gang.state.pod_index`. The informers show when a step is due. Before
 a step is done, the objects are read again, and the rules judge what was read: a watch may lag. Each write applies only
 to the version that was judged. So two followers of one gang do each step once, and a follower that dies is continued by
 the next one. The outcomes of ranks are in the ledger before their Job is marked as ended by the main containers.
@@ -16,14 +16,7 @@ from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_wor
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd, Requeues
-from airflow_provider_gangjobs.gang.state.queue_wait import (
-    RequeueStep,
-    begin_requeue,
-    next_assembly_baseline,
-    next_step,
-    pause_ends_at,
-)
-from airflow_provider_gangjobs.gang.state.sidecars import (
+from airflow_provider_gangjobs.gang.state.pod_index import (
     EndByMain,
     JobRules,
     decide_end,
@@ -31,7 +24,14 @@ from airflow_provider_gangjobs.gang.state.sidecars import (
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.gang.state.queue_wait import (
+    RequeueStep,
+    begin_requeue,
+    next_assembly_baseline,
+    next_step,
+    pause_ends_at,
+)
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.jobs.retrying_requests import JobRequests
+    from airflow_provider_gangjobs.jobs.requests import JobRequests
     from airflow_provider_gangjobs.kube.views import KueueWorkloadView
     from airflow_provider_gangjobs.tracking.harvest.final_harvest import HarvestTask
 

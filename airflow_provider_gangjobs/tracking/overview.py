@@ -1,46 +1,105 @@
-"""Overview: all gangs of a namespace with their diagnoses, in a bounded number of requests for any number of gangs.
+"""Overview of a namespace or cluster: all gangs with their diagnoses, and what stays of gangs although nobody needs it.
 
 The Jobs are listed page by page. What explains why gangs wait is read for all of them at once: at most `PAGES_MAX`
 pages of the pods that wait, and as many of Kueue's Workloads. A gang that these do not explain has no diagnosis, since
-unknown is a third answer; `tracking.explanation` reads one gang as a whole. Nothing is changed.
+unknown is a third answer; `tracking.explanation` reads one gang as a whole.
+
+Leaks are read from the Jobs, the held pods, and the Leases of triggerers. The rules are `gang.gang_lists`;
+`ending.sweep` has those of triggerers and `gangjobs tidy`. Nothing is changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.ending.sweep.leases import FollowerLease, read_leases
-from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, row_of, use_by_dag
+from airflow_provider_gangjobs.ending.leases import FollowerLease, read_leases
+from airflow_provider_gangjobs.ending.submissions import is_half_submitted
+from airflow_provider_gangjobs.ending.sweep import held_by_gang, last_sign
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, Leak, find_leak, leak_of_pods, row_of, use_by_dag
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.observation import observe_counters
 from airflow_provider_gangjobs.gang.state.ownership import LIVE_GRACE
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.pods import is_held, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, explain_suspension
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
+from airflow_provider_gangjobs.tracking.explanation import list_first
 from airflow_provider_gangjobs.tracking.gang_list import list_gangs
-from airflow_provider_gangjobs.tracking.snapshot import list_first
-from airflow_provider_gangjobs.tracking.watch.cluster_use import recent_cluster_use
+from airflow_provider_gangjobs.tracking.wait_evidence import recent_cluster_use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
     from decimal import Decimal
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+
+
+async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta) -> tuple[list[Leak], str]:
+    """Return what stays in a namespace, or in the cluster, and why it is unknown who follows the gangs.
+
+    The second value is empty if the Leases of the triggerers could be read.
+
+    Raises:
+        ClusterError: The Jobs or the pods could not be listed.
+    """
+    held = await held_pods(client, namespace)
+    jobs = await list_gangs(client, namespace)
+    is_followed, unknown = await _read_followers(client, namespace)
+    now = client.server_clock.now()
+    leaks = []
+    for job in jobs:
+        leak = find_leak(
+            job,
+            now=now,
+            grace=grace,
+            held_pods=len(held.pop(job.ref, ())),
+            is_followed=is_followed(job.ref),
+            is_half_submitted=is_half_submitted(job, now=now, older_than=grace),
+        )
+        leaks += [leak] if leak else []
+    for ref, pods in held.items():
+        since = max(last_sign(pod, now) for pod in pods)
+        if now - since >= grace:
+            leaks.append(leak_of_pods(ref.namespace, ref.name, len(pods), since))
+    return leaks, unknown
+
+
+async def held_pods(client: Client, namespace: str | None) -> dict[GangRef, list[PodView]]:
+    """Return the pods that the provider's finalizer holds, by their gang, which may not exist any more.
+
+    Raises:
+        ClusterError: The pods could not be listed.
+    """
+    held: list[PodView] = []
+    async with aclosing(client.list_views(PodView, PODS, namespace, label_selector=LABEL_GANG)) as pages:
+        async for page in pages:
+            held += filter(is_held, page)
+    return held_by_gang(held)
+
+
+async def _read_followers(client: Client, namespace: str | None) -> tuple[Callable[[GangRef], bool | None], str]:
+    try:
+        leases = await read_leases(client, namespace)
+    except ClusterError as error:
+        return (lambda _: None), str(error)
+    now = client.server_clock.now()
+    valid = [lease for lease in leases if lease.is_valid(now)]
+    return (lambda ref: any(lease.names(ref) for lease in valid)), ""
 
 
 PAGES_MAX: Final = 2
@@ -259,6 +318,3 @@ def _counts(job: StoredGang, waiting: Sequence[PodView]) -> Counts:
         succeeded=status.succeeded,
         failed=status.failed,
     )
-
-
-__all__ = ["ListedGang", "Overview", "QueueUse", "judge", "read_overview"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.airflow_api.masking import mask_event
 from airflow_provider_gangjobs.airflow_api.task_end import success_event
+from airflow_provider_gangjobs.airflow_api.task_log import mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import start_in_worker_event, with_task_instance
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 _TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
-NEEDED_TO_RUN: Final = tuple(
-    f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "metrics", "log_streaming", "sweeping")
+NEEDED_TO_RUN: Final = (
+    "airflow_provider_gangjobs.attempt.metrics",
+    *(f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "log_streaming", "endings")),
 )
 
 NEEDED_TO_START: Final = (
     f"{_TRIGGERER}.gang_start",
     "airflow_provider_gangjobs.cluster.informer",
-    "airflow_provider_gangjobs.ending.sweep.sweeper",
+    "airflow_provider_gangjobs.ending.sweeper",
     "airflow_provider_gangjobs.service",
-    "airflow_provider_gangjobs.submission.discovery.schedulers",
+    "airflow_provider_gangjobs.submission.discovery",
     "airflow_provider_gangjobs.submission.submit",
     "airflow_provider_gangjobs.tracking.follow",
 )
@@ -63,6 +64,8 @@ class _GangTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
         await import_in_thread(*CLIENT, *NEEDED_TO_RUN)
+        from airflow_provider_gangjobs.attempt.metrics import report_metrics
+        from airflow_provider_gangjobs.attempt.triggerer.endings import following
         from airflow_provider_gangjobs.attempt.triggerer.gang_completion import (
             ask_airflow_once,
             complete,
@@ -70,8 +73,6 @@ class _GangTrigger(BaseTrigger):
         )
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
         from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable, without_streamed
-        from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
-        from airflow_provider_gangjobs.attempt.triggerer.sweeping import following
 
         started = asyncio.get_running_loop().time()
         # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
@@ -95,7 +96,7 @@ class _GangTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""
-        from airflow_provider_gangjobs.attempt.triggerer.kill import kill, run_shielded
+        from airflow_provider_gangjobs.attempt.triggerer.endings import kill, run_shielded
 
         if not self._has_yielded:
             await run_shielded(kill(self.args, self.task_instance, self.log))
@@ -194,7 +195,7 @@ class GangStartTrigger(_GangTrigger):
 
     async def on_kill(self) -> None:
         """Delete the gang, or what was begun of it, if a user killed the task."""
-        from airflow_provider_gangjobs.attempt.triggerer.kill import run_shielded
+        from airflow_provider_gangjobs.attempt.triggerer.endings import run_shielded
 
         if self._is_started or self._has_yielded:
             await super().on_kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_gangjobs.airflow_api.masking import mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import mask_event
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs, wait_for_job_set
 from airflow_provider_gangjobs.triggers.sensor import SensorTrigger
 

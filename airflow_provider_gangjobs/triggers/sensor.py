@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
+from airflow_provider_gangjobs.attempt.metrics import report_metrics
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
-from airflow_provider_gangjobs.attempt.triggerer.metrics import report_metrics
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs, SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
@@ -37,7 +37,7 @@ class SensorTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.watch.awaited")
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.awaited")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await self.wait()

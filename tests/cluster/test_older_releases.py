@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
-from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.event import Status, disruption_of
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
-from airflow_provider_gangjobs.submission.request import SubmissionRequest
+from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
 from tests.cluster.controlplane.build import OLDER_RELEASES
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.test_disruptions_on_real_releases import FIRST_ATTEMPT_IS_ENDLESS, runs

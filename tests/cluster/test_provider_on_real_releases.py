@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.sweep.sweep import Sweep
-from airflow_provider_gangjobs.ending.sweep.sweeper import NamespaceSweeper
+from airflow_provider_gangjobs.ending.sweep import Sweep
+from airflow_provider_gangjobs.ending.sweeper import NamespaceSweeper
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.ownership import TaskEnd
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.watch.gang_watch import gang_of
+from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.releases import RELEASES
 from tests.timeouts import TIMEOUT_S

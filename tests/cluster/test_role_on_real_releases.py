@@ -12,8 +12,8 @@ import yaml
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import Resource
 from airflow_provider_gangjobs.ending.kill import KillResult
-from airflow_provider_gangjobs.ending.sweep.leases import Leases
-from airflow_provider_gangjobs.ending.sweep.sweep import LOOK_EVERY_S, sweep_once
+from airflow_provider_gangjobs.ending.leases import Leases
+from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S, sweep_once
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate

@@ -12,14 +12,14 @@ import yaml
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.snapshot import DEFAULT_LIMITS, GangSnapshot, SnapshotLimits, read_snapshot
+from airflow_provider_gangjobs.tracking.explanation import DEFAULT_LIMITS, GangSnapshot, SnapshotLimits, read_snapshot
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
     from tests.cluster.tenant import Tenant
 
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "ui.md"

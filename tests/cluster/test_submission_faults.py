@@ -17,8 +17,7 @@ from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.discovery.capabilities import read_capabilities
-from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
+from airflow_provider_gangjobs.submission.discovery import discover_for, read_capabilities
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from tests.cluster.fault_proxy import FaultProxy
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
     from tests.cluster.tenant import Tenant
 
 FULLY_TESTED_RELEASE = "1.37"

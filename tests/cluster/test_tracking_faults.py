@@ -34,7 +34,7 @@ from tests.pending_tasks import awaited_by
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from airflow_provider_gangjobs.cluster.http.request import Request
+    from airflow_provider_gangjobs.cluster.http.transport import Request
     from tests.cluster.tenant import Tenant
 
 TIMEOUT_S = 3.0

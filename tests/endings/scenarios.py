@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.http.request import PropagationPolicy
+from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy
 from airflow_provider_gangjobs.ending import delete_gang
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind

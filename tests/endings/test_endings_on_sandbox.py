@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
-from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
 from tests.crashes import CrashingAtFirst, may_die
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
+from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from tests.provider.virtual_control_plane import loop_clock
 
 if TYPE_CHECKING:

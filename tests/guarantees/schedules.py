@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.triggerer import sweeping
-from airflow_provider_gangjobs.ending.sweep.sweep import LOOK_EVERY_S
+from airflow_provider_gangjobs.attempt.triggerer import endings
+from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, LIVE_GRACE
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
@@ -104,7 +104,7 @@ def jobs_created(airflow: SimulatedAirflow) -> int:
 
 def sweep_in_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a sweeper belong to the process of its trigger and stop with it. By default it has a context of its own."""
-    monkeypatch.setattr(sweeping, "contextvars", SimpleNamespace(Context=contextvars.copy_context))
+    monkeypatch.setattr(endings, "contextvars", SimpleNamespace(Context=contextvars.copy_context))
 
 
 def follow_another_gang(airflow: SimulatedAirflow) -> None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.ending.halt import halt
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, halt
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by

@@ -26,8 +26,8 @@ from starlette.routing import Mount
 
 from airflow_provider_gangjobs.plugins.app import make_app
 from airflow_provider_gangjobs.plugins.gangs_page import may_read_connection, readable_dags
-from airflow_provider_gangjobs.plugins.rest.access import Place, may_read, may_write
-from airflow_provider_gangjobs.plugins.rest.app import URL_PREFIX
+from airflow_provider_gangjobs.plugins.rest import URL_PREFIX
+from airflow_provider_gangjobs.plugins.rest_access import Place, may_read, may_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

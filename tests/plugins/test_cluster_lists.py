@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Unreachable
-from airflow_provider_gangjobs.plugins.cluster_lists import ERROR_TTL_S, ListCache
-from airflow_provider_gangjobs.plugins.list_source import ListSource
-from airflow_provider_gangjobs.plugins.snapshot_cache import OTHER_ERROR
+from airflow_provider_gangjobs.plugins.caches import ERROR_TTL_S, OTHER_ERROR, ListCache
+from airflow_provider_gangjobs.plugins.clusters import ListSource
 from tests.plugins.test_snapshot_cache import SECRET, FailingConnection, failing_connection
 
 SOURCE = ListSource("gpu", "team")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
@@ -24,11 +24,11 @@ from airflow_provider_gangjobs.plugins.gangs_view import (
     REFRESH_OF_MANY_S,
     REFRESH_S,
     ROWS_PER_PAGE,
+    Filters,
     GangsView,
     build_gangs_view,
 )
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
-from airflow_provider_gangjobs.plugins.page_filters import Filters
 from airflow_provider_gangjobs.plugins.page_gangs import NOT_EXPLAINED, EndRecord, list_for_page
 from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview, QueueUse

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, format_remaining, render, render_rank
-from airflow_provider_gangjobs.plugins.mapped_tasks import MappedRow, choose_indexes, mapped_rows
+from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
 from airflow_provider_gangjobs.plugins.view_model import AttemptRow, DeadlineView, GangView, PhaseSpan
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog

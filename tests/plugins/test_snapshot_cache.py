@@ -16,8 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unreachable,
 )
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.snapshot_cache import (
+from airflow_provider_gangjobs.plugins.caches import (
     OTHER_ERROR,
     SNAPSHOT_TTL_S,
     TIMED_OUT,
@@ -25,6 +24,7 @@ from airflow_provider_gangjobs.plugins.snapshot_cache import (
     SnapshotCache,
     SnapshotResult,
 )
+from airflow_provider_gangjobs.plugins.locator import GangLocator
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig

@@ -38,7 +38,7 @@ from airflow_provider_gangjobs.plugins.view_model import (
     describe_end,
     view_without_cluster,
 )
-from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot
+from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 from tests.unit.builders import CREATED, REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
+from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from tests.provider.virtual_control_plane import VIRTUAL_TIMEOUT_S, VirtualControlPlane, loop_clock
 
 if TYPE_CHECKING:

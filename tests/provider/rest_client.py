@@ -12,10 +12,9 @@ from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 
-from airflow_provider_gangjobs.plugins.rest.access import READ_DAG
-from airflow_provider_gangjobs.plugins.rest.app import make_api
-from airflow_provider_gangjobs.plugins.rest.clusters import Clusters
-from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache
+from airflow_provider_gangjobs.plugins.caches import SnapshotCache
+from airflow_provider_gangjobs.plugins.rest import Clusters, make_api
+from airflow_provider_gangjobs.plugins.rest_access import READ_DAG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

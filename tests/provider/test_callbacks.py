@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
-from airflow_provider_gangjobs.attempt.triggerer import phase_callbacks
-from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
-from airflow_provider_gangjobs.attempt.triggerer.phase_callbacks import (
+from airflow_provider_gangjobs.attempt.triggerer import gang_wait
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CALL_S,
     CALLS_AT_ONCE,
     STUCK_CALLS_MAX,
     StuckCalls,
+    wait_for_event,
 )
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -36,7 +36,7 @@ WRITE = 'sleep 2; printf 1 > "$GANG_RESULT_PATH"'
 
 @pytest.fixture(autouse=True)
 def no_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(phase_callbacks, "stuck_calls", StuckCalls())
+    monkeypatch.setattr(gang_wait, "stuck_calls", StuckCalls())
     CALLS.clear()
     MAY_END.clear()
     yield
@@ -138,7 +138,7 @@ async def test_callback_whose_calls_hang_is_switched_off_for_the_process_and_the
     assert len(hanging_threads()) == threads
     assert [call["phase"] for call in CALLS if call["gang"].name == "late"][-1] == "succeeded"
     off = [record for record in caplog.records if "is switched off in this process" in record.message]
-    assert [record.name for record in off] == [phase_callbacks.__name__]
+    assert [record.name for record in off] == [gang_wait.__name__]
     skipped = [record.name for record in caplog.records if "Hanging is not called" in record.message]
     assert skipped.count("late") == 1
 

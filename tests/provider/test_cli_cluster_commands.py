@@ -12,12 +12,12 @@ import pytest
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending import half_submitted
+from airflow_provider_gangjobs.ending import submissions
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
+from airflow_provider_gangjobs.submission.discovery import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.submission_requests import task_request
@@ -65,7 +65,7 @@ def test_tidy_that_lost_a_race_says_why_it_left_the_gang(embedded: SandboxThread
         return False
 
     with monkeypatch.context() as patched:
-        patched.setattr(half_submitted, "patch_unchanged", has_changed)
+        patched.setattr(submissions, "patch_unchanged", has_changed)
         assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s"]) == 0
     left = f"default/{name}: leave, because it has changed or was deleted in the meantime"
     assert left in capsys.readouterr().out

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.ending.half_submitted import CleanupAction, CleanupReport, clean_up_half_submitted
+from airflow_provider_gangjobs.ending.submissions import CleanupAction, CleanupReport, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
@@ -26,7 +26,7 @@ from tests.sandbox.builders import NAMESPACE
 from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
 
 HOUR = timedelta(hours=1)
 FIRST_ACT = 2  # request 0 lists the Jobs, and request 1 finds out whether Kueue is served
@@ -152,7 +152,7 @@ async def test_gang_that_a_cleanup_of_an_earlier_version_has_halted_is_removed(c
     await tidied(cluster, api=process, dry_run=True)
     dying = CrashingClient(cluster.client, Crash(len(process.requests), applied=True))
     with monkeypatch.context() as patched:
-        patched.setattr("airflow_provider_gangjobs.ending.half_submitted.CLEANUP_HALT_REASON", earlier)
+        patched.setattr("airflow_provider_gangjobs.ending.submissions.CLEANUP_HALT_REASON", earlier)
         with pytest.raises(ProcessDied):
             await tidied(cluster, api=dying)
     (halted,) = cluster.jobs()

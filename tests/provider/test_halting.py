@@ -10,13 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, ServerError
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
-from airflow_provider_gangjobs.ending.halt import halt
-from airflow_provider_gangjobs.ending.kill import halt_live
+from airflow_provider_gangjobs.ending.kill import halt, halt_live
 from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.halted import BRIEF_PAUSES_S, PAUSES_S, finish_halted
+from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, finish_halted
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
 from gangjobs_sandbox.registry import PatchKind

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 from airflow_provider_gangjobs.exceptions import SubmissionConflict
-from airflow_provider_gangjobs.exceptions.deprecation import GangJobsDeprecationWarning
+from airflow_provider_gangjobs.exceptions.base import GangJobsDeprecationWarning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState

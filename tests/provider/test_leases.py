@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.ending.sweep.leases import (
+from airflow_provider_gangjobs.ending.leases import (
     ALLOWED_AGAIN_S,
     DELETE_AFTER,
     LOOKS_PER_WRITE,
@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.ending.sweep.leases import (
     VALID_LOOKS,
     Leases,
 )
-from airflow_provider_gangjobs.ending.sweep.sweep import LOOK_EVERY_S
+from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from gangjobs_sandbox.api import Fault, FaultKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.virtual_control_plane import NAMESPACE

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.ending.delete_submission import delete_submission
-from airflow_provider_gangjobs.ending.halt import halt
+from airflow_provider_gangjobs.ending.kill import halt
+from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
-from airflow_provider_gangjobs.submission.record import FailureCause, SubmissionRecord, find_record, list_records
+from airflow_provider_gangjobs.submission.request_and_record import (
+    FailureCause,
+    SubmissionRecord,
+    find_record,
+    list_records,
+)
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -24,7 +29,7 @@ from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
 
 ID = "nightly / 2026-01-01"
 OTHER = GangSpec(image="trainer:2", workers=4)

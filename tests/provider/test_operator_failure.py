@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs import exceptions
-from airflow_provider_gangjobs.attempt.errors import error_from_event
+from airflow_provider_gangjobs.attempt.completion import error_from_event
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import RankEnd, Status, build_event

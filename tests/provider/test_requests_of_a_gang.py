@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.informer import informers
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from airflow_provider_gangjobs.cluster.http.request import Request
+    from airflow_provider_gangjobs.cluster.http.transport import Request
     from tests.provider.task_runner import TaskMaker
 
 REQUESTS_MAX: Final = 17

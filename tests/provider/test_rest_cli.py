@@ -14,7 +14,7 @@ import yaml
 from fastapi import FastAPI
 from fastapi.responses import RedirectResponse
 
-from airflow_provider_gangjobs.cli import rest as cli_rest
+from airflow_provider_gangjobs.cli import submit as cli_rest
 from airflow_provider_gangjobs.cli.main import main
 from scripts.ports import free_port
 from tests.provider.rest_client import RestClient

@@ -12,14 +12,14 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.plugins.caches import UNKNOWN_CONNECTION
 from airflow_provider_gangjobs.plugins.locator import TaskRecord
-from airflow_provider_gangjobs.plugins.snapshot_cache import UNKNOWN_CONNECTION
 from tests.provider.rest_client import RestClient
 from tests.provider.test_rest_submissions import problem
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -13,8 +13,9 @@ import pytest
 from fastapi import HTTPException
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.plugins.rest import clusters, documents, limits
-from airflow_provider_gangjobs.plugins.rest.limits import (
+from airflow_provider_gangjobs.plugins import rest as rest_app
+from airflow_provider_gangjobs.plugins import rest_access, rest_documents
+from airflow_provider_gangjobs.plugins.rest_access import (
     AT_ONCE_OF_USER_MAX,
     BODY_BYTES_MAX,
     BURST,
@@ -263,7 +264,7 @@ async def test_silent_cluster_is_answered_for_in_time(monkeypatch: pytest.Monkey
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     async with server:
         rest = rest_to_server(server.sockets[0].getsockname()[1], monkeypatch)
-        monkeypatch.setattr(clusters, "REQUEST_WITHIN_S", 0.5)
+        monkeypatch.setattr(rest_app, "REQUEST_WITHIN_S", 0.5)
         found = problem(await rest.get("a"), 504)
     assert (found["code"], found["detail"]) == ("TimeoutError", "The cluster did not answer in time.")
 
@@ -297,7 +298,7 @@ def test_a_user_may_send_a_burst_and_then_some_requests_each_second() -> None:
     refused = (429, {"Retry-After": "1"})
     assert [admitted("ada"), admitted("bob")] == [(BURST, *refused)] * 2
     now = 1.0
-    assert admitted("ada") == (limits.REQUESTS_PER_S, *refused)
+    assert admitted("ada") == (rest_access.REQUESTS_PER_S, *refused)
 
 
 async def test_too_many_requests_at_once_are_refused(rest: RestClient, cluster: SubmissionCluster) -> None:
@@ -319,7 +320,7 @@ async def test_slow_work_for_one_request_delays_no_other(rest: RestClient, monke
         may_end.wait(TIMEOUT_S)
         raise InvalidGangSpec(())
 
-    monkeypatch.setattr(documents, "spec_in", read)
+    monkeypatch.setattr(rest_documents, "spec_in", read)
     async with rest.application() as client:
         slow = asyncio.create_task(client.put(rest.path(submission_path("a")), json=SPEC))
         await asyncio.to_thread(begun.wait, TIMEOUT_S)

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs import service
 from airflow_provider_gangjobs.ending.kill import KillResult
-from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
-from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+from airflow_provider_gangjobs.ending.sweep import sweep_once
+from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.tracking.explanation import read_snapshot
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
-from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
-from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import (
     CrashingClient,
@@ -249,7 +249,7 @@ async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
 
 @in_virtual_time
 async def test_ledger_of_an_earlier_attempt_is_read_once_and_says_why_it_failed(plane):
-    from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache
+    from airflow_provider_gangjobs.plugins.caches import SnapshotCache
 
     first = await running(plane)
     end(plane, first, "worker", exit_code=1)

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.record import find_record
+from airflow_provider_gangjobs.submission.request_and_record import find_record
 from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.registry import PatchKind
@@ -211,7 +211,7 @@ async def test_next_try_adopts_a_gang_whose_leader_has_ended(plane):
 
 @in_virtual_time
 async def test_record_of_a_submission_counts_all_roles(plane):
-    from airflow_provider_gangjobs.submission.discovery.schedulers import discover_for
+    from airflow_provider_gangjobs.submission.discovery import discover_for
 
     discovered = await discover_for(plane.client, LEADER_AND_WORKERS, namespace=NAMESPACE)
     submission = await submit(plane.client, LEADER_AND_WORKERS, id_request("mine"), discovered=discovered)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.ending.half_submitted import CleanupAction, clean_up_half_submitted
+from airflow_provider_gangjobs.ending.submissions import CleanupAction, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -161,7 +161,7 @@ async def test_other_parameters_of_a_role_are_a_conflict():
 
 @pytest.mark.parametrize("at", ["create podgroups", "patch jobs"])
 async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(at):
-    from airflow_provider_gangjobs.ending.halt import halt
+    from airflow_provider_gangjobs.ending.kill import halt
 
     async with running_cluster() as cluster:
 

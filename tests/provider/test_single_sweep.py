@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import LEASES
-from airflow_provider_gangjobs.ending.sweep.leases import lease_body
-from airflow_provider_gangjobs.ending.sweep.sweep import sweep_once
+from airflow_provider_gangjobs.ending.leases import lease_body
+from airflow_provider_gangjobs.ending.sweep import sweep_once
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ON_KILL
 from airflow_provider_gangjobs.service import follow

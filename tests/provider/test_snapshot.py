@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.tracking.snapshot import GangSnapshot, SnapshotLimits, read_snapshot
+from airflow_provider_gangjobs.tracking.explanation import GangSnapshot, SnapshotLimits, read_snapshot
 from tests.airflow.polling import wait_for
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending.delete_submission import delete_submission
-from airflow_provider_gangjobs.ending.halt import halt
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, halt
+from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.ending.delete_gang import delete_job, deliver
-from airflow_provider_gangjobs.ending.halt import halt
+from airflow_provider_gangjobs.ending.kill import halt
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered

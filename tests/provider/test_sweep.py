@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.ending.kill import begin_kill
-from airflow_provider_gangjobs.ending.sweep.sweep import ANSWER_LOOKS, LOOK_EVERY_S, NamespaceView, Sweep
+from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S, NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE, SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
@@ -28,7 +28,7 @@ from tests.sandbox.builders import NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from airflow_provider_gangjobs.ending.sweep.actions import SweptGang
+    from airflow_provider_gangjobs.ending.sweep import SweptGang
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 PROD, STAGING = (replace(KEY, installation=name) for name in ("prod", "staging"))
@@ -241,7 +241,7 @@ async def test_task_that_has_not_ended_is_asked_about_less_often_the_longer_nobo
 
 
 async def test_many_gangs_are_asked_about_in_turn(cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("airflow_provider_gangjobs.ending.sweep.sweep.QUESTIONS_PER_LOOK", 2)
+    monkeypatch.setattr("airflow_provider_gangjobs.ending.sweep.QUESTIONS_PER_LOOK", 2)
     for number in range(5):
         await cluster.submit(key=replace(PROD, task_id=f"task-{number}"), policies=DELETE)
     sweeper = Sweeper(cluster)

@@ -37,12 +37,12 @@ NEVER = (
 NOT_TO_SUBMIT = (
     f"{OURS}gang.outcome.diagnosis",
     f"{OURS}attempt.completion",
-    f"{OURS}ending.half_submitted",
-    f"{OURS}ending.delete_submission",
+    f"{OURS}ending.submissions",
+    f"{OURS}ending.submissions",
     f"{OURS}submission.operations",
     f"{OURS}tracking",
-    f"{OURS}attempt.triggerer.kill",
-    f"{OURS}attempt.triggerer.sweeping",
+    f"{OURS}attempt.triggerer.endings",
+    f"{OURS}attempt.triggerer.endings",
     f"{OURS}attempt.triggerer.gang_wait",
 )
 NOT_TO_RESUME = (

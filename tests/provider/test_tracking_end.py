@@ -10,9 +10,9 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.gang_watch import DEFAULT_LIMITS, Pace, SizeLimits
 from airflow_provider_gangjobs.tracking.harvest.harvester import harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode
-from airflow_provider_gangjobs.tracking.watch.gang_watch import DEFAULT_LIMITS, Pace, SizeLimits
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient

@@ -11,9 +11,9 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
-from airflow_provider_gangjobs.tracking.retry_until_answered import REFUSED_FOR_S
-from airflow_provider_gangjobs.tracking.watch.gang_watch import Pace
+from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time

@@ -12,10 +12,10 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.tracking.gang_watch import SizeLimits
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX
-from airflow_provider_gangjobs.tracking.watch.gang_watch import SizeLimits
-from airflow_provider_gangjobs.tracking.watch.wait_evidence import QUEUE_EVENTS_AFTER_S, QUEUE_EVENTS_EVERY_S
+from airflow_provider_gangjobs.tracking.wait_evidence import QUEUE_EVENTS_AFTER_S, QUEUE_EVENTS_EVERY_S
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.history import is_held

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.triggerer.metrics import (
+from airflow_provider_gangjobs.attempt.metrics import (
     DIAGNOSES,
     CounterKey,
     DeltaReporter,
@@ -20,8 +20,8 @@ from airflow_provider_gangjobs.attempt.triggerer.metrics import (
     forget_progress,
     note_progress,
     report_metrics,
+    report_use,
 )
-from airflow_provider_gangjobs.attempt.use_report import report_use
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.tracking.retry_until_answered import REFUSED_FOR_S
+from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time

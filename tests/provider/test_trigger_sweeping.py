@@ -14,13 +14,13 @@ import pytest
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
-from airflow_provider_gangjobs.attempt.triggerer.metrics import collect_sample
-from airflow_provider_gangjobs.attempt.triggerer.sweeping import sweep_grace
+from airflow_provider_gangjobs.attempt.metrics import collect_sample
+from airflow_provider_gangjobs.attempt.triggerer.endings import sweep_grace
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
-from airflow_provider_gangjobs.ending.sweep.leases import LOOKS_PER_WRITE, VALID_LOOKS, Leases, read_lease
-from airflow_provider_gangjobs.ending.sweep.sweep import ANSWER_LOOKS, LOOK_EVERY_S
-from airflow_provider_gangjobs.ending.sweep.sweeper import LINGER_S
-from airflow_provider_gangjobs.gang.awaited_gangs import GangSelection
+from airflow_provider_gangjobs.ending.leases import LOOKS_PER_WRITE, VALID_LOOKS, Leases, read_lease
+from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S
+from airflow_provider_gangjobs.ending.sweeper import LINGER_S
+from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_TASK,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
+from airflow_provider_gangjobs.tracking.awaited import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.api import Fault, FaultKind

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, SERVICES
-from airflow_provider_gangjobs.ending import halt
+from airflow_provider_gangjobs.ending import kill
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
@@ -28,7 +28,7 @@ from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
@@ -125,7 +125,7 @@ async def halt_with_crash(gangs: GangService, submission_id: str, crash: Crash) 
     """Halt a gang that waits in its queue by a process that dies, and submit the gang again."""
     first = await submit(gangs, submission_id, spec=NEVER_FITS)
     with suppress(ProcessDied):
-        await halt.halt(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
+        await kill.halt(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
     second = await submit(gangs, submission_id, spec=NEVER_FITS)
     record = await gangs.client.get(JOBS, first.ref.name, gangs.namespace)
     is_halted = read_job(record).is_halted
@@ -147,7 +147,7 @@ async def test_halt_that_died_is_finished_by_the_next_submission(kueue: Kueue, t
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         submission = await submit(gangs, "clean", spec=NEVER_FITS)
-        assert await halt.halt(clean, submission.ref, reason="Enough: stop")
+        assert await kill.halt(clean, submission.ref, reason="Enough: stop")
         crashes = crash_points(clean.requests)
         plays = [halt_with_crash(gangs, f"op-{number}", crash) for number, crash in enumerate(crashes)]
         for crash, found in zip(crashes, await asyncio.gather(*plays, return_exceptions=True), strict=True):

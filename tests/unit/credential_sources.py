@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from tests.unit.fault_server import SECRET
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
+    from airflow_provider_gangjobs.cluster.auth.credentials import Access
 
 
 def config_of(**extras: Any) -> ClusterConfig:

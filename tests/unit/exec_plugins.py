@@ -7,14 +7,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from tests.unit.fault_server import kubeconfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
+    from airflow_provider_gangjobs.cluster.auth.credentials import Access
 
 V1 = "client.authentication.k8s.io/v1"
 HEAD = f"""

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.errors import Gone, ReplyLost
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from airflow_provider_gangjobs.cluster.http.request import WatchLimits
+    from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 
 IDLE_STEP_S = 5.0
 """How far the clock advances at each turn of a watch without events."""

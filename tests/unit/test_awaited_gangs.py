@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.awaited_gangs import (
+from airflow_provider_gangjobs.gang.awaited import (
     Answer,
     GangSelection,
     NewestGangs,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.cached_read import Answer, CachedReads
 from airflow_provider_gangjobs.cluster.errors import Unreachable
+from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
 from tests.provider.virtual_time import VirtualTimeLoop, elapsed, in_virtual_time
 
 LASTS_S = 60.0

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand
-from airflow_provider_gangjobs.kube.scheduling import NodeView, PodUse, Taint, Toleration
+from airflow_provider_gangjobs.gang.capacity import (
+    Capacity,
+    ClusterUse,
+    GangDemand,
+    NodeView,
+    PodUse,
+    Taint,
+    Toleration,
+)
 
 
 def node(name: str = "n0", *, cpu: str = "4", memory: str = "16Gi", taints: Any = (), **fields: Any) -> NodeView:

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
     UnexpectedReply,
 )
-from airflow_provider_gangjobs.cluster.http.request import WatchLimits
+from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
 from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import TIMEOUT_S

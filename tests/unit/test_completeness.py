@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.gang.state.phase import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.verdict import Completeness, check_completeness
 from tests.unit.builders import REF, JobBuilder, PodBuilder
 
 if TYPE_CHECKING:

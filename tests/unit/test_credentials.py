@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource, environment_proxy
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import redacted
-from airflow_provider_gangjobs.cluster.auth.tls import environment_proxy
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
 from gangjobs_sandbox.tls import issue
 from tests.examples import examples

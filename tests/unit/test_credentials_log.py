@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import Access
-from airflow_provider_gangjobs.cluster.auth.credentials import RETRY_RENEWAL_S, Credentials
-from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig
+from airflow_provider_gangjobs.cluster.auth.credentials import RETRY_RENEWAL_S, Access, Credentials, TlsConfig
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed

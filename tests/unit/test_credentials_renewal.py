@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import Access, CredentialSource
-from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
+from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials, CredentialSource
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, Unauthorized
 from gangjobs_sandbox.tls import issue
 from tests.unit.credential_sources import config_of, service_account, write_kubeconfig

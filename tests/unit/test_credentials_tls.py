@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
+from airflow_provider_gangjobs.cluster.auth.credentials import Credentials, TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection, ReplyLost, TlsFailed
 from gangjobs_sandbox.tls import issue

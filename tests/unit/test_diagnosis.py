@@ -7,8 +7,7 @@ from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagn
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.category import Diagnosis
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
-from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from tests.unit.builders import at, pod
 

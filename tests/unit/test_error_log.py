@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from airflow_provider_gangjobs.airflow_api import error_log
-from airflow_provider_gangjobs.airflow_api.error_log import skip_retries_of_permanent_errors
+from airflow_provider_gangjobs.airflow_api import task_log
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
+from airflow_provider_gangjobs.airflow_api.task_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.cluster.errors import Unreachable
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 
@@ -32,7 +32,7 @@ def logged(raise_error: Callable[[], None]) -> tuple[str, BaseException]:
     """Return what a log has of the error that is raised, and the error."""
     output = io.StringIO()
     log = structlog.wrap_logger(
-        structlog.PrintLogger(output), [error_log.leave_out_frames, structlog.dev.ConsoleRenderer(colors=False)]
+        structlog.PrintLogger(output), [task_log.leave_out_frames, structlog.dev.ConsoleRenderer(colors=False)]
     )
     try:
         raise_error()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.service.session import EventLoopThread, run
+from airflow_provider_gangjobs.service.gangs import EventLoopThread, run
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
-from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
+from airflow_provider_gangjobs.cluster.auth.credentials import Credentials, CredentialSource
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import (
     _KNOWN_WORDS,
     OUTPUT_BYTES_MAX,

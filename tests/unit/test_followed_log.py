@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 from airflow_provider_gangjobs.tracking.logs.whole_logs import FOLLOW_IDLE_TIMEOUT_S, read_log_chunks
 from tests.provider.virtual_time import elapsed, in_virtual_time

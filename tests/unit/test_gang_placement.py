@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from airflow_provider_gangjobs.gang.render.gang_placement import (
+from airflow_provider_gangjobs.gang.render.shape_and_placement import (
     Placement,
     PlacementDecision,
+    Shape,
     decide_placement,
     ineligibility_reason,
+    shape_of,
 )
-from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 
 FOUR = Shape(parallelism=4, completions=4, indexed=True, backoff_limit=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.gang.gang_rows import DagUse, GangRow, ListedJob, kept_until, row_of, use_by_dag
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, ListedJob, kept_until, row_of, use_by_dag
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.state.halt import (
     judge_halted,
     next_finish_step,
 )
-from airflow_provider_gangjobs.gang.state.verdict import (
+from airflow_provider_gangjobs.gang.state.phase import (
     REASON_DELETED,
     REASON_DELETED_ON_PURPOSE,
     REASON_REPLACED,

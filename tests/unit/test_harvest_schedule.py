@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_gangjobs.tracking.harvest.schedule import (
+from airflow_provider_gangjobs.tracking.harvest.harvester import (
     QUIET_AFTER_S,
     RECORD_INTERVAL_MAX_S,
     RELEASABLE_MAX,

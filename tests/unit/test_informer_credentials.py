@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import TOKEN_FILE_PERIOD_S
-from airflow_provider_gangjobs.cluster.auth.credentials import FORCED_RENEWAL_INTERVAL_S
+from airflow_provider_gangjobs.cluster.auth.credentials import FORCED_RENEWAL_INTERVAL_S, TOKEN_FILE_PERIOD_S
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden, Gone, ReplyLost, ServerError
 from airflow_provider_gangjobs.cluster.informer.health import SILENCE_BEFORE_WARNING_S, Health
-from airflow_provider_gangjobs.cluster.structured_log import log_fields
+from airflow_provider_gangjobs.kube.text import log_fields
 from tests.unit.scripted_reflector import OpenWatch, ScriptedAnswers, bookmark, event, expired, obj, page, play
 
 Line = tuple[str, str, dict[str, Any]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.foreign_job_set import (
+from airflow_provider_gangjobs.gang.awaited import (
     PODS_SHOWN_MAX,
     describe_failure,
     describe_progress,
@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.foreign_job_set import (
     read_job_set,
 )
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge
 from airflow_provider_gangjobs.kube.views import JobSetView, JobView, PodView, view
 
 REF = GangRef("team", "fit", "u-set")

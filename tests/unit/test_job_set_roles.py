@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import Claim, GangRef, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.queues import queue_of_job
-from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_service
-from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.render.shape_and_placement import Placement, PlacementDecision, shape_of
 from airflow_provider_gangjobs.gang.roles import (
     HOST_NAME_MAX,
     ROLE_NAME_MAX,
@@ -26,9 +25,8 @@ from airflow_provider_gangjobs.gang.roles import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
-from airflow_provider_gangjobs.gang.state.phase import phase_of
+from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.validation.validate import validate
 
 ROLES = {"leader": {"image": "lead:1"}, "worker": {"image": "work:1", "workers": 3}}

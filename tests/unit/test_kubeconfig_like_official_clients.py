@@ -24,7 +24,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.timeouts import TIMEOUT_S

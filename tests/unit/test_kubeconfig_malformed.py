@@ -15,8 +15,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import Access, CredentialSource
-from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, TlsConfig, make_context
+from airflow_provider_gangjobs.cluster.auth.credentials import (
+    Access,
+    CertificateError,
+    CredentialSource,
+    TlsConfig,
+    make_context,
+)
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from gangjobs_sandbox.tls import issue

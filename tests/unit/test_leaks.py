@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.gang.gang_lists import LeakKind, find_leak
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.leaks import LeakKind, find_leak
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, at, job

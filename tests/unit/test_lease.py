@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.ending.sweep.leases import GANGS_MAX, lease_body, read_lease
+from airflow_provider_gangjobs.ending.leases import GANGS_MAX, lease_body, read_lease
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_FOLLOWS
 

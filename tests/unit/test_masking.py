@@ -7,7 +7,7 @@ import json
 import pytest
 from airflow.sdk._shared.secrets_masker import mask_secret as add_mask
 
-from airflow_provider_gangjobs.airflow_api import masking
+from airflow_provider_gangjobs.airflow_api import task_log
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import (
     MESSAGE_CHARACTERS_MAX,
@@ -43,7 +43,7 @@ def test_secret_across_the_limit_of_a_text_is_masked(before: int) -> None:
     event = build_event(REF, Status.FAILED, Phase.FAILED, message=head, notes=[head], outcomes=[failed])
 
     assert has_part_of_secret(json.dumps(event.to_payload()))
-    assert not has_part_of_secret(json.dumps(masking.mask_event(event).to_payload()))
+    assert not has_part_of_secret(json.dumps(task_log.mask_event(event).to_payload()))
 
 
 def test_message_that_the_kubelet_cut_begins_with_a_whole_word() -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.gang.gang_lists import GangName, find_named
 from airflow_provider_gangjobs.gang.identity import Claim, OperationKey, TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.named_gangs import GangName, find_named
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_SUBMISSION_ID,

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.attempt import messages
-from airflow_provider_gangjobs.gang.render import strategic_merge
+from airflow_provider_gangjobs.gang.render import pod_template
 from airflow_provider_gangjobs.kube import names, quantity
 from gangjobs_sandbox.api import app
 from gangjobs_sandbox.apimachinery import quantity as sandbox_quantity
@@ -194,5 +194,5 @@ def templates(pod: dict[str, Any], metadata_fields: dict[str, Any]) -> st.Search
 
 @given(templates(POD, METADATA), templates(POD | orders_of(POD), METADATA | orders_of(METADATA)))
 def test_pod_templates_are_merged_alike(template: Any, patch: Any) -> None:
-    ours = answer(strategic_merge.merge_pod_template, template, patch)
+    ours = answer(pod_template.merge_pod_template, template, patch)
     assert ours == answer(sandbox_merge.apply, template, patch, "PodTemplateSpec")

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
-from airflow_provider_gangjobs.gang.render.gang_placement import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.render.shape_and_placement import Placement, PlacementDecision, shape_of
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee, SchedulingGroup, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect
 from airflow_provider_gangjobs.gang.schedulers.selection import (
     SEPARATE_SCHEDULERS,
+    YuniKorn,
     find_scheduler,
     find_separate,
     names_cause,
@@ -23,7 +23,6 @@ from airflow_provider_gangjobs.gang.schedulers.selection import (
     select_scheduler,
     separate_scheduler_of,
 )
-from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM

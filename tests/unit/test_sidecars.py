@@ -9,23 +9,22 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt
-from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
-from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.sidecars import (
+from airflow_provider_gangjobs.gang.state.phase import Phase, VerdictKind, judge, phase_of
+from airflow_provider_gangjobs.gang.state.pod_index import (
     SIDECAR_GRACE,
+    PodIndex,
     decide_end,
     end_due,
     may_end_by_main,
     read_rules,
 )
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.sidecars import JobRules
+    from airflow_provider_gangjobs.gang.state.pod_index import JobRules
     from tests.unit.builders import JobBuilder, PodBuilder
 
 

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.view_model import build_view
-from airflow_provider_gangjobs.tracking.snapshot import read_snapshot
+from airflow_provider_gangjobs.tracking.explanation import read_snapshot
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import REF, JobBuilder, at, condition, job
 from tests.unit.fault_server import Connection, FaultServer, Request, status

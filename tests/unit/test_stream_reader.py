@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
+from airflow_provider_gangjobs.cluster.auth.credentials import TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.http.aiohttp_transport import read_chunks
 from gangjobs_sandbox.tls import issue
 from tests.provider.virtual_time import elapsed, in_virtual_time

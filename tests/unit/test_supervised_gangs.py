@@ -12,8 +12,7 @@ from airflow.sdk import DAG
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.preview import SUPERVISOR_KEY, preview
-from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
-from airflow_provider_gangjobs.gang.render.supervisor import KEY_FILE, SCRIPT, SUPERVISOR_FILES
+from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, KEY_FILE, SCRIPT, SUPERVISOR_FILES
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_RESTARTS, FILES_PATH

@@ -13,8 +13,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, UnexpectedReply, Unreachable
 from airflow_provider_gangjobs.cluster.http import for_few_requests
 from airflow_provider_gangjobs.cluster.http.httpx_transport import REQUEST_CONNECTIONS_MAX
-from airflow_provider_gangjobs.cluster.http.request import Request
-from airflow_provider_gangjobs.cluster.http.transport import CLOSE_TIMEOUT_S
+from airflow_provider_gangjobs.cluster.http.transport import CLOSE_TIMEOUT_S, Request
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from gangjobs_sandbox.tls import issue
 from tests.provider.virtual_time import in_virtual_time

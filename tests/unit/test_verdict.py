@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELETED_BY
 from tests.unit.builders import REF, at, job
 

@@ -24,14 +24,13 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from airflow_provider_gangjobs.airflow_api.error_log import is_for_users
-from airflow_provider_gangjobs.airflow_api.masking import mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, is_mappable, push_xcom
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_success, read_task_state
+from airflow_provider_gangjobs.attempt.metrics import report_use
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
-from airflow_provider_gangjobs.attempt.use_report import report_use
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result

@@ -30,18 +30,16 @@ from asgiref.sync import sync_to_async
 from msgspec import structs
 from msgspec.structs import asdict
 
-from airflow_provider_gangjobs.airflow_api.error_log import is_for_users, log_failure
-from airflow_provider_gangjobs.airflow_api.lineage import describes_tasks
+from airflow_provider_gangjobs.airflow_api.task_context import OnlyInWorkerError, describes_tasks, template_context
 from airflow_provider_gangjobs.airflow_api.task_end import push_xcom
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, log_failure
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
-from airflow_provider_gangjobs.airflow_api.template_context import OnlyInWorkerError, template_context
 from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_GANG, trigger_end
+from airflow_provider_gangjobs.attempt.triggerer.endings import KILL_TIMEOUT_S, KillLimits, sweep_namespace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
-from airflow_provider_gangjobs.attempt.triggerer.kill import KILL_TIMEOUT_S, KillLimits
-from airflow_provider_gangjobs.attempt.triggerer.sweeping import sweep_namespace
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
@@ -54,7 +52,7 @@ from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError, task_parameters
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule, created_ms
-from airflow_provider_gangjobs.submission.request import PreviousGangs, UnconfirmedTry
+from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs, UnconfirmedTry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -66,7 +64,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.record import Submission
+    from airflow_provider_gangjobs.submission.request_and_record import Submission
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 STARTS_AT_ONCE_MAX: Final = 32

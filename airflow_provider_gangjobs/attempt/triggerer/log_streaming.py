@@ -30,7 +30,7 @@ import structlog
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf
-from airflow_provider_gangjobs.airflow_api.masking import mask
+from airflow_provider_gangjobs.airflow_api.task_log import mask
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_started, rank_of

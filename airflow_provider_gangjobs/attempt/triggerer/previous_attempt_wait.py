@@ -11,7 +11,7 @@ import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider_gangjobs.airflow_api.error_log import log_failure
+from airflow_provider_gangjobs.airflow_api.task_log import log_failure
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CLOCK_WITHIN_S,
     CONNECTION_MAX_AGE_S,
@@ -129,7 +129,7 @@ class _PreviousWait:
         self._log.info("The pods of gang %s, the previous attempt, have ended", self._args.ref)
 
     async def _count(self) -> int:
-        from airflow_provider_gangjobs.tracking.retry_until_answered import retry_until_answered
+        from airflow_provider_gangjobs.jobs.requests import retry_until_answered
 
         config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 from msgspec.structs import replace as replace_event
 
-from airflow_provider_gangjobs.airflow_api.error_log import log_failure
-from airflow_provider_gangjobs.airflow_api.masking import mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import log_failure, mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import (
     TaskInstances,
     explain_missing_gangs,
@@ -33,7 +32,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     wait_for_event,
 )
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, JobSetUnavailable, Problem
-from airflow_provider_gangjobs.gang.awaited_gangs import (
+from airflow_provider_gangjobs.gang.awaited import (
     Answer,
     GangSelection,
     NewestGangs,
@@ -53,8 +52,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.tracking.awaited import SelectionWatch
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
-    from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
 
 NOT_SERVED: Final = "JobSetsNotServed"
 """Reason of the event if the cluster serves no JobSets that the provider knows."""
@@ -81,8 +80,8 @@ class SelectionArgs:
     :param digests: Values of the task label, for each task or submission id.
     :param selector: Label selector of the Jobs.
     :param at_least: How many gangs the label selector selects at least.
-    :param until: A value of `gang.awaited_gangs.Until`.
-    :param wait_for: A value of `gang.awaited_gangs.WaitFor`.
+    :param until: A value of `gang.awaited.Until`.
+    :param wait_for: A value of `gang.awaited.WaitFor`.
     :param must_exist: Whether the connection must exist in Airflow.
     :param tasks: The task of each item of `digests`, as `TaskKey.to_mapping` returns it. The failure of a gang counts
         when its task has ended.
@@ -213,7 +212,7 @@ class _SelectionWait:
 
     async def _watch(self, client: Client) -> tuple[Answer, str]:
         from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Notification
-        from airflow_provider_gangjobs.tracking.watch.awaited import SelectionWatch
+        from airflow_provider_gangjobs.tracking.awaited import SelectionWatch
 
         self._notification = Notification()
         logged = ""
@@ -350,7 +349,7 @@ async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
 
     The status of the event is `error` if the JobSet cannot be read, which says nothing about the JobSet.
     """
-    from airflow_provider_gangjobs.tracking.watch.awaited import follow_job_set
+    from airflow_provider_gangjobs.tracking.awaited import follow_job_set
 
     try:
         hook = GangJobHook(args.kubernetes_conn_id, must_exist=args.must_exist)

@@ -1,27 +1,474 @@
-"""The current credentials of one cluster: loaded at the first use, and renewed before and after they expire.
+"""The credentials of one cluster: where they come from, their TLS contexts, and when they are renewed.
 
-Loading reads files, runs exec plugins, and builds a TLS context. All of this blocks, so loading runs in a thread, and
-concurrent callers wait for the same load. Requests after a renewal use the new credentials.
+If the connection names no source, a kubeconfig is used before the pod's service account, as kubectl does. (The cncf
+provider's hook for workers uses the opposite order, and its hook for the triggerer uses only a kubeconfig.)
+
+Credentials are loaded at the first use, and renewed before and after they expire. Loading reads files, runs exec
+plugins, and builds a TLS context. All of this blocks, so loading runs in a thread, and concurrent callers wait for the
+same load. Requests after a renewal use the new credentials.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
-from dataclasses import replace
+import os
+import ssl
+import tempfile
+import urllib.request
+from base64 import b64encode
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
 
-from airflow_provider_gangjobs.cluster.auth.credential_source import CredentialSource
-from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, make_context
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import (
+    ConfigError,
+    Kubeconfig,
+    TokenUnavailableError,
+    default_paths,
+    existing_paths,
+)
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
-from airflow_provider_gangjobs.cluster.structured_log import log_fields
+from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
+from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
+from airflow_provider_gangjobs.kube.text import log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
-    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.auth.kubeconfig import Section, SelectedContext
+
+
+@dataclass(frozen=True)
+class TlsConfig:
+    """The CA, client certificate, and key as PEM, and whether to verify the server."""
+
+    ca: bytes | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    verify: bool = True
+
+
+class CertificateError(ValueError):
+    """A CA, client certificate, or key cannot be used. The message names the field of the kubeconfig."""
+
+
+def make_context(config: TlsConfig) -> ssl.SSLContext:
+    """Return a client context. Loads the CAs of the system, which takes 20 ms, only if the config has no CA.
+
+    Raises:
+        CertificateError: a value is not PEM, or the key is encrypted or does not match the certificate.
+    """
+    if config.verify:
+        context = _verifying_context(config.ca)
+        # Python 3.13 sets this flag by default. It refuses the CAs of kubeadm and EKS, which have no Authority Key
+        # Identifier and which other Kubernetes clients accept (kubernetes-client/python#2394).
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if config.certificate:
+        try:
+            _load_certificate(context, config.certificate, config.key or b"")
+        except (OSError, ValueError) as exc:
+            problem = f"client-certificate and client-key are no matching PEM texts without a password: {exc}"
+            raise CertificateError(problem) from None
+    return context
+
+
+def _verifying_context(ca: bytes | None) -> ssl.SSLContext:
+    try:
+        # PEM is ASCII, but files of certificates contain comments in other alphabets.
+        return ssl.create_default_context(cadata=ca.decode("ascii", "ignore") if ca else None)
+    except (ssl.SSLError, ValueError) as exc:
+        raise CertificateError(f"certificate-authority is not PEM: {exc}") from None
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load a client certificate. Python loads it only from a file, which is in memory where that is possible."""
+    descriptor, path = _private_file()
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(certificate.rstrip() + b"\n" + key)
+            file.flush()
+            # Without a password, OpenSSL would ask for the password of an encrypted key on the terminal.
+            context.load_cert_chain(path, password="")
+    finally:
+        if not path.startswith("/proc/"):
+            os.unlink(path)
+
+
+def _private_file() -> tuple[int, str]:
+    """Return a new file that only this user can read: in memory on Linux, otherwise in the temporary directory."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("gangjobs-client-certificate")
+        return descriptor, f"/proc/self/fd/{descriptor}"
+    return tempfile.mkstemp(prefix="gangjobs-")
+
+
+def environment_proxy(url: str) -> str | None:
+    """Return the proxy for `url` from HTTPS_PROXY, HTTP_PROXY, and NO_PROXY (which may contain networks)."""
+    parts = urlsplit(url)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme)
+    if proxy is None or parts.hostname is None:
+        return None
+    if urllib.request.proxy_bypass(parts.netloc) or _in_network(parts.hostname, proxies.get("no", "")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _in_network(host: str, no_proxy: str) -> bool:
+    """Return whether `host` is in a network of `no_proxy`.
+
+    Python's own NO_PROXY does not support networks, but the API server of a cluster is often an address in one.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in network for network in map(_network, no_proxy.split(",")) if network is not None)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text.strip())
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Access:
+    """The address of a server and the credentials for it. Each load creates a new object: compare by identity."""
+
+    base_url: str
+    """Without a slash at its end."""
+    authorization: str | None = field(default=None, repr=False)
+    """The value of the header Authorization."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    proxy: str | None = field(default=None, repr=False)
+    server_hostname: str | None = None
+    """The name in the server's certificate, if it is not the host of `base_url`."""
+    renew_in_s: float | None = None
+    """After how many seconds to load again, or None if nothing changes unless someone edits the kubeconfig."""
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """The headers by which the client acts as another user. A name may occur several times."""
+    ssl: ssl.SSLContext | None = field(default=None, repr=False)
+    """The context for `tls`, which `Credentials` adds; `None` for a server without TLS."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers that every request must have. They contain the credentials. A name may occur several times."""
+        authorization = (("Authorization", self.authorization),) if self.authorization else ()
+        return (*authorization, *self.impersonation)
+
+
+TOKEN_FILE_PERIOD_S = 60.0
+"""How often a token that changes by itself is read again, as in client-go. The kubelet rotates a pod's token hourly."""
+EXPIRY_MARGIN_S = 300.0
+"""A plugin's token is renewed this long before its expiry, or after half of its lifetime if that is later."""
+
+_NOT_SUPPORTED_BY_CLIENTS = "which Kubernetes clients no longer support"
+_REFUSED_PROVIDERS = {
+    "gcp": (
+        _NOT_SUPPORTED_BY_CLIENTS,
+        "Run `gcloud container clusters get-credentials`, which configures the exec plugin gke-gcloud-auth-plugin.",
+    ),
+    "azure": (
+        _NOT_SUPPORTED_BY_CLIENTS,
+        "Run `kubelogin convert-kubeconfig`, which configures the exec plugin kubelogin.",
+    ),
+    "oidc": (
+        "which would have to write its renewed tokens to the kubeconfig",
+        "Use an exec plugin (the field exec), such as `kubectl oidc-login get-token`, which keeps the tokens itself.",
+    ),
+}
+"""Why an auth provider is refused, and what to use instead."""
+_HEADER_KEY_CHARACTERS = "!#$&'*+-.^_`|~"
+
+
+@dataclass(frozen=True)
+class UserCredentials:
+    """What proves who the client is."""
+
+    authorization: str | None = field(default=None, repr=False)
+    """The value of the header Authorization."""
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    renew_in_s: float | None = None
+    """After how many seconds to load again, or None if nothing changes unless someone edits the kubeconfig."""
+
+
+def authenticate(selected: SelectedContext, *, timeout_s: float) -> UserCredentials:
+    """Return the credentials of the selected user. Runs the exec plugin if the user has one.
+
+    The order is that of the official client: exec plugin, token, token file, user name and password.
+    A client certificate is used in addition, unless the exec plugin returns one.
+
+    Raises:
+        ConfigError: a field of the user cannot be used.
+        TokenUnavailableError: the exec plugin or the token file did not give a token.
+    """
+    user = selected.user
+    certificate, key = user.pem("client-certificate"), user.pem("client-key")
+    if user.is_set("auth-provider"):
+        raise _refusal(user.section("auth-provider"))
+    if user.is_set("exec"):
+        return _from_plugin(selected, certificate, key, timeout_s=timeout_s)
+    if (static_token := user.text("token")) is not None:
+        return UserCredentials(_bearer(static_token, user.error("token", _UNFIT)), certificate, key)
+    if user.is_set("tokenFile"):
+        return UserCredentials(_bearer(_file_token(user)), certificate, key, TOKEN_FILE_PERIOD_S)
+    return UserCredentials(_basic(user), certificate, key)
+
+
+def impersonation_headers(user: Section) -> tuple[tuple[str, str], ...]:
+    """Return the headers by which the client acts as another user.
+
+    See https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation.
+    """
+    name, uid, groups = user.text("as"), user.text("as-uid"), user.texts("as-groups")
+    extra = user.section("as-user-extra")
+    if name is None:
+        if uid or groups or extra.value:
+            problem = "is not set, but as-uid, as-groups, or as-user-extra is set"
+            raise user.error("as", problem, "Set the name of the user to impersonate.")
+        return ()
+    headers = [("Impersonate-User", name)]
+    if uid:
+        headers.append(("Impersonate-Uid", uid))
+    headers += [("Impersonate-Group", group) for group in groups]
+    for key in extra.value:
+        if not isinstance(key, str):
+            raise user.error("as-user-extra", "has a key that is not a string", "Write each key in quotes.")
+        header = f"Impersonate-Extra-{quote(key.encode('utf-8', 'replace'), safe=_HEADER_KEY_CHARACTERS)}"
+        headers += [(header, value) for value in extra.texts(key)]
+    if not all(value.isascii() and value.isprintable() for _, value in headers):
+        raise user.error("as", f"or another field of the impersonation {_UNFIT}")
+    return tuple(headers)
+
+
+_UNFIT = "contains a character that a header cannot contain"
+
+
+def _refusal(provider: Section) -> ConfigError:
+    name = provider.required_text("name")
+    shown = name if name in _REFUSED_PROVIDERS else "an auth provider"
+    otherwise = _NOT_SUPPORTED_BY_CLIENTS, "Use an exec plugin (the field exec)."
+    reason, remedy = _REFUSED_PROVIDERS.get(name, otherwise)
+    return provider.error("name", f"is {shown}, {reason}", remedy)
+
+
+def _from_plugin(
+    selected: SelectedContext, certificate: bytes | None, key: bytes | None, *, timeout_s: float
+) -> UserCredentials:
+    # Most tasks need no plugin, and each of their processes would pay for the import.
+    from airflow_provider_gangjobs.cluster.auth.exec_plugin import run_plugin
+
+    credential = run_plugin(selected.user.section("exec"), selected.cluster, timeout_s=timeout_s)
+    if credential.certificate is not None:
+        certificate, key = credential.certificate, credential.key
+    authorization = _bearer(credential.token) if credential.token else None
+    return UserCredentials(authorization, certificate, key, _renew_in_s(credential.expires_at))
+
+
+def _renew_in_s(expires_at: datetime | None) -> float | None:
+    if expires_at is None:
+        return None
+    left_s = (expires_at - datetime.now(UTC)).total_seconds()
+    return max(left_s - EXPIRY_MARGIN_S, left_s / 2, 1.0)
+
+
+def _file_token(user: Section) -> str:
+    token = (user.file_content("tokenFile") or b"").decode("utf-8", "replace").strip()
+    if not token:
+        # The program that writes the file may be about to replace its content.
+        raise TokenUnavailableError(f"the file of {user.field_path('tokenFile')} is empty")
+    return token
+
+
+def _bearer(token: str, error: Exception | None = None) -> str:
+    """Return the header of a token.
+
+    Raises:
+        TokenUnavailableError: the token contains a character that a header cannot contain. With `error`, that error.
+    """
+    token = token.strip()
+    if not token.isascii() or not token.isprintable():
+        raise error or TokenUnavailableError(f"the token {_UNFIT}")
+    return f"Bearer {token}"
+
+
+def _basic(user: Section) -> str | None:
+    name, password = user.text("username"), user.text("password")
+    if name is None or password is None:
+        return None
+    return f"Basic {b64encode(f'{name}:{password}'.encode('utf-8', 'replace')).decode()}"
+
+
+DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SOURCE = "the pod's service account"
+_HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
+
+
+def is_in_pod() -> bool:
+    """Return whether this process runs in a pod, by the variables that the kubelet sets."""
+    return bool(os.environ.get(_HOST))
+
+
+def load_service_account(directory: Path = DIRECTORY, *, verify: bool = True) -> Access:
+    """Return the API server and credentials of the pod. The kubelet replaces the token, so it is read periodically.
+
+    Raises:
+        ConfigError: this process does not run in a pod, or the pod has no service account token.
+        TokenUnavailableError: the token file is empty.
+    """
+    base_url = f"https://{_host_and_port()}"
+    token, authority = _read_file(directory / "token").strip(), _read_file(directory / "ca.crt")
+    if not token:
+        raise TokenUnavailableError(f"the file {directory / 'token'} is empty")
+    if not authority.strip():
+        raise _unusable(f"the file {directory / 'ca.crt'} is empty", "Check the ConfigMap kube-root-ca.crt.")
+    return Access(
+        base_url=base_url,
+        authorization=f"Bearer {token.decode('ascii', 'replace')}",
+        tls=TlsConfig(ca=authority, verify=verify),
+        proxy=environment_proxy(base_url),
+        renew_in_s=TOKEN_FILE_PERIOD_S,
+    )
+
+
+def _host_and_port() -> str:
+    for name in (_HOST, _PORT):
+        if not os.environ.get(name):
+            remedy = "Run in a pod, or set kube_config_path or kube_config in the connection's extras."
+            raise _unusable(f"the environment variable {name} is not set", remedy)
+    host, port = os.environ[_HOST], os.environ[_PORT]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        remedy = "Set automountServiceAccountToken: true in the pod or in its service account."
+        raise _unusable(f"the file {path} cannot be read: {exc.strerror}", remedy) from None
+
+
+def _unusable(problem: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{SOURCE} cannot be used: {problem}", remedy)
+
+
+LOAD_TIMEOUT_S = 60.0
+"""An exec plugin that requests a token from a cloud takes seconds. A plugin that waits for a person must not block a
+task."""
+
+_NO_SOURCE = "it names no cluster, there is no kubeconfig in $KUBECONFIG or ~/.kube/config, and this is not a pod"
+
+
+class CredentialSource:
+    """The source of a connection's credentials, which may be loaded any number of times."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        timeout_s: float = LOAD_TIMEOUT_S,
+        service_account_dir: Path = DIRECTORY,
+    ) -> None:
+        self._config = config
+        self._timeout_s = timeout_s
+        self._service_account_dir = service_account_dir
+
+    def load(self) -> Access:
+        """Load the credentials. Runs the exec plugin if the kubeconfig has one.
+
+        Raises:
+            InvalidConnection: there is no usable kubeconfig or service account.
+            CredentialsFailed: the exec plugin or the token file failed. A later call may succeed.
+        """
+        try:
+            return self._load()
+        except ConfigError as error:
+            raise InvalidConnection(self._config.conn_id, error.problem, error.remedy) from None
+        except TokenUnavailableError as error:
+            raise CredentialsFailed(self._config.conn_id, str(error)) from None
+
+    def _load(self) -> Access:
+        match self._config.source:
+            case ConfigSource.INLINE:
+                return self._from_kubeconfig(Kubeconfig.from_mapping(self._config.kube_config or {}))
+            case ConfigSource.FILE:
+                return self._from_kubeconfig(Kubeconfig.from_files(self._configured_paths()))
+            case ConfigSource.DEFAULT if paths := default_paths():
+                return self._from_kubeconfig(Kubeconfig.from_files(paths))
+            case ConfigSource.DEFAULT if not is_in_pod():
+                raise ConfigError(
+                    _NO_SOURCE, "Set kube_config_path, kube_config or in_cluster in the connection's extras."
+                )
+        return load_service_account(self._service_account_dir, verify=self._config.verify_ssl)
+
+    def _configured_paths(self) -> list[str]:
+        if paths := existing_paths(self._config.kube_config_path or ""):
+            return paths
+        raise ConfigError(f"the file {self._config.kube_config_path} does not exist", "Correct kube_config_path.")
+
+    def _from_kubeconfig(self, kubeconfig: Kubeconfig) -> Access:
+        selected = kubeconfig.select(self._config.context)
+        cluster = selected.cluster
+        base_url = _base_url(cluster)
+        verify = not cluster.flag("insecure-skip-tls-verify") and self._config.verify_ssl
+        authority = cluster.pem("certificate-authority")
+        proxy = _proxy(cluster) or environment_proxy(base_url)
+        impersonation = impersonation_headers(selected.user)
+        # The last step, because it may run a program.
+        credentials = authenticate(selected, timeout_s=self._timeout_s)
+        return Access(
+            base_url=base_url,
+            authorization=credentials.authorization,
+            tls=TlsConfig(ca=authority, certificate=credentials.certificate, key=credentials.key, verify=verify),
+            proxy=proxy,
+            server_hostname=cluster.text("tls-server-name"),
+            renew_in_s=credentials.renew_in_s,
+            impersonation=impersonation,
+        )
+
+
+def _base_url(cluster: Section) -> str:
+    server = cluster.required_text("server")
+    url = _url_parts(server)
+    if url is None or url[0] not in ("http", "https"):
+        raise cluster.error("server", "is not a URL of the form https://HOST:PORT")
+    scheme, has_password = url
+    if has_password:
+        raise cluster.error("server", "contains a user", "Move username and password to the user of the context.")
+    return f"{scheme}{server[len(scheme) :]}".rstrip("/")
+
+
+def _proxy(cluster: Section) -> str | None:
+    proxy = cluster.text("proxy-url")
+    if proxy is None:
+        return None
+    url = _url_parts(proxy)
+    if url is None or url[0] not in ("http", "https"):
+        raise cluster.error("proxy-url", "is not a URL of the form http://HOST:PORT, the supported kind of proxy")
+    return proxy
+
+
+def _url_parts(url: str) -> tuple[str, bool] | None:
+    """Return the scheme and whether there is a user, or None if `url` is not a URL with a host."""
+    try:
+        parts = urlsplit(url)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        return None
+    valid = parts.hostname and port_is_valid and url.isprintable() and " " not in url
+    return (parts.scheme, "@" in parts.netloc) if valid else None
+
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 The format is that of client-go (`k8s.io/client-go/tools/clientcmd/api/v1`). Several files are merged as kubectl merges
 them: the first file that sets current-context, or that has a cluster, user, or context of a name, determines its value.
-Errors name the file and the field, and contain no secret; `credential_source` adds the connection.
+Errors name the file and the field, and contain no secret; `credentials` adds the connection.
 """
 
 from __future__ import annotations

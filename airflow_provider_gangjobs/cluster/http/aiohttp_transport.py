@@ -23,9 +23,8 @@ from airflow_provider_gangjobs.cluster.http.transport import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
-    from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-    from airflow_provider_gangjobs.cluster.http.request import Request
+    from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
+    from airflow_provider_gangjobs.cluster.http.transport import Request
 
 REQUEST_CONNECTIONS_MAX = 100
 """Limits the requests in flight to one cluster."""

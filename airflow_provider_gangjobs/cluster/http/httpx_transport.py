@@ -24,9 +24,8 @@ from airflow_provider_gangjobs.cluster.http.transport import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from airflow_provider_gangjobs.cluster.auth.credential_source import Access
-    from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-    from airflow_provider_gangjobs.cluster.http.request import Request, Route
+    from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
+    from airflow_provider_gangjobs.cluster.http.transport import Request, Route
 
 REQUEST_CONNECTIONS_MAX: Final = 4
 """Limits the requests in flight. Only logs are read concurrently, and each further connection costs a handshake."""

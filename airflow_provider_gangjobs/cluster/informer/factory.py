@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.informer.health import Health, InformerSt
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig, Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, InformerClosedError, Store, Subscription
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.structured_log import log_fields
+from airflow_provider_gangjobs.kube.text import log_fields
 from airflow_provider_gangjobs.kube.views import interner_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.cluster.http.request import ClientStatistics
+    from airflow_provider_gangjobs.cluster.http.transport import ClientStatistics
     from airflow_provider_gangjobs.cluster.loop_local import Notification
     from airflow_provider_gangjobs.cluster.resources import Resource
 

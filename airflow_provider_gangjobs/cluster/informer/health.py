@@ -14,13 +14,13 @@ from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.errors import Gone
-from airflow_provider_gangjobs.cluster.structured_log import log_fields
+from airflow_provider_gangjobs.kube.text import log_fields
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.informer.store import Store
-    from airflow_provider_gangjobs.cluster.structured_log import Field
+    from airflow_provider_gangjobs.kube.text import Field
 
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     UnexpectedReply,
     error_from_watch_event,
 )
-from airflow_provider_gangjobs.cluster.http.request import WatchLimits
+from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
 
 if TYPE_CHECKING:

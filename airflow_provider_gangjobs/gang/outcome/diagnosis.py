@@ -23,9 +23,9 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_verdict
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
+from airflow_provider_gangjobs.gang.state.phase import VerdictKind
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
-from airflow_provider_gangjobs.gang.state.verdict import VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.gang.state.verdict import Verdict
+    from airflow_provider_gangjobs.gang.state.phase import Verdict
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,12 @@
-"""Event: the state of a gang that the trigger sends to the resumed task, in a few kB of JSON.
+"""Event: the state of a gang that the trigger sends to the resumed task, in a few kB of JSON, and what it decides.
 
 Airflow stores the event in its database and sends it to the worker, which may run another version of this provider. The
 event therefore has a version, fields are only added, and lists are bounded.
+
+If the cluster, and not the program, ended the gang, the task submits the gang again. One lost rank ends its gang
+(kubernetes#142330). The root cause of a disruption is a rank that was preempted, evicted, or lost with its node. A
+deletion by a person and a deadline are intended, so they do not count. The Job of the next attempt stores the number of
+consecutive disruptions from its creation on, so each is counted once.
 """
 
 from __future__ import annotations
@@ -12,16 +17,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
-from airflow_provider_gangjobs.gang.outcome.restarts import (
-    Progress,
-    Restart,
-    SupervisorReport,
-    describe_restarts,
-)
+from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport, describe_restarts
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, time_use_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import name_rank
@@ -30,6 +31,7 @@ from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+
 
 VERSION: Final = 1
 RANKS_MAX: Final = 20
@@ -109,7 +111,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     started), and `ended`, as far as this is known. After a stop by the queue, the last times count."""
     queue: str = ""
     placement: str = ""
-    """How the pods were placed, in the format of `gang.render.gang_placement.PlacementDecision`."""
+    """How the pods were placed, in the format of `gang.render.shape_and_placement.PlacementDecision`."""
     requests: dict[str, str] = {}
     """What all ranks requested together: resource -> quantity."""
     completed_indexes: str = ""
@@ -281,3 +283,37 @@ def _rank_end(outcome: Outcome) -> RankEnd:
         # The kubelet keeps the end of a long message, which may begin in the middle of a secret.
         message = skip_partial_word(message)
     return replace(msgspec.convert(outcome, RankEnd, from_attributes=True), message=message)
+
+
+DISRUPTION_CODES: Final = frozenset({"Preempted", "Evicted", "NodeLost"})
+"""Codes of diagnoses that name a disruption as the root cause."""
+
+
+class Disruption(Struct, frozen=True):
+    """The disruption that ended an attempt."""
+
+    number: int
+    """Number of consecutive attempts that ended by a disruption, including this attempt."""
+    allowed: int
+    message: str
+    """Summary of the diagnosis: the rank, the kind of the disruption, and the node."""
+
+    @property
+    def is_allowed(self) -> bool:
+        """The task submits the gang again without using a retry."""
+        return self.number <= self.allowed
+
+    @property
+    def carried_over(self) -> int:
+        """Number of disruptions that the next attempt stores. After a retry of the task the count starts again."""
+        return self.number if self.is_allowed else 0
+
+    def __str__(self) -> str:
+        return f"{self.message} (disruption {self.number}, {self.allowed} allowed)"
+
+
+def disruption_of(event: GangEvent, *, allowed: int) -> Disruption | None:
+    """Return the disruption that ended the gang; `None` if the gang ended by another cause."""
+    if event.status is not Status.FAILED or event.reason not in DISRUPTION_CODES:
+        return None
+    return Disruption(event.disruptions + 1, allowed, event.message)

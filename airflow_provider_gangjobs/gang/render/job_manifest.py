@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.queues import Queue
-from airflow_provider_gangjobs.gang.render import files, pod_template, supervisor
-from airflow_provider_gangjobs.gang.render.gang_placement import (
+from airflow_provider_gangjobs.gang.render import files, pod_template
+from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
+from airflow_provider_gangjobs.gang.render.shape_and_placement import (
     Placement,
     PlacementDecision,
+    Shape,
+    completion_mode,
     ineligibility_reason,
     is_single_pod,
+    rendezvous_of,
+    shape_of,
     time_limit,
 )
-from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
-from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
@@ -238,7 +241,7 @@ def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | N
     settings = rendezvous_of(spec, shape)
     if settings is None or shape.subdomain:
         return None
-    owner, ports = owned_by_job(attempt.name, job_uid), supervisor.service_ports(spec)
+    owner, ports = owned_by_job(attempt.name, job_uid), files.service_ports(spec)
     return pod_template.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner, ports=ports)
 
 
@@ -247,11 +250,11 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str, *, supervisor_k
 
     :param supervisor_key: A new key, by which the supervisors of the gang authenticate each other if it has some.
     """
-    own = supervisor.files_of(spec)
+    own = files.files_of(spec)
     if not own:
         return None
     if spec.is_supervised:
-        own[supervisor.KEY_FILE] = supervisor_key
+        own[files.KEY_FILE] = supervisor_key
     owner = owned_by_job(attempt.name, job_uid)
     return files.config_map_of(own, job=attempt.name, namespace=attempt.namespace, owner=owner)
 

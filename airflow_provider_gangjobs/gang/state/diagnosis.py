@@ -10,25 +10,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.capacity import NEVER_FITS
-from airflow_provider_gangjobs.gang.schedulers.volcano import ANNOTATION_QUEUE, NOT_PROCESSED
+from airflow_provider_gangjobs.gang.schedulers.selection import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, parse_deadline_halt
-from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP, find_category
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, split_halt_note
-from airflow_provider_gangjobs.gang.state.verdict import (
+from airflow_provider_gangjobs.gang.state.phase import (
     REASON_DELETED,
     REASON_DELETED_ON_PURPOSE,
     REASON_REPLACED,
+    Phase,
     VerdictKind,
 )
+from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP, find_category
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, split_halt_note
 from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, NO_CAUSE_NAMED, POD_GROUP_ERRORS, WaitCause
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.state.verdict import Verdict
+    from airflow_provider_gangjobs.gang.state.phase import Verdict
     from airflow_provider_gangjobs.gang.state.waiting import Wait
 
 _FEWER: Final = "Ask for fewer workers or less of each resource, or raise assemble_timeout."

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_verdict, diagnose_wait
-from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
+from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, Verdict, judge, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, evicted_at
-from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_EVIDENCE,
     NODE_CAUSES,

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.checkpoints import CHECKPOINT_ENV
-from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
+from airflow_provider_gangjobs.gang.render.files import (
+    FILES_BYTES_MAX,
+    FILES_VOLUME,
+    SUPERVISOR_ENV,
+    UPLOADS_MAX,
+    files_of,
+    is_content_id,
+)
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
-from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
-from airflow_provider_gangjobs.gang.render.supervisor import SUPERVISOR_ENV, files_of
+from airflow_provider_gangjobs.gang.render.shape_and_placement import rendezvous_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity
 from airflow_provider_gangjobs.kube import well_known as keys

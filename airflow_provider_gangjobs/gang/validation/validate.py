@@ -1,29 +1,55 @@
-"""Validation: reports all problems of a spec at once, before any object is created.
+"""Validation: reports all problems of a spec at once, before any object is created, and reads a spec from a document.
 
-The API server finds many of them late, when the Job controller creates pods, and one at a time. To add a rule, add a
+The API server finds many problems late, when the Job controller creates pods, and one at a time. To add a rule, add a
 function to `CHECKS`.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangSpec, validate_choices
+from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous, validate_choices
 from airflow_provider_gangjobs.gang.validation import (
-    checkpoint_checks,
     job_checks,
     metadata_checks,
     pod_checks,
-    restart_checks,
-    role_checks,
     structure_checks,
+    supervisor_checks,
 )
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def read_spec(document: Mapping[str, Any]) -> GangSpec:
+    """Return the spec in a document: the parameters of a `GangSpec`, or a whole Job. The values are not validated.
+
+    Raises:
+        InvalidGangSpec: the document has names that are no parameters.
+    """
+    if document.get("kind") == "Job":
+        return GangSpec(manifest=document)
+    if problems := tuple(_unknown(name) for name in document if name not in GangSpec.__struct_fields__):
+        raise InvalidGangSpec(problems)
+    parameters = dict(document)
+    match parameters.get("rendezvous"):
+        case {"port": int(port), **others} if not others:
+            parameters["rendezvous"] = Rendezvous(port)
+    return GangSpec(**parameters)
+
+
+def _unknown(name: object) -> Problem:
+    close = difflib.get_close_matches(str(name), GangSpec.__struct_fields__, 1)
+    remedy = f"Did you mean {close[0]}?" if close else "docs/submission.md names the parameters of a GangSpec"
+    return Problem(f"{name!s:.80}", "is no parameter of a GangSpec", remedy)
+
 
 CHECKS: Final[tuple[Check, ...]] = (
     job_checks.check_choices,
@@ -35,12 +61,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     metadata_checks.check_queue_parameters,
     job_checks.check_containers,
     job_checks.check_restart_policy,
-    restart_checks.check_restarts,
+    supervisor_checks.check_restarts,
     pod_checks.check_env,
     pod_checks.check_resources,
     pod_checks.check_volumes,
     pod_checks.check_files,
-    checkpoint_checks.check_checkpoints,
+    supervisor_checks.check_checkpoints,
     job_checks.check_size,
 )
 """Checks of specs that passed the structural checks."""
@@ -52,7 +78,7 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
     Parameters of a wrong structure are reported and then reset, so that the others are still checked.
     """
     if spec.roles is not None:
-        return role_checks.validate_roles(spec, validate)
+        return job_checks.validate_roles(spec, validate)
     parsed = ParsedSpec(spec)
     problems = list(structure_checks.check_structure(parsed))
     if not any(problem.path.startswith("manifest") for problem in problems):

@@ -14,23 +14,28 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, 
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.queues import Queue
+from airflow_provider_gangjobs.gang.render.files import KEY_BYTES
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_role, render_service
-from airflow_provider_gangjobs.gang.render.supervisor import KEY_BYTES
 from airflow_provider_gangjobs.gang.roles import roles_of
-from airflow_provider_gangjobs.submission.steps.job import CreateJob, CreateOwned, StartJob, StartRole, create_role
-from airflow_provider_gangjobs.submission.steps.job_set import (
+from airflow_provider_gangjobs.submission.steps.jobs import (
     CHECK_JOB_SETS,
     FIND_JOBS,
+    CreateJob,
+    CreateOwned,
     GiveJobSetToQueue,
+    StartJob,
+    StartRole,
     create_job_set,
+    create_role,
 )
 from airflow_provider_gangjobs.submission.steps.placement import (
     CHECK_GANG_LINK,
+    CHECK_QUEUE,
+    CHECK_UNNAMED_QUEUE,
     WAIT_FOR_WORKLOAD,
     check_gang_link,
     group_steps,
 )
-from airflow_provider_gangjobs.submission.steps.queue_check import CHECK_QUEUE, CHECK_UNNAMED_QUEUE
 from airflow_provider_gangjobs.submission.steps.step import CREATE_FALLBACK_EVENT, RepeatableStep, refused_fields_of
 
 if TYPE_CHECKING:

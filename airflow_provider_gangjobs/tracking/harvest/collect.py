@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.gang.outcome.task_result import (
     find_missing_outcomes,
 )
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
-from airflow_provider_gangjobs.jobs.read import get_job, list_pods
+from airflow_provider_gangjobs.jobs.requests import get_job, list_pods
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:

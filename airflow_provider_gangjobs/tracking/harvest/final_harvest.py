@@ -5,7 +5,7 @@ so a waiting gang costs little.
 
 After the final harvest nobody follows the gang's pods any more. The pods are listed once more from the API server,
 because the watch may lag behind the end of the Job, unless the pods that the watch shows are complete
-(`gang.state.verdict.Completeness`). On return all outcomes are recorded and no pod is held, or the result says which
+(`gang.state.phase.Completeness`). On return all outcomes are recorded and no pod is held, or the result says which
 could not be. Pods that do not end (their node is dead, or their Job was deleted and left them behind) are abandoned
 after a while: they are recorded as `unknown` and released, because a finalizer that nobody removes would hold them
 forever.
@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.gang.state.phase import Completeness
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
-from airflow_provider_gangjobs.gang.state.verdict import Completeness
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import gather_or_cancel, list_pods, retry_until_answered
 from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.tracking.gang_watch import in_batches
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
-from airflow_provider_gangjobs.tracking.retry_until_answered import gather_or_cancel, retry_until_answered
-from airflow_provider_gangjobs.tracking.watch.gang_watch import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.tracking.gang_watch import GangObserver, ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
-    from airflow_provider_gangjobs.tracking.watch.gang_watch import GangObserver, ObservedPods
 
 
 class HarvestTask:

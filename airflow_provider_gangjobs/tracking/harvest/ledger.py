@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooLarge,
     is_of_another_uid,
 )
-from airflow_provider_gangjobs.cluster.http.request import ResponseFormat
+from airflow_provider_gangjobs.cluster.http.transport import ResponseFormat
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable

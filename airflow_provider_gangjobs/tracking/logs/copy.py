@@ -22,10 +22,10 @@ from airflow_provider_gangjobs.cluster.http.log_reader import (
     LogPosition,
     skip_partial_character,
 )
-from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.gang.outcome.restarts import readable
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.text import keep_end, pluralize
 from airflow_provider_gangjobs.tracking.logs.last_lines import (
     POD_GONE,

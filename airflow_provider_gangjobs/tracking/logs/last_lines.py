@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.state.pods import (
     rank_of,
     role_rank_of,
 )
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import list_pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

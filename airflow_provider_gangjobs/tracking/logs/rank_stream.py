@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import LogCursor, LogParser, LogPosition
-from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.state.pods import has_container_ended
 from airflow_provider_gangjobs.tracking.logs.copy import Omission

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.gang.outcome.restarts import ReadableChunks
-from airflow_provider_gangjobs.jobs.read import list_pods
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, sources_of, without_pod
 from airflow_provider_gangjobs.tracking.logs.whole_logs import (
     LOG_SHORTENED,

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.client import LOG_IDLE_TIMEOUT_S
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, LogCursor, LogParser, LogPart
-from airflow_provider_gangjobs.cluster.http.request import LogQuery
+from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.outcome.restarts import LINE_START, parse_line, readable_line
 from airflow_provider_gangjobs.kube.text import pluralize

@@ -1,0 +1,143 @@
+"""The log of a task: how it shows an error, whether Airflow retries the task after it, and texts without secrets.
+
+The log shows an error that its user can act on by the message alone, as the last line. Airflow's task runner logs the
+exception of a task with all frames of Airflow and of this provider, and the message above or below them. The frames
+help nobody to mend a DAG or a cluster. The exception itself keeps its frames and its cause, for callbacks, listeners
+and error trackers, and with Airflow's log level DEBUG the log has them, too.
+
+A termination message may be the end of a log (`FallbackToLogsOnError`), and a program may log anything. Airflow masks
+the log of a task, but neither XComs nor the events of triggers, which are stored as plain text. Only free texts are
+masked: a secret may equal a name or a state, such as the password "airflow".
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from airflow.sdk import BaseOperator
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, AirflowNotFoundException
+from airflow_provider_gangjobs.exceptions import GangJobError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
+
+    from airflow.sdk import Context
+    from airflow.sdk.types import Logger
+
+
+try:
+    from airflow.sdk._shared.secrets_masker import redact
+except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported version.
+    from airflow.sdk.execution_time.secrets_masker import redact  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+
+
+def mask(text: str) -> str:
+    """Return the text with `***` in the place of each secret that Airflow knows in this process."""
+    return str(redact(text)) if text else text
+
+
+def mask_event(event: GangEvent) -> GangEvent:
+    """Return the event with masked texts, within its limits. Names, states, and numbers stay.
+
+    The texts are masked before they are cut. If the event was cut before, a secret that the cut has
+    shortened is not recognized.
+    """
+    masked = replace(
+        event,
+        message=mask(event.message),
+        notes=tuple(map(mask, event.notes)),
+        ranks=tuple(replace(rank, message=mask(rank.message)) for rank in event.ranks),
+    )
+    return masked.within_limits()
+
+
+_PACKAGE: Final = __name__.partition(".")[0]
+
+
+class ShortErrors(BaseOperator):
+    """The base class of operators and sensors whose errors are logged without frames."""
+
+    def pre_execute(self, context: Context) -> None:
+        """Prepare the log of this process. Airflow calls this before the task begins or is resumed."""
+        log_errors_without_frames()
+
+
+def log_errors_without_frames() -> None:
+    """Leave out the frames of errors for users, from now on and in all logs of this process. Safe to repeat."""
+    # Loggers that exist share this list with the configuration, so the list is changed and not replaced.
+    processors = structlog.get_config()["processors"]
+    if isinstance(processors, list) and leave_out_frames not in processors:
+        processors.insert(0, leave_out_frames)
+
+
+def leave_out_frames(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Leave out the frames and the cause of an error for users. A processor of structlog."""
+    error = _exception_of(event.get("exc_info"))
+    if error is not None and is_for_users(error) and not logging.getLogger(_PACKAGE).isEnabledFor(logging.DEBUG):
+        event["exc_info"] = _without_frames(error)
+    return event
+
+
+def _without_frames(error: BaseException) -> tuple[type[BaseException], BaseException, None]:
+    """Return what stands for the error in the log: an exception of the same name without frames and without a cause."""
+    known = error.__cause__ if isinstance(error, AirflowFailException) and error.__cause__ else error
+    shown = known.log_message if isinstance(known, GangJobError) else str(error)
+    kind = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+    return kind, kind(shown), None
+
+
+def log_failure(log: Logger, error: BaseException, what: str) -> None:
+    """Log what failed and why: with all frames, unless the message of the error says all that a user needs."""
+    if is_for_users(error):
+        log.error("%s: %s", what, error)
+        log.debug("The frames of this error", exc_info=error)
+    else:
+        log.error("%s", what, exc_info=error)
+
+
+def _exception_of(exc_info: Any) -> BaseException | None:
+    if isinstance(exc_info, tuple):
+        _, exc_info, _ = exc_info
+    elif exc_info and not isinstance(exc_info, BaseException):
+        exc_info = sys.exception()
+    return exc_info if isinstance(exc_info, BaseException) else None
+
+
+def is_for_users(error: BaseException) -> bool:
+    """Return whether the message of an error says all that a user needs: what happened, and what to do."""
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+    if isinstance(error, AirflowFailException):
+        return isinstance(error.__cause__, GangJobError) or _is_raised_here(error)
+    return isinstance(error, (GangJobError, ClusterError, AirflowNotFoundException))
+
+
+def _is_raised_here(error: BaseException) -> bool:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and str(frame.tb_frame.f_globals.get("__name__")).startswith(f"{_PACKAGE}.")
+
+
+@contextmanager
+def skip_retries_of_permanent_errors() -> Iterator[None]:
+    """Replace an error that a try with the same parameters would meet again by one after which Airflow does not retry.
+
+    Raises:
+        AirflowFailException: the block raised a `GangJobError` that is not retryable.
+    """
+    try:
+        yield
+    except GangJobError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(str(error)) from error

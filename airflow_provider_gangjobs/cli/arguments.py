@@ -1,0 +1,218 @@
+"""The arguments of commands: the options that select a cluster, as kubectl has them, and the gang that GANG means.
+
+It also has the errors that end a command. Airflow is imported only for --conn-id, which reads one of its connections.
+The rules of names are those of `gang.gang_lists`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from airflow_provider_gangjobs.kube.text import to_one_line
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.service import GangService
+
+
+COMMAND_LINE: Final = "the command line"
+"""In place of a connection's id, in messages."""
+RETRY_FOR_S: Final = 5.0
+"""A person waits for the answer, so a cluster that does not answer is given up soon."""
+
+
+class CommandError(Exception):
+    """A command failed. The message says why, and what to do; the command exits with `code`."""
+
+    code = 1
+
+
+class ClusterFailed(CommandError):  # noqa: N818 - what happened
+    """The cluster did not answer, or refused a request."""
+
+    code = 3
+
+
+class NotNamed(CommandError):  # noqa: N818 - what happened
+    """No gang has this name, or several gangs have it."""
+
+    code = 4
+
+
+T = TypeVar("T")
+
+
+def add_cluster_options(parser: argparse.ArgumentParser, *, all_namespaces: bool = True) -> None:
+    """Add --kubeconfig, --context or --conn-id, and --namespace.
+
+    :param all_namespaces: Add --all-namespaces, too, which --namespace excludes.
+    """
+    options = parser.add_argument_group("cluster")
+    options.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
+    )
+    options.add_argument("--context", metavar="NAME", help="default: the current context of the kubeconfig")
+    options.add_argument("--conn-id", metavar="ID", help="use this connection of Airflow in place of a kubeconfig")
+    namespace = options.add_mutually_exclusive_group()
+    namespace.add_argument(
+        "-n", "--namespace", metavar="NAME", help="default: that of the connection, or else `default`"
+    )
+    if all_namespaces:
+        namespace.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces of the cluster")
+    else:
+        parser.set_defaults(all_namespaces=False)
+
+
+def selected_namespace(options: argparse.Namespace, gangs: GangService | None = None) -> str | None:
+    """Return the namespace that the options or the connection select; `None` for all namespaces."""
+    if options.all_namespaces:
+        return None
+    return options.namespace or (gangs.namespace if gangs else "default")
+
+
+def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], Awaitable[T]]) -> T:
+    """Run the action on the cluster that the options select, and return the result of the action.
+
+    Raises:
+        ClusterFailed: the cluster did not answer, or refused a request.
+        CommandError: the connection does not exist, or the action was refused.
+    """
+    import asyncio
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.cluster.http import for_watches
+    from airflow_provider_gangjobs.exceptions import GangJobError
+    from airflow_provider_gangjobs.service import GangService
+
+    async def run_action() -> T:
+        config = _config(options)
+        async with Client(config, transport=for_watches, retry_for_s=RETRY_FOR_S) as client:
+            return await action(GangService(client))
+
+    try:
+        return asyncio.run(run_action())
+    except ClusterError as error:
+        raise ClusterFailed(_with_remedy(error)) from error
+    except GangJobError as error:
+        raise CommandError(to_one_line(error)) from error
+
+
+def _config(options: argparse.Namespace) -> ClusterConfig:
+    """Return the cluster and the credentials.
+
+    Raises:
+        CommandError: the options contradict each other, or the connection does not exist.
+        ClusterError: the connection or the kubeconfig cannot be used.
+    """
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+
+    extras: dict[str, Any] = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
+    if options.conn_id:
+        if options.kubeconfig or options.context:
+            raise CommandError("--conn-id has its own cluster: leave --kubeconfig and --context out")
+        extras = _extras_of(options.conn_id)
+    if options.namespace:
+        extras |= {"namespace": options.namespace}
+    return ClusterConfig.from_extras(options.conn_id or COMMAND_LINE, extras)
+
+
+def _extras_of(conn_id: str) -> dict[str, Any]:
+    import os
+
+    # Airflow reads its metadata database only in a process that says that it is no task.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    from airflow_provider_gangjobs.airflow_api.connection import read_extras
+    from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+
+    try:
+        return dict(read_extras(conn_id) or {})
+    except AirflowNotFoundException as error:
+        raise CommandError(
+            f"Airflow has no connection {conn_id!r}: `airflow connections list` shows the connections that it has"
+        ) from error
+
+
+def _with_remedy(error: ClusterError) -> str:
+    """Return the error on one line, and what to do about it."""
+    from airflow_provider_gangjobs.cluster import errors
+
+    remedies: tuple[tuple[type[ClusterError], str], ...] = (
+        (errors.Unreachable, "Check --kubeconfig and --context, and that this machine reaches the cluster"),
+        (errors.Unauthorized, "Renew the credentials of the kubeconfig"),
+        (errors.Forbidden, "Bind the Role of docs/rbac.yaml to this user, or choose another namespace with -n"),
+        (errors.TransportError, "Run the command again"),
+    )
+    if isinstance(error, errors.InvalidConnection) and error.conn_id == COMMAND_LINE:
+        remedy = error.remedy.replace("kube_config_path", "--kubeconfig").replace("cluster_context", "--context")
+        return f"{error.problem}. {remedy}"
+    line = to_one_line(error)
+    remedy = next((text for kind, text in remedies if isinstance(error, kind)), "")
+    return f"{line.rstrip('.')}. {remedy}" if remedy else line
+
+
+CANDIDATES_MAX: Final = 10
+
+
+def add_gang_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names one gang."""
+    parser.add_argument(
+        "gang",
+        nargs="+",
+        metavar="GANG",
+        help="DAG [TASK [RUN [MAP_INDEX]]], or the Job as NAME or NAMESPACE/NAME, or a submission id",
+    )
+
+
+async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live: bool = False) -> StoredGang:
+    """Return the gang that the arguments name.
+
+    :param is_live: Only gangs that have not ended can be meant.
+
+    Raises:
+        NotNamed: no gang has this name, or several gangs have it.
+        ClusterError: the gangs could not be listed.
+    """
+    from airflow_provider_gangjobs.gang.gang_lists import WORDS_MAX, GangName
+    from airflow_provider_gangjobs.tracking.gang_list import find_gangs
+
+    if len(options.gang) > WORDS_MAX:
+        raise NotNamed(f"{' '.join(options.gang)}: name one gang, by DAG, TASK, RUN and MAP_INDEX at most")
+    name = GangName(tuple(options.gang))
+    namespace = selected_namespace(options, gangs)
+    found = await find_gangs(gangs.client, namespace, name)
+    wanted = [job for job in found if not job.is_over] if is_live else found
+    if len(wanted) == 1:
+        return wanted[0]
+    if wanted:
+        raise NotNamed(
+            f"{name} names {len(wanted)} gangs. Add RUN and MAP_INDEX, or name one of\n{_candidates(wanted)}"
+        )
+    if found:
+        raise NotNamed(f"{name}: {found[0].ref} has ended already")
+    raise NotNamed(await _not_found(gangs, name, namespace))
+
+
+def _candidates(found: list[StoredGang]) -> str:
+    from airflow_provider_gangjobs.gang.gang_lists import row_of
+
+    rows = [row_of(job) for job in found[:CANDIDATES_MAX]]
+    words = [(f"{row.namespace}/{row.name}", row.dag_id, row.task, row.run_id, str(row.phase)) for row in rows]
+    lines = ["  " + "  ".join(filter(None, line)) for line in words]
+    more = len(found) - len(rows)
+    return "\n".join([*lines, *([f"  and {more} more"] if more else [])])
+
+
+async def _not_found(gangs: GangService, name: object, namespace: str | None) -> str:
+    from airflow_provider_gangjobs.tracking.gang_list import namespace_exists
+
+    if namespace is None:
+        return f"{name}: the cluster has no such gang. `gangjobs list -A` shows all gangs"
+    if await namespace_exists(gangs.client, namespace) is False:
+        return f"{name}: namespace {namespace} does not exist. Choose one with -n, or all with -A"
+    return f"{name}: namespace {namespace} has no such gang. `gangjobs list -A` shows the gangs of all namespaces"

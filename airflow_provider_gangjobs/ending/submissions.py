@@ -1,0 +1,304 @@
+"""The end of submissions: the deletion of a submission by its id, and of gangs whose submission stopped half-way.
+
+A gang that runs is halted before its submission is deleted, and the deletion waits for its pods. The steps for each Job
+have a fixed order, so that after a crash at any point the next deletion finds what is left:
+
+1. Halt the gang, if it has not ended.
+2. Remove the provider's finalizer from the pods, until no pod has it and the pods of a halted gang have ended.
+3. Delete the objects of the submission: groups, Service, files, ledger. Or delete the Job, which owns these objects.
+4. Label a Job that is kept as dropped. From then on the id is free.
+
+A half-submitted gang is completed or removed. Its suspended Job has no deadline and no time to live, so without the
+cleanup it would stay forever. The cleanup may run anywhere, at any time, and twice at once. Each of its actions begins
+with a patch that the server applies only if the Job has not changed since the cleanup read it. So a submitter that
+continues in the meantime wins, and the cleanup changes no gang that runs.
+
+The rule is `decide_cleanup`. A half-submitted gang of a task is removed, because nobody waits for it: the next try of
+the task submits a complete gang. A half-submitted gang of a chosen id is started if all its objects exist and its roles
+are not the Jobs of a JobSet, because its client may still ask for the id. Otherwise the gang is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_unchanged
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
+from airflow_provider_gangjobs.ending.release import release_pods
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.exceptions.submission import DELETION
+from airflow_provider_gangjobs.gang.identity import (
+    ALL_GANGS,
+    OperationKey,
+    gang_selector,
+    is_owned_by,
+    parse_default_submission_id,
+    submission_selector,
+)
+from airflow_provider_gangjobs.gang.queues import queue_of_job
+from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
+from airflow_provider_gangjobs.gang.render.shape_and_placement import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.roles import role_job_name
+from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
+from airflow_provider_gangjobs.gang.state.halt import (
+    CLEANUP_HALT_REASON,
+    DELETION_HALT_REASON,
+    halt_patch,
+    is_halted_by_cleanup,
+)
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, start_role
+from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime, timedelta
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.jobs.requests import Objects
+    from airflow_provider_gangjobs.kube.views import Object
+
+
+def selector_of(submission_id: str) -> str:
+    """Return the label selector of all Jobs of an id, which a client chose or which is the default id of a task."""
+    digest, attempt = parse_default_submission_id(submission_id) or (OperationKey(submission_id).digest, None)
+    return submission_selector(digest, attempt)
+
+
+async def jobs_of(requests: RetryingRequests, submission_id: str) -> Objects:
+    """Return all Jobs of an id, the newest attempt first. Sends one request."""
+    jobs = await requests.list(JOBS, selector_of(submission_id))
+    return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
+
+
+async def delete_submission(
+    client: Client,
+    submission_id: str,
+    *,
+    namespace: str,
+    job: bool = False,
+    timeout_s: float,
+) -> tuple[GangRef, ...]:
+    """Delete a submission. Returns the Jobs that the submission had. Safe to repeat, also after a failure.
+
+    :param job: Also delete the Jobs.
+    :param timeout_s: How many seconds to wait for the pods of a gang.
+
+    Raises:
+        SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
+    """
+    requests = RetryingRequests(client, namespace)
+    try:
+        gangs = [await requests.read_gang(found) for found in await jobs_of(requests, submission_id)]
+        for gang in gangs:
+            await _halt_and_release(client, requests, gang, timeout_s)
+            await (_delete_ended_job(requests, gang.ref) if job else _delete_owned_objects(requests, gang))
+    except ClusterError as error:
+        where = f"{namespace}/{submission_id}"
+        step = "delete the objects of the submission"
+        raise SubmissionFailed(where, step, str(error), error.transient, operation=DELETION) from error
+    return tuple(gang.ref for gang in gangs)
+
+
+async def _halt_and_release(client: Client, requests: RetryingRequests, gang: StoredGang, timeout_s: float) -> None:
+    """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
+    ref, state = gang.ref, state_of(gang)
+    is_unfinished = state in {SubmissionState.IN_PROGRESS, SubmissionState.HALTED}
+    if state is SubmissionState.IN_PROGRESS:
+        await requests.jobs(ref).halt(gang, DELETION_HALT_REASON)
+    if is_unfinished and gang.has_roles:
+        await end_roles(requests, ref)
+    deadline = requests.clock.monotonic() + timeout_s
+    backoff = requests.backoff()
+    while True:
+        await release_pods(client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+        pods = [view(PodView, pod) for pod in await requests.list(PODS, gang_selector(ref.name))]
+        if not any(is_held(pod) or (is_unfinished and not is_terminal(pod)) for pod in pods):
+            return
+        if requests.clock.monotonic() >= deadline:
+            cause = f"Some pods still ran, or could not be released, after {timeout_s:g} s"
+            advice = (
+                "Check the nodes of the pods, then delete the submission again: the deletion continues where it stopped"
+            )
+            step = "wait for its pods to be gone"
+            raise SubmissionFailed(str(ref), step, cause, advice=advice, operation=DELETION)
+        await requests.clock.sleep(backoff.next())
+
+
+async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
+    deletion = await delete_job_if(requests, ref, lambda gang: state_of(gang) is not SubmissionState.IN_PROGRESS)
+    if deletion.kept is not None:
+        cause = "The Job was started again in the meantime"
+        advice = "Delete the submission again"
+        raise SubmissionFailed(str(ref), "delete its Job", cause, advice=advice, operation=DELETION)
+
+
+async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) -> None:
+    """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
+    name, uid = gang.ref.name, gang.ref.uid
+    for resource in (*groups_of(gang), SERVICES):
+        await requests.retry(partial(_delete_owned, requests, resource, name, uid), after_conflict=True)
+    for config_map in await requests.list(CONFIGMAPS, gang_selector(name)):
+        delete_config_map = partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid)
+        await requests.retry(delete_config_map, after_conflict=True)
+    await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+
+
+async def _delete_owned(requests: RetryingRequests, resource: Resource, name: str, uid: str) -> None:
+    """Delete an object in the version in which the Job of this uid owns it. Not retried."""
+    stored = await requests.find(resource, name)
+    if stored is not None and is_owned_by(stored["metadata"], uid):
+        with suppress(NotFound):
+            await requests.delete_version(resource, stored["metadata"], PropagationPolicy.BACKGROUND)
+
+
+def groups_of(gang: StoredGang) -> tuple[Resource, ...]:
+    """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
+    decision = PlacementDecision.parse(gang.decision or "off")
+    scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
+    return tuple(Resource(*kind) for kind in reversed(scheduler.objects)) if scheduler else ()
+
+
+log = logging.getLogger(__name__)
+
+
+class CleanupAction(StrEnum):
+    """What the cleanup does with a Job."""
+
+    LEAVE = "leave"
+    COMPLETE = "complete"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True)
+class CleanupReport:
+    """The result of a cleanup."""
+
+    looked_at: int = 0
+    gangs: dict[GangRef, CleanupAction] = field(default_factory=dict)
+    """The action for each half-submitted gang. After a dry run, the planned action."""
+    failures: dict[GangRef, str] = field(default_factory=dict)
+    """The gangs that could not be cleaned up, and why. The next cleanup tries again."""
+
+
+def is_half_submitted(job: StoredGang, *, now: datetime, older_than: timedelta) -> bool:
+    """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
+    if job.is_started_by_others or not job.is_unstarted:
+        return False
+    if state_of(job) is SubmissionState.HALTED:
+        return is_halted_by_cleanup(job)
+    assert job.created_at is not None, "a stored Job has a creation time"
+    return state_of(job) is SubmissionState.IN_PROGRESS and now - job.created_at >= older_than
+
+
+def decide_cleanup(job: StoredGang, *, missing: bool) -> CleanupAction:
+    """Return what to do with a half-submitted gang.
+
+    :param missing: Whether an object that the Job needs does not exist.
+    """
+    is_being_removed = state_of(job) is SubmissionState.HALTED
+    is_of_task = job.task is not None
+    return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
+
+
+def required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
+    """Return the objects that must exist before a Job may run, as resource and name.
+
+    :param pod: The spec of the Job's pods.
+    """
+    name = job.ref.name
+    for role in job.roles[1:]:
+        yield JOBS, role_job_name(name, role.name)
+    for resource in groups_of(job):
+        yield resource, name
+    if pod.get("subdomain") == name:
+        yield SERVICES, name
+    for volume in pod.get("volumes") or ():
+        if volume["name"] == FILES_VOLUME:
+            for source in [volume, *((volume.get("projected") or {}).get("sources") or ())]:
+                if "configMap" in source:
+                    yield CONFIGMAPS, source["configMap"]["name"]
+
+
+async def clean_up_half_submitted(
+    client: Client,
+    *,
+    namespace: str | None,
+    older_than: timedelta,
+    now: Callable[[], datetime],
+    dry_run: bool = False,
+) -> CleanupReport:
+    """Complete or remove the half-submitted gangs of a namespace. Safe to repeat.
+
+    :param namespace: The namespace. None means the whole cluster.
+    :param older_than: Gangs whose Job was created more recently than this are left alone.
+    :param now: The time of the API server, which writes the creation times. It is read after the list.
+    :param dry_run: Only report what would be done.
+
+    Raises:
+        ClusterError: the Jobs could not be listed.
+    """
+    jobs = await client.list(JOBS, namespace, label_selector=ALL_GANGS)
+    at = now()
+    report = CleanupReport(looked_at=len(jobs))
+    for stored in jobs:
+        job = read_job(stored)
+        if not is_half_submitted(job, now=at, older_than=older_than):
+            continue
+        ref = job.ref
+        requests = RetryingRequests(client, ref.namespace)
+        try:
+            action = decide_cleanup(job, missing=await _is_incomplete(requests, job, stored))
+            done = dry_run or await _HANDLERS[action](requests, stored)
+        except ClusterError as error:
+            report.failures[ref] = str(error)
+        else:
+            report.gangs[ref] = action if done else CleanupAction.LEAVE
+            log.info("Cleanup of half-submitted gang %s: %s", ref, report.gangs[ref])
+    return report
+
+
+async def _is_incomplete(requests: RetryingRequests, job: StoredGang, stored: Object) -> bool:
+    if job.has_job_set:  # the UIDs of the Jobs of the JobSet are noted by the last step
+        return True
+    for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
+        one = await requests.find(resource, name)
+        is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)
+        if one is None or not (is_shared or is_owned_by(one["metadata"], job.ref.uid)):
+            return True
+    return False
+
+
+async def _complete(requests: RetryingRequests, stored: Object) -> bool:
+    job = read_job(stored)
+    if job.has_roles:
+        for one in (await requests.read_gang(stored)).jobs[1:]:
+            await start_role(requests, one.metadata.name, one.metadata.uid, one.metadata.generation)
+    return await patch_unchanged(requests.client, JOBS, stored["metadata"], queue_of_job(job).start_patch(job))
+
+
+async def _remove(requests: RetryingRequests, stored: Object) -> bool:
+    job = read_job(stored)
+    # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
+    # has changed the Job, and then this patch does not apply.
+    is_halted = state_of(job) is SubmissionState.HALTED or await patch_unchanged(
+        requests.client, JOBS, stored["metadata"], halt_patch(CLEANUP_HALT_REASON, job)
+    )
+    if is_halted and job.has_roles:
+        # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
+        await end_roles(requests, job.ref)
+    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted is not None
+
+
+_HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

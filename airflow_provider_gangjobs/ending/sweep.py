@@ -1,0 +1,507 @@
+"""Sweep: one look at all gangs of a namespace that nobody is responsible for, and what follows from it.
+
+The rules are `gang.state.ownership`. A `Sweep` remembers from one sweep to the next since when nobody has followed a
+gang, and since when Airflow says that the task of a gang has ended. After a restart of the process it counts again from
+the beginning, which only delays what it does. `sweep_once` is the sweep of the command line, which does what may be
+done without the states of the tasks: held pods of gangs that are over, and of Jobs that are gone, are released whatever
+Airflow says. A live gang that no Lease names is ended only if the caller asks for it with an age: its task may still be
+deferred, for example while all triggerers are down, and a worker that waits itself (`deferrable=False`) has no Lease.
+
+Whatever a sweep deletes, it deletes in exactly the version of the Job that it has judged. A try that adopts the gang
+meanwhile changes the claim, and the sweep leaves the gang alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import starmap
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
+from airflow_provider_gangjobs.ending.leases import read_leases
+from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
+from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
+from airflow_provider_gangjobs.gang.spec import OnFinish
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+from airflow_provider_gangjobs.gang.state.ownership import (
+    GRACE,
+    SweepAction,
+    SweepDecision,
+    SweepFacts,
+    TaskEnd,
+    confirm_end,
+    decide_sweep,
+    ends_live_gang,
+    grace_of,
+    is_settled,
+    may_release_orphaned_pods,
+)
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, gang_ref_of, has_ended, is_held
+from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, finish_halted
+from airflow_provider_gangjobs.kube.names import annotation_pointer
+from airflow_provider_gangjobs.kube.views import JobView, PodView
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH, LABEL_GANG
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.informer import Informer
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.views import Meta
+
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX: Final = 8
+OUTCOMES_LOGGED_MAX: Final = 100
+FOLLOW_TIMEOUT_S: Final = 300.0
+VANISHED: Final = SweepDecision(
+    SweepAction.RELEASE, "its Job is gone with its ledger, so nobody can record the outcomes of its pods any more"
+)
+
+
+@dataclass(frozen=True)
+class SweptGang:
+    """What a sweep has done with a gang, or would do."""
+
+    ref: GangRef
+    decision: SweepDecision
+    installation: str = ""
+    error: str = ""
+    """Why it could not be done. The next sweep tries again."""
+    phase: str = ""
+    """The phase of a gang that is only looked at."""
+
+
+@dataclass
+class SweepActions:
+    """The actions of one look. At most `AT_ONCE_MAX` run at once."""
+
+    client: Client
+    follow: Callable[[GangRef], Awaitable[object]]
+    """Follows a gang that is over, which records the outcomes of its pods and releases them."""
+    is_followed: Callable[[GangRef], bool]
+    """Whether this process has begun to follow the gang since the decision."""
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE_MAX), init=False)
+
+    async def act(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> SweptGang | None:
+        """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
+        return await self._attempt(job.ref, decision, job.installation, lambda: self._do(job, facts, decision))
+
+    async def release_vanished(self, ref: GangRef, pods: Sequence[PodView]) -> SweptGang | None:
+        """Release the pods of a Job that does not exist, and log their outcomes. Returns None if the Job exists."""
+        return await self._attempt(ref, VANISHED, "", lambda: self._release_if_gone(ref, pods))
+
+    async def _attempt(
+        self, ref: GangRef, decision: SweepDecision, installation: str, action: Callable[[], Awaitable[bool]]
+    ) -> SweptGang | None:
+        try:
+            async with self._slots:
+                is_done = not self.is_followed(ref) and await action()
+        except (ClusterError, TimeoutError) as error:
+            return SweptGang(ref, decision, installation, str(error) or type(error).__name__)
+        return SweptGang(ref, decision, installation) if is_done else None
+
+    async def _do(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> bool:
+        def is_still_so(stored: StoredGang) -> bool:
+            return stored.claim == job.claim and decide_sweep(stored, facts).action is decision.action
+
+        if decision.action is SweepAction.RELEASE:
+            async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+                await self.follow(job.ref)
+            return True
+        if decision.action is SweepAction.MARK_DELIVERED:
+            return await self._mark_delivered(job)
+        if decision.action is SweepAction.FINISH:
+            return await finish_halted(self.client, job.ref, clock=self.client.clock)
+        requests = RetryingRequests(self.client, job.ref.namespace)
+        if not (await delete_job_if(requests, job.ref, is_still_so)).deleted:
+            return False
+        await drain_pods(self.client, job.ref, roles=job.role_names)
+        return True
+
+    async def _mark_delivered(self, job: StoredGang) -> bool:
+        """Mark the gang as delivered if its claim has not changed, and keep its Job.
+
+        A user may have marked the task as successful, so it is not certain that anybody has the results.
+        """
+        values = {
+            annotation_pointer(ANNOTATION_DELIVERED): self.client.server_clock.now().isoformat(timespec="seconds"),
+            annotation_pointer(ANNOTATION_ON_FINISH): OnFinish.KEEP.value,
+        }
+        return await patch_claimed(self.client, job.ref, job.claim or "", values) is not None
+
+    async def _release_if_gone(self, ref: GangRef, pods: Sequence[PodView]) -> bool:
+        if not await is_gone(self.client, ref):
+            return False
+        # The ledger is deleted with the Job, so the log is the only place that is left for the outcomes.
+        outcomes = failures_first((outcome_of(pod, ended=has_ended(pod)) for pod in pods), OUTCOMES_LOGGED_MAX)
+        log.warning(
+            "Gang %s: its Job is gone. Outcomes of its %d held pods:\n%s", ref, len(pods), format_table(outcomes)
+        )
+        await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+        return True
+
+
+LOOK_EVERY_S: Final = 60.0
+"""Less if the grace is shorter."""
+QUESTIONS_PER_LOOK: Final = 20
+"""About how many gangs Airflow is asked at each look. Each question is a request to Airflow's API."""
+ANSWER_LOOKS: Final = 10
+"""For how many looks an answer holds, at most, that a task has not ended. It holds for as long as nobody had followed
+the gang when it came: the task of a gang that was submitted just now may end before a triggerer follows the gang."""
+
+
+@dataclass(frozen=True)
+class NamespaceView:
+    """The gangs of a namespace, or of a cluster, at one moment."""
+
+    gangs: Collection[str]
+    """The names of the gangs; of a cluster, `<namespace>/<name>`."""
+    jobs: Callable[[str], Iterable[JobView]]
+    """Returns the Jobs of a gang."""
+    pods: Callable[[str], Iterable[PodView]]
+    """Returns the pods of a gang; in a list only the held ones."""
+    is_complete: bool = True
+    """Whether the view has all Jobs, so that a Job that is missing does not exist."""
+
+    @classmethod
+    async def read(cls, client: Client, namespace: str | None) -> NamespaceView:
+        """List the Jobs and the held pods of a namespace; of the whole cluster if the namespace is None.
+
+        The pods are listed first: a pod is made after its Job, so the list of Jobs has the Job of each pod, if it
+        exists.
+
+        Raises:
+            ClusterError: they could not be listed.
+        """
+        gangs: dict[str, tuple[list[JobView], list[PodView]]] = {}
+        async with aclosing(client.list_views(PodView, PODS, namespace, label_selector=LABEL_GANG)) as pod_pages:
+            async for pods in pod_pages:
+                for pod in filter(is_held, pods):
+                    gangs.setdefault(_gang_of(pod.metadata), ([], []))[1].append(pod)
+        async with aclosing(client.list_views(JobView, JOBS, namespace, label_selector=LABEL_GANG)) as job_pages:
+            async for jobs in job_pages:
+                for job in jobs:
+                    gangs.setdefault(_gang_of(job.metadata), ([], []))[0].append(job)
+        return cls(gangs.keys(), lambda gang: gangs[gang][0], lambda gang: gangs[gang][1])
+
+    @classmethod
+    def of_informers(cls, jobs: Informer[JobView], pods: Informer[PodView]) -> NamespaceView:
+        """Return the gangs of a namespace, as the shared informers show them."""
+        return cls(
+            {*jobs.keys(), *pods.keys()},
+            lambda gang: jobs.objects(gang).values(),
+            lambda gang: pods.objects(gang).values(),
+            is_complete=jobs.is_complete_snapshot and jobs.problem is None,
+        )
+
+
+def _gang_of(metadata: Meta) -> str:
+    return f"{metadata.namespace}/{metadata.labels.gang}"
+
+
+def held_by_gang(pods: Iterable[PodView]) -> dict[GangRef, list[PodView]]:
+    """Return the held pods by their gang. A pod that does not say which Job made it is left out."""
+    held: dict[GangRef, list[PodView]] = {}
+    for pod in pods:
+        if is_held(pod) and (ref := gang_ref_of(pod)) is not None:
+            held.setdefault(ref, []).append(pod)
+    return held
+
+
+@dataclass
+class _Memory:
+    unowned_since_s: float
+    claim: str | None = None
+    ended_since_s: float | None = None
+    asked_at_s: float | None = None
+
+
+@dataclass
+class Sweep:
+    """One sweep after the other of a namespace, by one process, for the gangs of one installation."""
+
+    installation: str
+    """Id of the installation. Without an id, only pods whose Job is gone are released."""
+    is_followed: Callable[[GangRef], bool]
+    """Whether somebody is known to follow the gang."""
+    ask: Callable[[TaskKey], Awaitable[TaskEnd]]
+    """Asks Airflow about a task: `SUCCEEDED`, `ENDED` without success, `CLEARED`, `NOT_ENDED`, or `UNKNOWN`."""
+    follow: Callable[[GangRef], Awaitable[object]]
+    """Follows a gang that is over, which records the outcomes of its pods and releases them."""
+    others: Callable[[Client], Awaitable[Callable[[GangRef], bool] | None]] | None = None
+    """Reads which gangs other processes follow; the result is `None` if that cannot be read."""
+    clock: Clock = field(default_factory=Clock)
+    grace: timedelta = GRACE
+    forget: Callable[[str], None] | None = None
+    """Called with the name of each gang that is settled, so that the view need not show the gang any more."""
+    _memory: dict[GangRef, _Memory] = field(default_factory=dict, init=False)
+    has_more: bool = field(default=False, init=False)
+    """Whether the last look found live gangs of the installation, or held pods, that nobody follows."""
+
+    @property
+    def look_every_s(self) -> float:
+        """How often to look."""
+        return min(LOOK_EVERY_S, max(self.grace.total_seconds(), 1.0))
+
+    async def run(self, client: Client, view: NamespaceView) -> list[SweptGang]:
+        """Sweep once: look at all gangs, and act. Returns what was done, with the errors of requests that failed."""
+        unowned, vanished = await self._find_unowned(view)
+        decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
+        if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
+            follows = await self._read_others(client)
+            if follows is None:  # others may follow live gangs
+                decided = [each for each in decided if (each[1].unowned_for or timedelta()) >= self.grace]
+            else:
+                decided = [each for each in decided if not follows(each[0].ref)]
+                vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
+        questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
+        decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
+        self._forget_settled(view, [(job, facts) for job, facts, _ in decided])
+        now_s = self.clock.monotonic()
+        for job, _, decision in decided:
+            if decision.action is SweepAction.FINISH:  # a Job that stays suspended is tried again after the next grace
+                self._memory[job.ref].unowned_since_s = now_s
+        actions = SweepActions(client, follow=self._follow, is_followed=self.is_followed)
+        acts = [
+            actions.act(job, facts, decision)
+            for job, facts, decision in decided
+            if decision.action not in {SweepAction.LEAVE, SweepAction.ASK}
+        ]
+        acts += [actions.release_vanished(ref, pods) for ref, pods in vanished.items()]
+        return [swept for swept in await asyncio.gather(*acts) if swept is not None]
+
+    # -- what nobody follows ---------------------------------------------------------------------------------
+
+    async def _find_unowned(
+        self, view: NamespaceView
+    ) -> tuple[list[tuple[StoredGang, SweepFacts]], dict[GangRef, list[PodView]]]:
+        time_slice = TimeSlice()
+        unowned: list[tuple[StoredGang, SweepFacts]] = []
+        vanished: dict[GangRef, list[PodView]] = {}
+        seen: set[GangRef] = set()
+        for gang in view.gangs:
+            await time_slice.yield_if_due()
+            jobs = read_gangs(view.jobs(gang))
+            if any(map(self.is_followed, (job.ref for job in jobs))):
+                continue
+            held = held_by_gang(view.pods(gang))
+            for job in jobs:
+                seen.add(job.ref)
+                memory = self._remember(job.ref, job.claim)
+                unowned_for = timedelta(seconds=self.clock.monotonic() - memory.unowned_since_s)
+                facts = SweepFacts(
+                    installation=self.installation,
+                    unowned_for=unowned_for,
+                    held_pods=len(held.pop(job.ref, ())),
+                    grace=grace_of(job, self.grace),
+                )
+                unowned.append((job, facts))
+            if view.is_complete:
+                for ref, pods in held.items():
+                    if self.is_followed(ref):
+                        continue
+                    seen.add(ref)
+                    if self._is_abandoned(ref, pods):
+                        vanished[ref] = pods
+        self._memory = {ref: memory for ref, memory in self._memory.items() if ref in seen}
+        self.has_more = len(seen) > len(unowned) or any(starmap(self._may_act, unowned))
+        return unowned, vanished
+
+    def _forget_settled(self, view: NamespaceView, unowned: Iterable[tuple[StoredGang, SweepFacts]]) -> None:
+        if self.forget is None:
+            return
+        settled = {job.ref for job, facts in unowned if is_settled(job, facts)}
+        for ref in settled:
+            if all(job.ref in settled for job in read_gangs(view.jobs(ref.name))):
+                self.forget(ref.name)
+                del self._memory[ref]
+
+    def _may_act(self, job: StoredGang, facts: SweepFacts) -> bool:
+        return job.installation == self.installation != "" and (facts.held_pods > 0 or not job.is_over)
+
+    def _remember(self, ref: GangRef, claim: str | None) -> _Memory:
+        memory = self._memory.setdefault(ref, _Memory(self.clock.monotonic(), claim))
+        if memory.claim != claim:  # another try answers for the gang, so what was known about the task is void
+            memory = self._memory[ref] = _Memory(self.clock.monotonic(), claim)
+        return memory
+
+    def _is_abandoned(self, ref: GangRef, pods: Iterable[PodView]) -> bool:
+        memory = self._remember(ref, None)
+        unowned_for = timedelta(seconds=self.clock.monotonic() - memory.unowned_since_s)
+        return all(
+            may_release_orphaned_pods(
+                pod_installation=pod.metadata.labels.installation or "",
+                installation=self.installation,
+                unowned_for=unowned_for,
+                grace=self.grace,
+            )
+            for pod in pods
+        )
+
+    async def _read_others(self, client: Client) -> Callable[[GangRef], bool] | None:
+        """Return a function that says whether another process follows a gang; `None` if that is unknown.
+
+        The grace of a gang that is followed begins again.
+        """
+        follows = await self.others(client) if self.others is not None else None
+        if follows is None:
+            return None
+        now_s = self.clock.monotonic()
+
+        def is_followed(ref: GangRef) -> bool:
+            if not follows(ref):
+                return False
+            self._memory[ref] = replace(self._memory[ref], unowned_since_s=now_s)
+            return True
+
+        return is_followed
+
+    # -- questions to Airflow --------------------------------------------------------------------------------
+
+    async def _ask(self, questions: Iterable[tuple[StoredGang, SweepFacts]]) -> list[tuple[StoredGang, SweepFacts]]:
+        """Ask Airflow about some of these gangs.
+
+        The gangs whose task had ended by the last answer come first, then the other live gangs, and then the gangs that
+        were not delivered. Of these, the gangs that were asked about longest ago come first.
+        """
+        now_s = self.clock.monotonic()
+        due = []
+        for job, facts in questions:
+            memory = self._memory[job.ref]
+            asked_at_s = memory.unowned_since_s if memory.asked_at_s is None else memory.asked_at_s
+            holds_s = min(ANSWER_LOOKS * self.look_every_s, asked_at_s - memory.unowned_since_s)
+            if memory.ended_since_s is not None or now_s - asked_at_s >= holds_s:
+                due.append((memory.ended_since_s is None, job.is_over, memory.asked_at_s or 0.0, job, facts))
+        due.sort(key=lambda each: each[:3])
+        answers = []
+        for *_, job, facts in due[:QUESTIONS_PER_LOOK]:
+            answers.append((job, replace(facts, task=await self._task_end(job))))
+            if answers[-1][1].task is TaskEnd.UNKNOWN:
+                break  # Airflow cannot be asked now
+        return answers
+
+    async def _task_end(self, job: StoredGang) -> TaskEnd:
+        key, memory = job.task_key, self._memory[job.ref]
+        assert key is not None, "only the gangs of tasks are asked about"
+        answer = await self.ask(key)
+        memory.asked_at_s = now_s = self.clock.monotonic()
+        if job.is_over:
+            return answer
+        has_ended = ends_live_gang(answer, outlives_task=job.outlives_task)
+        known, memory.ended_since_s = confirm_end(memory.ended_since_s, has_ended=has_ended, now_s=now_s)
+        return known
+
+    async def _follow(self, ref: GangRef) -> None:
+        """Follow a gang that is over. If its pods stay held, this is repeated after the next grace."""
+        self._memory[ref].unowned_since_s = self.clock.monotonic()
+        await self.follow(ref)
+
+
+def log_swept(swept: Iterable[SweptGang]) -> None:
+    """Log what a look has done."""
+    for each in swept:
+        if each.error:
+            log.warning("Sweep of gang %s: %s failed: %s", each.ref, each.decision.action, each.error)
+        else:
+            log.info("Sweep of gang %s: %s, because %s", each.ref, each.decision.action, each.decision.reason)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    ref: GangRef
+    decision: SweepDecision
+    installation: str
+    job: StoredGang | None = None
+    facts: SweepFacts | None = None
+    pods: Sequence[PodView] = ()
+    """The held pods of a Job that is gone."""
+
+    @property
+    def phase(self) -> Phase:
+        return phase_of(self.job)
+
+
+async def sweep_once(
+    client: Client,
+    namespace: str | None,
+    *,
+    follow: Callable[[GangRef], Awaitable[object]],
+    older_than: timedelta,
+    end_unowned: timedelta | None = None,
+    dry_run: bool = False,
+) -> list[SweptGang]:
+    """Sweep all installations of a namespace, or of the cluster, once. Safe to repeat and to run concurrently.
+
+    :param follow: Follows a gang that is over, which records the outcomes of its pods and releases them.
+    :param older_than: Pods are released if their gang has been over, or their Job gone, for this long.
+    :param end_unowned: End live gangs that are older than this and that no Lease has named for this long. By default no
+        live gang is ended.
+    :param dry_run: Only return what would be done, and also the gangs that would be left, each with its reason.
+
+    Raises:
+        ClusterError: the gangs or the Leases could not be listed.
+    """
+    view = await NamespaceView.read(client, namespace)
+    leases = await read_leases(client, namespace) if end_unowned is not None else []
+    now = client.server_clock.now()
+
+    def is_followed(ref: GangRef) -> bool:
+        valid = (lease for lease in leases if end_unowned and lease.is_valid(now, within=end_unowned))
+        return any(lease.names(ref) for lease in valid)
+
+    planned = list(_plan(view, now, is_followed, older_than=older_than, end_unowned=end_unowned))
+    if dry_run:
+        return [SweptGang(one.ref, one.decision, one.installation, phase=one.phase) for one in planned]
+
+    actions = SweepActions(client, follow=follow, is_followed=lambda ref: False)
+    done = []
+    for one in planned:
+        if one.job is None or one.facts is None:
+            done.append(await actions.release_vanished(one.ref, one.pods))
+        elif one.decision.action is not SweepAction.LEAVE:
+            done.append(await actions.act(one.job, one.facts, one.decision))
+    return [swept for swept in done if swept is not None]
+
+
+def _plan(
+    view: NamespaceView,
+    now: datetime,
+    is_followed: Callable[[GangRef], bool],
+    *,
+    older_than: timedelta,
+    end_unowned: timedelta | None,
+) -> Iterator[_Planned]:
+    for gang in view.gangs:
+        held = held_by_gang(view.pods(gang))
+        for job in read_gangs(view.jobs(gang)):
+            facts = SweepFacts(
+                installation=job.installation,
+                unowned_for=None if is_followed(job.ref) else now - (job.ended_at or job.created_at or now),
+                held_pods=len(held.pop(job.ref, ())),
+                task=TaskEnd.UNKNOWN if end_unowned is None else TaskEnd.ASSUMED,
+                grace=older_than if job.is_over or end_unowned is None else end_unowned,
+            )
+            yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
+        for ref, pods in held.items():
+            gone_for = now - max(last_sign(pod, now) for pod in pods)
+            if gone_for >= older_than:
+                yield _Planned(ref, VANISHED, pods[0].metadata.labels.installation or "", pods=pods)
+
+
+def last_sign(pod: PodView, now: datetime) -> datetime:
+    """Return when the pod was deleted, as happens soon after its Job, or else when it was created."""
+    return deletion_requested_at(pod.metadata) or pod.metadata.creation_timestamp or now

@@ -1,0 +1,276 @@
+"""What somebody waits for: which gangs, a JobSet that somebody else has created, and whether the wait is over. Pure.
+
+A gang is selected by the name of its Job, by its task or submission id, or by a label selector. The newest attempt of a
+task counts.
+
+The controller of JobSets writes one condition at the end (`api/jobset/v1alpha2` of kubernetes-sigs/jobset): `Completed`
+is read as `Complete`, and `Failed` as `Failed`. When a Job fails, the controller deletes the Jobs that still run. Those
+that have failed stay until the JobSet is deleted, and say why it failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.gang.identity import ALL_GANGS, GangRef, gang_selectors, tasks_selectors
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first, outcome_of
+from airflow_provider_gangjobs.gang.state.pods import has_ended
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.views import JobMeta, JobSpec, JobStatus, JobView, find_true_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import JobSetView, PodView, ReplicatedJob
+
+
+class Until(StrEnum):
+    """The state that the awaited gangs reach."""
+
+    RUNNING = "running"
+    """All ranks run, or the gang has succeeded."""
+    SUCCEEDED = "succeeded"
+    ENDED = "ended"
+    """The gang has ended, with or without success."""
+
+
+class WaitFor(StrEnum):
+    """How many of the selected gangs reach the state."""
+
+    ALL = "all"
+    ANY = "any"
+
+
+class Answer(StrEnum):
+    """What is known about one selected gang."""
+
+    WAITING = "waiting"
+    """The gang has not reached the state, or does not exist yet."""
+    MET = "met"
+    FAILED = "failed"
+    """The gang has ended and cannot reach the state any more."""
+    UNKNOWN = "unknown"
+    """The gang cannot be read, which is neither a success nor a failure."""
+    IMPOSSIBLE = "impossible"
+    """No gang can come, because the parameters of the sensor name a task instance that does not exist."""
+
+
+@dataclass(frozen=True)
+class SelectedGang:
+    """One selected gang: the Job of its newest attempt, as far as it is known."""
+
+    ref: GangRef | None = None
+    """`None` if no such gang exists yet."""
+    job: StoredGang | None = None
+    """`None` if the Job does not exist, or exists no longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangSelection:
+    """The gangs of one namespace that somebody waits for. Exactly one of `names`, `digests` and `selector` is given."""
+
+    namespace: str
+    names: Mapping[str, str] | None = None
+    """The uid of the Job by its name. The uid is empty if it is not known."""
+    digests: tuple[tuple[str, ...], ...] = ()
+    """For each task or submission id, the values that the label of its Jobs may have; see `SubmissionKey.digests`."""
+    selector: str = ""
+    """A label selector of Jobs, as in `kubectl get jobs --selector`."""
+    at_least: int = 1
+    """How many gangs the label selector selects at least. Fewer gangs mean that some do not exist yet."""
+
+    @property
+    def label_selectors(self) -> tuple[str, ...]:
+        """Select the Jobs of these gangs, and perhaps others. No Job is selected twice."""
+        if self.selector:
+            return (f"{ALL_GANGS},{self.selector}",)
+        if self.digests:
+            return tasks_selectors(digest for digests in self.digests for digest in digests)
+        return gang_selectors(self.names or ())
+
+    def matching(self, jobs: Iterable[StoredGang]) -> list[StoredGang]:
+        """Return the Jobs of the selected gangs, with all attempts, of the Jobs that the label selectors have
+        selected."""
+        if self.names is None:
+            return list(jobs)
+        return [job for job in jobs if self.names.get(job.ref.name) in ("", job.ref.uid)]
+
+    def find(self, jobs: Iterable[StoredGang]) -> dict[str, SelectedGang]:
+        """Return the selected gangs by a key that stays the same while the gangs change.
+
+        :param jobs: The Jobs of the namespace, perhaps with others.
+        """
+        if self.names:
+            by_name = {job.ref.name: job for job in jobs}
+            return {name: self._named(name, uid, by_name.get(name)) for name, uid in self.names.items()}
+        newest: dict[str, StoredGang] = {}
+        for job in jobs:
+            key = job.task_digest or job.ref.name
+            if not job.is_dropped and (key not in newest or newest[key].attempt_number <= job.attempt_number):
+                newest[key] = job
+        if self.digests:
+            return {digests[0]: _first_of(newest, digests) for digests in self.digests}
+        found = {key: SelectedGang(job.ref, job) for key, job in newest.items()}
+        return found | {f"missing {number}": SelectedGang() for number in range(len(found), self.at_least)}
+
+    def _named(self, name: str, uid: str, gang: StoredGang | None) -> SelectedGang:
+        if not uid:
+            return SelectedGang() if gang is None else SelectedGang(gang.ref, gang)
+        ref = GangRef(self.namespace, name, uid)
+        return SelectedGang(ref, gang if gang is not None and gang.ref == ref else None)
+
+
+def _first_of(newest: Mapping[str, StoredGang], digests: Sequence[str]) -> SelectedGang:
+    job = next((newest[digest] for digest in digests if digest in newest), None)
+    return SelectedGang() if job is None else SelectedGang(job.ref, job)
+
+
+class NewestGangs:
+    """The newest gang of each key over several looks. It may be deleted while an earlier attempt stays, which has
+    failed."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, SelectedGang] = {}
+
+    def update(self, found: Mapping[str, SelectedGang]) -> dict[str, SelectedGang]:
+        """Return the gangs of this look. A newer gang of an earlier look takes the place, without its Job."""
+        newest = {}
+        for key, gang in found.items():
+            before = self._seen.get(key)
+            if before is not None and _is_newer(before, gang):
+                newest[key] = SelectedGang(before.ref)
+            else:
+                newest[key] = gang
+                if gang.ref is not None:
+                    self._seen[key] = gang
+        return newest
+
+
+def _is_newer(before: SelectedGang, gang: SelectedGang) -> bool:
+    if gang.ref is None:
+        return True
+    if before.job is None or gang.job is None or before.ref == gang.ref:
+        return False
+    return _created(before.job) > _created(gang.job)
+
+
+def _created(gang: StoredGang) -> tuple[float, int]:
+    return gang.created_at.timestamp() if gang.created_at else 0.0, gang.attempt_number
+
+
+def answer_of(status: Status, until: Until) -> Answer:
+    """Return what the status of a gang's event says about the wait."""
+    if status is Status.ERROR:
+        return Answer.UNKNOWN
+    if status is Status.SUCCEEDED or until is Until.ENDED:
+        return Answer.WAITING if status is Status.RUNNING else Answer.MET
+    if status is Status.RUNNING:
+        return Answer.MET if until is Until.RUNNING else Answer.WAITING
+    return Answer.FAILED
+
+
+def decide_wait(answers: Iterable[Answer], wait_for: WaitFor) -> Answer:
+    """Return whether the wait for all gangs, or for any of them, is over.
+
+    | wait for | met | failed | unknown |
+    |---|---|---|---|
+    | all | every gang has met the state | any gang has failed | no gang has failed or is waiting, and any is unknown |
+    | any | any gang has met the state | every gang has failed | no gang has met or is waiting, and any is unknown |
+
+    In any other case the answer is waiting.
+    """
+    found = set(answers)
+    decisive, other = (Answer.FAILED, Answer.MET) if wait_for is WaitFor.ALL else (Answer.MET, Answer.FAILED)
+    for answer in (decisive, Answer.WAITING, Answer.UNKNOWN):
+        if answer in found:
+            return answer
+    return other if found else Answer.WAITING
+
+
+_CONDITIONS: Final = {"Completed": "Complete", "Failed": "Failed"}
+
+
+def read_job_set(seen: JobSetView) -> StoredGang:
+    """Return a JobSet as one Job, with the conditions that say how it has ended."""
+    metadata = JobMeta(
+        name=seen.metadata.name,
+        namespace=seen.metadata.namespace,
+        uid=seen.metadata.uid,
+        generation=seen.metadata.generation,
+        creation_timestamp=seen.metadata.creation_timestamp,
+        deletion_timestamp=seen.metadata.deletion_timestamp,
+        deletion_grace_period_seconds=seen.metadata.deletion_grace_period_seconds,
+    )
+    ends = (replace(item, type=_CONDITIONS[item.type]) for item in seen.status.conditions if item.type in _CONDITIONS)
+    status = JobStatus(conditions=tuple(ends))
+    return StoredGang(JobView(metadata=metadata, spec=JobSpec(suspend=seen.spec.suspend), status=status))
+
+
+def describe_progress(seen: JobSetView | None, name: str) -> str:
+    """Return a line for people about a JobSet that has not ended, or does not exist yet."""
+    if seen is None:
+        return f"JobSet {name} does not exist yet"
+    restarts = seen.status.restarts
+    again = f", after {pluralize(restarts, 'restart')}" if restarts else ""
+    if seen.spec.suspend:
+        return f"JobSet {name} is suspended{again}"
+    parts = ", ".join(_describe_role(seen, role) for role in seen.spec.replicated_jobs)
+    return f"JobSet {name} is under way{again}: {parts}"
+
+
+def _describe_role(seen: JobSetView, role: ReplicatedJob) -> str:
+    found = next((item for item in seen.status.replicated_jobs_status if item.name == role.name), None)
+    ready, succeeded = (found.ready, found.succeeded) if found else (0, 0)
+    done = f", {succeeded} complete" if succeeded else ""
+    return f"{role.name} {ready + succeeded} of {pluralize(role.replicas, 'Job')} ready{done}"
+
+
+PODS_SHOWN_MAX: Final = 3
+
+
+def jobs_of(uid: str, jobs: Iterable[JobView]) -> list[JobView]:
+    """Return the Jobs that the JobSet with this UID controls."""
+    return [job for job in jobs if job.metadata.is_owned_by(uid)]
+
+
+def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[str, str]:
+    """Return which Job of a JobSet failed first and how its pods ended, and what to do about it. Both are empty if none
+    failed."""
+    failed = sorted((job for job in jobs if find_true_condition(job.status.conditions, "Failed")), key=_failed_at)
+    if not failed:
+        return "", ""
+    first = failed[0]
+    found = find_true_condition(first.status.conditions, "Failed")
+    assert found is not None, "the Job was selected by this condition"
+    also = f" {len(failed) - 1} more failed after it." if len(failed) > 1 else ""
+    why = ": ".join(filter(None, (found.reason, found.message)))
+    outcomes = _failures(pod for pod in pods if pod.metadata.is_owned_by(first.metadata.uid))
+    diagnoses = [diagnose_outcome(outcome) for outcome in outcomes[:PODS_SHOWN_MAX]]
+    more = len(outcomes) - len(diagnoses)
+    ends = "; ".join((*(each.summary for each in diagnoses), *((f"{more} more pods failed",) if more else ())))
+    text = f"Job {first.metadata.name} failed first ({why}).{also} {_capitalized(ends)}".rstrip()
+    return text, diagnoses[0].remedy.replace("this rank", "this pod") if diagnoses else ""
+
+
+def _failures(pods: Iterable[PodView]) -> list[Outcome]:
+    outcomes = [replace(outcome_of(pod), rank=None) for pod in pods if has_ended(pod)]
+    failures = [outcome for outcome in outcomes if outcome.outcome is not OutcomeKind.SUCCEEDED]
+    return failures_first(failures, len(failures))
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _failed_at(job: JobView) -> datetime:
+    found = find_true_condition(job.status.conditions, "Failed")
+    return (found.last_transition_time if found else None) or datetime.max.replace(tzinfo=UTC)

@@ -1,0 +1,306 @@
+"""Shape of a gang, and what its policies mean for its Job: whether the pods are placed as a gang, and its time limit.
+
+The shape is the number of pods, whether they have indexes, and which controllers also manage the Job. A gang is an
+Indexed Job of several pods that all run at once (KEP-5547). A pod that is created after another one has completed is
+never placed (kubernetes#142330), so Jobs that may need such pods are no gangs.
+
+Triggerers enforce the time limits of a task. If none does, the API server enforces activeDeadlineSeconds. This limit
+counts from the start of the Job, begins again when a queue resumes it, and does not count while it is suspended.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.gang.roles import roles_of
+from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
+from airflow_provider_gangjobs.gang.schedulers.selection import LINK_KEYS
+from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_TIME_LIMIT, LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+
+
+INDEXED: Final = "Indexed"
+NON_INDEXED: Final = "NonIndexed"
+
+
+class Shape(Struct, frozen=True):
+    """Values that decide whether the pods can be a gang (KEP-5547), and settings that belong to other controllers."""
+
+    parallelism: int
+    completions: int | None
+    indexed: bool
+    backoff_limit: int
+    per_index_backoff: bool = False
+    min_count: int | None = None
+    user_gang_link: str | None = None
+    """Path of a link to a group in the manifest. If it is set, the provider renders no link and creates no group."""
+    controller: str | None = None
+    """`Kind/name` of the controller that owns the Job, from the manifest's ownerReferences."""
+    kueue_queue: str | None = None
+    """Name of the Kueue queue. If it is set, Kueue decides when the Job starts."""
+    kueue_priority: str | None = None
+    """Name of the WorkloadPriorityClass of the Job in its queue."""
+    connection_defaults: tuple[str, ...] = ()
+    """Which of `queue_name` and `queue_priority` come from the connection."""
+    subdomain: str | None = None
+    """Name of the Service that the manifest uses for the host names of its pods."""
+    scheduler_name: str | None = None
+    """`schedulerName` of the pods; `None` if the default scheduler places them."""
+
+    @property
+    def size(self) -> int:
+        return self.completions or self.parallelism
+
+
+def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
+    """Return the shape of the Job of a spec and its manifest, which have passed the structural checks.
+
+    The shape of a gang with roles is that of all roles together.
+    """
+    if spec.roles is not None:
+        return _shape_of_roles(spec)
+    job = manifest.get("spec", {})
+    pod = _pod_spec(spec, job)
+    scheduler_name = _scheduler_name(spec, job)
+    labels = {**manifest.get("metadata", {}).get("labels", {}), **spec.labels}
+    return Shape(
+        parallelism=_first(spec.workers, job.get("parallelism"), 1),
+        completions=_first(spec.workers, job.get("completions"), None if manifest else 1),
+        indexed=completion_mode(spec, manifest) == INDEXED,
+        backoff_limit=_first(job.get("backoffLimit"), 0),
+        per_index_backoff="backoffLimitPerIndex" in job,
+        min_count=spec.min_workers,
+        user_gang_link=_user_gang_link(job, pod) or _user_group_key(spec, job, scheduler_name),
+        controller=_controller(manifest),
+        kueue_queue=spec.queue_name or labels.get(LABEL_KUEUE_QUEUE),
+        kueue_priority=spec.queue_priority or labels.get(LABEL_KUEUE_PRIORITY),
+        subdomain=pod.get("subdomain"),
+        scheduler_name=scheduler_name,
+    )
+
+
+def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, priority: str | None) -> Shape:
+    """Return the shape with the queue and the priority of the connection, if the spec names none.
+
+    The spec and its hash stay, so another try adopts the gang, whatever the connection says by then. A Job that another
+    component starts gets no queue.
+    """
+    defaults = {}
+    if shape.kueue_queue is None and queue is not None and not spec.keep_suspended and shape.controller is None:
+        defaults["queue_name"] = queue
+    if shape.kueue_priority is None and priority is not None and (shape.kueue_queue or defaults):
+        defaults["queue_priority"] = priority
+    return replace(
+        shape,
+        kueue_queue=defaults.get("queue_name", shape.kueue_queue),
+        kueue_priority=defaults.get("queue_priority", shape.kueue_priority),
+        connection_defaults=tuple(defaults),
+    )
+
+
+def _shape_of_roles(spec: GangSpec) -> Shape:
+    size = sum(role.size for role in roles_of(spec))
+    return Shape(
+        parallelism=size,
+        completions=size,
+        indexed=True,
+        backoff_limit=0,
+        kueue_queue=spec.queue_name or spec.labels.get(LABEL_KUEUE_QUEUE),
+        kueue_priority=spec.queue_priority or spec.labels.get(LABEL_KUEUE_PRIORITY),
+        scheduler_name=spec.scheduler_name,
+    )
+
+
+def completion_mode(spec: GangSpec, manifest: Mapping[str, Any]) -> str:
+    """Return the completionMode: by default Indexed if `workers` is given or the spec has no manifest."""
+    default = NON_INDEXED if manifest and spec.workers is None else INDEXED
+    return str(manifest.get("spec", {}).get("completionMode", default))
+
+
+def rendezvous_of(spec: GangSpec, shape: Shape) -> Rendezvous | None:
+    """Return the settings of the rendezvous. It is on by default if the Job is Indexed and has more than one rank."""
+    if isinstance(spec.rendezvous, Rendezvous):
+        return spec.rendezvous
+    is_on = shape.size > 1 and shape.indexed if spec.rendezvous is None else spec.rendezvous
+    return Rendezvous() if is_on else None
+
+
+def _pod_spec(spec: GangSpec, job: Mapping[str, Any]) -> dict[str, Any]:
+    in_manifest = job.get("template", {}).get("spec", {})
+    return {**in_manifest, **((spec.pod_overrides or {}).get("spec") or {})}
+
+
+def _user_gang_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
+    if "scheduling" in job:
+        return "spec.scheduling"
+    links = (name for name in ("schedulingGroup", "workloadRef") if pod.get(name))
+    return next((f"spec.template.spec.{name}" for name in links), None)
+
+
+def _scheduler_name(spec: GangSpec, job: Mapping[str, Any]) -> str | None:
+    in_manifest = job.get("template", {}).get("spec", {}).get("schedulerName")
+    in_overrides = ((spec.pod_overrides or {}).get("spec") or {}).get("schedulerName")
+    return in_overrides or spec.scheduler_name or in_manifest
+
+
+def _user_group_key(spec: GangSpec, job: Mapping[str, Any], scheduler_name: str | None) -> str | None:
+    if scheduler_name in (None, DEFAULT_SCHEDULER):
+        return None
+    templates = (job.get("template", {}), spec.pod_overrides or {})
+    given = {key for one in templates for kind in _METADATA for key in (one.get("metadata") or {}).get(kind) or ()}
+    keys = sorted(given.union(spec.labels, spec.annotations) & LINK_KEYS)
+    return f"spec.template.metadata[{keys[0]}]" if keys else None
+
+
+_METADATA: Final = ("labels", "annotations")
+
+
+def _controller(manifest: Mapping[str, Any]) -> str | None:
+    owners = manifest.get("metadata", {}).get("ownerReferences", [])
+    return next((f"{o.get('kind')}/{o.get('name')}" for o in owners if o.get("controller") is True), None)
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+REPLACEMENT_TRAP: Final = (
+    "the scheduler never places a replacement pod after another rank has finished (kubernetes#142330)"
+)
+ONE_POD: Final = "one pod"
+
+
+class Placement(StrEnum):
+    """How the pods are placed. The value of `ANNOTATION_GANG` starts with this word."""
+
+    GANG = "gang"
+    BASIC = "basic"
+    """The pods cannot be a gang, and are placed one by one."""
+    USER_PROVIDED = "brought"
+    """The manifest has its own link to a group."""
+    OFF = "off"
+    """The user turned gang scheduling off."""
+    REFUSED = "refused"
+    """The submission fails before any object is created, so no annotation has this value."""
+
+
+class PlacementDecision(Struct, frozen=True):
+    """How the pods of one Job are placed.
+
+    `detail` is the name of the gang scheduler or dialect that places a gang, or the reason for no gang.
+    """
+
+    placement: Placement
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.placement.value}:{self.detail}" if self.detail else self.placement.value
+
+    @classmethod
+    def parse(cls, text: str) -> PlacementDecision:
+        """Read the value of `ANNOTATION_GANG`. An unknown value is read as `off`."""
+        placement, _, detail = text.partition(":")
+        known = placement in {kind.value for kind in Placement}
+        return cls(Placement(placement), detail) if known else cls(Placement.OFF)
+
+
+def ineligibility_reason(shape: Shape) -> str | None:
+    """Return why the pods cannot be a gang on any cluster, whatever their number."""
+    if not shape.indexed:
+        return "completionMode is NonIndexed, and a gang needs pods that have an index"
+    if shape.completions != shape.parallelism:
+        sizes = f"completions ({shape.completions}) is not equal to parallelism ({shape.parallelism})"
+        return f"{sizes}, and a gang runs all pods at once"
+    if shape.backoff_limit > 0:
+        return f"backoffLimit is {shape.backoff_limit}, and {REPLACEMENT_TRAP}"
+    if shape.per_index_backoff:
+        return f"backoffLimitPerIndex is set, and {REPLACEMENT_TRAP}"
+    if shape.controller:
+        return f"{shape.controller} owns the Job and decides on its placement"
+    return None
+
+
+def decide_placement(
+    shape: Shape, policy: GangPolicy, *, scheduler: str | None, unserved: str = ""
+) -> PlacementDecision:
+    """Decide how the pods are placed on a cluster.
+
+    :param scheduler: The name of the dialect or of the gang scheduler; `None` if the cluster cannot place gangs.
+    :param unserved: Why it cannot.
+    """
+    if shape.user_gang_link:
+        return PlacementDecision(Placement.USER_PROVIDED)
+    if policy is GangPolicy.OFF:
+        return PlacementDecision(Placement.OFF)
+    if is_single_pod(shape):
+        return PlacementDecision(Placement.BASIC, ONE_POD)
+    reason = ineligibility_reason(shape) or ("" if scheduler else unserved or "the cluster serves no Workload API")
+    if not reason:
+        return PlacementDecision(Placement.GANG, str(scheduler))
+    return PlacementDecision(Placement.REFUSED if policy is GangPolicy.REQUIRED else Placement.BASIC, reason)
+
+
+def is_single_pod(shape: Shape) -> bool:
+    """Return whether the Job runs one pod only, which needs no gang scheduling."""
+    return shape.parallelism == 1 and (shape.completions or 1) == 1
+
+
+MARGIN_S: Final = 600
+"""The triggerers' own deadlines pass earlier, also if all triggerers are restarted."""
+
+
+class TimeLimit(Struct, frozen=True):
+    """The time limit of a Job."""
+
+    seconds: int
+    """The value of activeDeadlineSeconds."""
+    source: str
+    """The parameters of the task from which the limit was computed, for messages."""
+    is_of_try: bool = False
+    """The limit holds for one try of the task, and the next try has the whole time again."""
+
+
+def time_limit(spec: GangSpec, manifest: Mapping[str, Any]) -> TimeLimit | None:
+    """Return the limit of the Job, unless the task has no limits or the manifest has a limit of its own."""
+    if manifest.get("spec", {}).get("activeDeadlineSeconds") is not None:
+        return None
+    limits = []
+    if spec.assemble_timeout_s is not None and spec.run_timeout_s is not None:
+        source = f"assemble_timeout ({spec.assemble_timeout_s:g} s) and run_timeout ({spec.run_timeout_s:g} s)"
+        limits.append(_with_margin(spec.assemble_timeout_s + spec.run_timeout_s, source))
+    if spec.execution_timeout_s is not None:
+        source = f"execution_timeout ({spec.execution_timeout_s:g} s)"
+        limits.append(_with_margin(spec.execution_timeout_s, source, is_of_try=True))
+    return min(limits, key=lambda limit: limit.seconds, default=None)
+
+
+def limit_patch_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> dict[str, Any]:
+    """Return the merge patch of the limit of a Job that another try with this limit adopts; empty if the limit
+    stays."""
+    before_s = gang.active_deadline_s
+    if gang.time_limit is None or before_s is None or gang.is_ended or gang.is_halted:
+        return {}
+    if limit is None:
+        return {"metadata": {"annotations": {ANNOTATION_TIME_LIMIT: None}}, "spec": {"activeDeadlineSeconds": None}}
+    # The Job is younger than its limit. So the sum leaves the try its whole time, whatever the clocks say.
+    seconds = before_s + limit.seconds if limit.is_of_try else max(before_s, limit.seconds)
+    if (seconds, limit.source) == (before_s, gang.time_limit):
+        return {}
+    return {
+        "metadata": {"annotations": {ANNOTATION_TIME_LIMIT: limit.source}},
+        "spec": {"activeDeadlineSeconds": seconds},
+    }
+
+
+def _with_margin(seconds: float, source: str, *, is_of_try: bool = False) -> TimeLimit:
+    return TimeLimit(math.ceil(seconds) + MARGIN_S, source, is_of_try)

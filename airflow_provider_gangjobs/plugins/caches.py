@@ -1,0 +1,329 @@
+"""Caches that all viewers of the pages share: snapshots of gangs, the last lines of their logs, and lists of gangs.
+
+Reading a snapshot takes at most `SNAPSHOT_TIMEOUT_S`, at most `CONCURRENT_SNAPSHOTS_MAX` snapshots are read at the same
+time, and a snapshot serves every request for `SNAPSHOT_TTL_S`; so do logs. Many open pages of a gang therefore cost the
+cluster no more than one open page.
+
+There is one list for each connection and namespace. One reader at a time reads a list, and a list serves every request
+for `LIST_TTL_S` or, if it took long to read, for `REST_FACTOR` times as long. So the cost does not grow with the number
+of viewers. A request waits `WAIT_S` at most; then the page says that the cluster has not answered, and shows the rest.
+
+The page shows an error as a sentence without any detail of the connection. The API server's log has the whole error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+from airflow_provider_gangjobs.cluster.errors import (
+    ClusterError,
+    CredentialsFailed,
+    Forbidden,
+    InvalidConnection,
+    TransportError,
+    Unauthorized,
+)
+from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
+from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.plugins.clusters import ALL_NAMESPACES, ListSource, SharedClients
+from airflow_provider_gangjobs.plugins.page_gangs import PageList, list_for_page
+from airflow_provider_gangjobs.plugins.view_model import describe_end
+from airflow_provider_gangjobs.tracking.explanation import job_of
+from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
+from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.spec import Logs
+    from airflow_provider_gangjobs.plugins.locator import GangLocator
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
+    from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
+
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_TIMEOUT_S: Final = 10.0
+CONCURRENT_SNAPSHOTS_MAX: Final = 4
+SNAPSHOT_TTL_S: Final = 2.0
+ATTEMPTS_READ_MAX: Final = 5
+"""Of how many other attempts the outcomes are read, the latest first."""
+ENDS_WITHIN_S: Final = 3.0
+"""The page is shown without them if they take longer."""
+ENDS_KEPT_MAX: Final = 1000
+
+UNKNOWN_CONNECTION: Final = (
+    "Airflow no longer has the rendered fields of this task, so the cluster of its gang is unknown."
+)
+TIMED_OUT: Final = f"The cluster did not answer Airflow's API server within {SNAPSHOT_TIMEOUT_S:.0f} seconds."
+OTHER_ERROR: Final = "Airflow's API server cannot read the cluster. The log of the API server has the error."
+# The first entry that matches applies. No text quotes the error, which may contain addresses and paths.
+_ERROR_TEXTS: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
+    ((AirflowNotFoundException,), "Airflow's API server does not find the connection {conn_id!r}."),
+    ((Unauthorized, CredentialsFailed), "The cluster does not accept the credentials of the connection {conn_id!r}."),
+    ((Forbidden,), "The connection {conn_id!r} may not list Jobs in namespace {namespace!r}."),
+    ((InvalidConnection,), "Airflow's API server cannot use the connection {conn_id!r}."),
+    ((TransportError,), "Airflow's API server cannot reach the cluster of the connection {conn_id!r}."),
+)
+
+
+async def read_connection(conn_id: str, *, must_exist: bool = False) -> ClusterConfig:
+    """Read the connection in a thread, because the API server reads it from the database or a secrets backend."""
+    return await asyncio.to_thread(GangJobHook(conn_id, must_exist=must_exist).config)
+
+
+async def read_config(locator: GangLocator) -> ClusterConfig:
+    """Read the connection of a gang."""
+    assert locator.kubernetes_conn_id is not None, "the caller has checked the connection"
+    return await read_connection(locator.kubernetes_conn_id, must_exist=locator.must_exist)
+
+
+class ClusterUnreadError(Exception):
+    """The cluster could not be read. The message says why, without any detail of the connection."""
+
+
+@dataclass(frozen=True)
+class SnapshotResult:
+    """A snapshot of the gang, or the reason why the cluster could not be read."""
+
+    snapshot: GangSnapshot | None = None
+    error: str = ""
+    ends: Mapping[str, str] = field(default_factory=dict)
+    """Why other attempts failed, by the uid of their Jobs."""
+
+
+@dataclass
+class SnapshotCache:
+    """The snapshots of one process. The cache belongs to the event loop of its first use."""
+
+    clock: Callable[[], float] = time.monotonic
+    read_config: Callable[[GangLocator], Awaitable[ClusterConfig]] = read_config
+    clients: SharedClients = field(default_factory=SharedClients)
+    timeout_s: float = SNAPSHOT_TIMEOUT_S
+    _ends: dict[str, str] = field(default_factory=dict, init=False)
+    _snapshots: CachedReads = field(default_factory=CachedReads, init=False)
+    _logs: CachedReads = field(default_factory=CachedReads, init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
+    _slots_for_logs: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False
+    )
+    """Of their own, because a node that answers slowly must not hold up the pages."""
+
+    async def get(self, locator: GangLocator) -> SnapshotResult:
+        """Return a snapshot that was read at most `SNAPSHOT_TTL_S` ago. An error of the cluster is a result, never
+        raised."""
+        key = (locator.kubernetes_conn_id, locator.must_exist, locator.ref, locator.key)
+
+        async def read() -> Answer[SnapshotResult]:
+            return Answer(await self._read(locator), SNAPSHOT_TTL_S)
+
+        shared = self._snapshots.get(key, read, self.clock)
+        # The shield lets the read go on for other users if this user closes the page. Its timeout bounds it.
+        return await asyncio.shield(asyncio.create_task(shared, name=f"snapshot of gang {locator.ref}"))
+
+    async def logs(
+        self, locator: GangLocator, snapshot: GangSnapshot, policy: Logs, rank: int | None = None
+    ) -> Sequence[RankLog]:
+        """Return the last lines of logs of the gang of a snapshot, see `read_logs`.
+
+        Raises:
+            ClusterUnreadError: the cluster could not be read. A log that cannot be read is no error.
+        """
+        # The Job of the snapshot has the digest of the task. The name in the locator may be that of another gang.
+        ref = job_of(snapshot).ref
+
+        async def read_logs(service: GangService) -> Sequence[RankLog]:
+            return await service.logs(ref, policy, outcomes=snapshot.outcomes, rank=rank)
+
+        async def read() -> Answer[Sequence[RankLog]]:
+            return Answer(await self._on_cluster(locator, self._slots_for_logs, read_logs), SNAPSHOT_TTL_S)
+
+        key = (locator.kubernetes_conn_id, locator.must_exist, ref, policy, rank)
+        shared = self._logs.get(key, read, self.clock)
+        return await asyncio.shield(asyncio.create_task(shared, name=f"logs of gang {ref}"))
+
+    async def _read(self, locator: GangLocator) -> SnapshotResult:
+        try:
+            return await self._on_cluster(locator, self._slots, lambda service: self._read_snapshot(service, locator))
+        except ClusterUnreadError as error:
+            return SnapshotResult(error=str(error))
+
+    async def _on_cluster(
+        self, locator: GangLocator, slots: asyncio.Semaphore, action: Callable[[GangService], Awaitable[T]]
+    ) -> T:
+        if locator.kubernetes_conn_id is None:
+            raise ClusterUnreadError(UNKNOWN_CONNECTION)
+        try:
+            async with asyncio.timeout(self.timeout_s), slots:
+                config = await self.read_config(locator)
+                async with self.clients.service(config) as service:
+                    return await action(service)
+        except TimeoutError:
+            raise ClusterUnreadError(TIMED_OUT) from None
+        except (ClusterError, AirflowNotFoundException) as error:
+            log.warning("The API server could not read gang %s: %s", locator.ref, error)
+            text = describe_error(error, locator.kubernetes_conn_id, locator.ref.namespace)
+            raise ClusterUnreadError(text) from error
+        except Exception as error:
+            # A secrets backend may raise any exception, and the page has to show a message.
+            log.exception("The API server could not read gang %s", locator.ref)
+            raise ClusterUnreadError(OTHER_ERROR) from error
+
+    async def _read_snapshot(self, service: GangService, locator: GangLocator) -> SnapshotResult:
+        ref = locator.ref
+        snapshot = await service.snapshot(locator.key, namespace=ref.namespace, uid=ref.uid)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))
+        return SnapshotResult(snapshot)
+
+    async def _read_ends(self, client: Client, snapshot: GangSnapshot) -> dict[str, str]:
+        """Return why other attempts failed. Each is read once, because an earlier attempt does not change."""
+        jobs = (read_gang(job, snapshot.role_jobs) for job in snapshot.jobs if job is not snapshot.job)
+        failed = [job for job in jobs if job.is_over and phase_of(job) is not Phase.SUCCEEDED][:ATTEMPTS_READ_MAX]
+        for job in failed:
+            if job.ref.uid not in self._ends:
+                try:
+                    outcomes = await read_ledger(client, job.ref, shards_max=1)
+                except ClusterError:
+                    continue
+                if len(self._ends) >= ENDS_KEPT_MAX:
+                    self._ends.clear()
+                if outcomes:
+                    self._ends[job.ref.uid] = describe_end(job, outcomes)
+        return {job.ref.uid: self._ends[job.ref.uid] for job in failed if job.ref.uid in self._ends}
+
+
+def describe_error(error: Exception, conn_id: str | None, namespace: str) -> str:
+    """Return a sentence for an error, without any detail of the connection."""
+    text = next((text for kinds, text in _ERROR_TEXTS if isinstance(error, kinds)), OTHER_ERROR)
+    return text.format(conn_id=conn_id, namespace=namespace)
+
+
+LIST_TTL_S: Final = 5.0
+ERROR_TTL_S: Final = 30.0
+REST_FACTOR: Final = 4.0
+"""The API server is busy with the lists for at most a fifth of its time."""
+READ_TIMEOUT_S: Final = 60.0
+WAIT_S: Final = 4.0
+KEPT_FOR_S: Final = 60.0
+"""How old a list may be that is shown while the next one is read."""
+CONCURRENT_READS_MAX: Final = 2
+NOT_READ_YET: Final = "The cluster of the connection {conn_id!r} has not answered yet. The page will show its gangs."
+LIST_TIMED_OUT: Final = (
+    f"The cluster of the connection {{conn_id!r}} did not answer within {READ_TIMEOUT_S:.0f} seconds."
+)
+
+
+@dataclass(frozen=True)
+class ListResult:
+    """The gangs of one source, or a sentence that says why they are unknown."""
+
+    source: ListSource
+    gangs: PageList | None = None
+    overview: Overview | None = None
+    """What `gangs` was made from, so that the next reading judges only what has changed."""
+    read_at: datetime | None = None
+    where: tuple[str, str | None] | None = None
+    """Cluster and namespace. Two connections may have the same."""
+    error: str = ""
+
+    @property
+    def is_recent(self) -> bool:
+        """The list may be shown while the next one is read."""
+        return self.read_at is not None and datetime.now(UTC) - self.read_at < timedelta(seconds=KEPT_FOR_S)
+
+
+@dataclass
+class _Entry:
+    task: asyncio.Task[ListResult]
+    expires_at: float | None = None
+    """By the clock of the cache; `None` while the task runs."""
+    last: ListResult | None = None
+    """The list that was read before, without an error."""
+
+
+@dataclass
+class ListCache:
+    """The lists of one process. The cache belongs to the event loop of its first use."""
+
+    clients: SharedClients = field(default_factory=SharedClients)
+    clock: Callable[[], float] = time.monotonic
+    read_config: Callable[[str], Awaitable[ClusterConfig]] = read_connection
+    wait_s: float = WAIT_S
+    _entries: dict[tuple[ListSource, str], _Entry] = field(default_factory=dict, init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_READS_MAX), init=False)
+
+    async def get(self, source: ListSource, installation: str) -> ListResult:
+        """Return the gangs of a source. An error of the cluster is a result, never raised."""
+        key = (source, installation)
+        entry = self._entries.get(key)
+        if entry is None or (entry.expires_at is not None and entry.expires_at <= self.clock()):
+            entry = self._start(key, entry)
+        await asyncio.wait({entry.task}, timeout=self.wait_s)
+        if entry.task.done():
+            return entry.task.result()
+        if entry.last is not None and entry.last.is_recent:
+            return entry.last
+        return ListResult(source, error=NOT_READ_YET.format(conn_id=source.conn_id))
+
+    def forget_all_but(self, sources: frozenset[ListSource]) -> None:
+        """Drop the lists of sources that no page reads any more."""
+        for key, entry in list(self._entries.items()):
+            if key[0] not in sources and entry.task.done():
+                del self._entries[key]
+
+    def _start(self, key: tuple[ListSource, str], before: _Entry | None) -> _Entry:
+        last = None
+        if before is not None:
+            found = before.task.result()
+            last = before.last if found.error else found
+        overview = last.overview if last else None
+        task = asyncio.create_task(self._read(*key, overview), name=f"list of gangs of {key[0]}")
+        entry = _Entry(task, last=last)
+        self._entries[key] = entry
+        began = self.clock()
+
+        def rest(done: asyncio.Task[ListResult]) -> None:
+            took_s = self.clock() - began
+            usual_s = ERROR_TTL_S if not done.cancelled() and done.result().error else LIST_TTL_S
+            entry.expires_at = self.clock() + max(usual_s, REST_FACTOR * took_s)
+
+        task.add_done_callback(rest)
+        return entry
+
+    async def _read(self, source: ListSource, installation: str, before: Overview | None) -> ListResult:
+        result, namespace = ListResult(source), source.namespace or None
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S), self._slots:
+                config = await self.read_config(source.conn_id)
+                async with self.clients.service(config) as service:
+                    namespace = None if source.namespace == ALL_NAMESPACES else namespace or service.namespace
+                    read_at = datetime.now(UTC)
+                    overview = await read_overview(service.client, namespace, installation=installation, before=before)
+                    gangs = await asyncio.to_thread(list_for_page, overview, str(source))
+                    where = config.key, namespace
+                    return replace(result, gangs=gangs, overview=overview, read_at=read_at, where=where)
+        except TimeoutError:
+            return replace(result, error=LIST_TIMED_OUT.format(conn_id=source.conn_id))
+        except (ClusterError, AirflowNotFoundException) as error:
+            log.warning("The API server could not list the gangs of %s: %s", source, error)
+            return replace(result, error=describe_error(error, source.conn_id, namespace or ALL_NAMESPACES))
+        except Exception:
+            # A secrets backend may raise any exception, and the page has to show a message.
+            log.exception("The API server could not list the gangs of %s", source)
+            return replace(result, error=OTHER_ERROR)

@@ -1,0 +1,370 @@
+"""The bodies of requests and responses of the REST interface, and its errors as problem details (RFC 9457).
+
+Bodies consist of the values that the hook returns. A problem has a status, a sentence, and what to do. `code` is the
+name of the exception that the hook raises for the same error, or names the HTTP status. What a connection has, such as
+addresses and paths, is in no problem: errors of the connection to a cluster are described by `describe_error`, as on
+the pages. The log of the API server has the whole error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from msgspec import Struct
+from starlette.exceptions import HTTPException
+
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+from airflow_provider_gangjobs.cluster.errors import (
+    ApiError,
+    BadRequest,
+    ClusterError,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+    TransportError,
+    Unauthorized,
+)
+from airflow_provider_gangjobs.exceptions import (
+    GangJobError,
+    GangUnsupported,
+    InvalidGangSpec,
+    JobDeleted,
+    PreviousAttemptRunning,
+    Problem,
+    SubmissionConflict,
+    SubmissionFailed,
+)
+from airflow_provider_gangjobs.gang.gang_lists import GangRow  # noqa: TC001 - msgspec reads annotations
+from airflow_provider_gangjobs.gang.identity import parse_default_submission_id
+from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, merge_outcomes
+from airflow_provider_gangjobs.gang.outcome.task_result import partial_results
+from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec
+from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
+from airflow_provider_gangjobs.plugins.caches import describe_error
+from airflow_provider_gangjobs.submission.request_and_record import Submission, SubmissionRecord
+from airflow_provider_gangjobs.tracking.explanation import GangReason, reason_of, state_of_snapshot
+from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from fastapi import Request
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.plugins.view_model import GangView
+    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
+
+
+NOT_IN_ADDRESSES: Final = frozenset({"", ".", ".."})
+"""The parts of a path that clients and proxies remove."""
+
+
+class GangDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a gang does and why, and its ranks."""
+
+    gang: GangRow | None = None
+    """Absent if the Job does not exist any more. The rest is then what Airflow recorded of the end."""
+    why: GangReason
+    ranks: tuple[RankRow, ...]
+    unread: tuple[str, ...] = ()
+    """Plural names of resources that could not be read."""
+    logs: tuple[RankLog, ...] = ()
+
+
+class SubmissionDocument(GangDocument, frozen=True, kw_only=True, omit_defaults=True):
+    """A submission, and beside it the gang of its newest attempt."""
+
+    submission: SubmissionRecord
+    results: dict[str, Any] | None = None
+    """The result of each rank that succeeded and wrote one. Absent if all together have more than 1 MiB."""
+
+
+class SubmissionList(Struct, frozen=True, rename={"continue_": "continue"}):
+    """A page of the submissions of a namespace, with one item for each attempt."""
+
+    items: tuple[SubmissionRecord, ...]
+    continue_: str | None
+    """The token of the next page; `null` on the last page."""
+
+
+class NewSubmission(Struct, frozen=True):
+    """A submission whose id is not in the address."""
+
+    submission_id: str
+    spec: dict[str, Any]
+
+
+class NewUpload(Struct, frozen=True):
+    """Files that several submissions share."""
+
+    files: dict[str, Any]
+
+
+class StoredUpload(Struct, frozen=True):
+    """The content id of an upload, for the parameter `uploads` of a spec."""
+
+    content_id: str
+
+
+class BinaryFile(Struct, frozen=True):
+    """The content of a file that is not text, in base64 (RFC 4648)."""
+
+    base64: str
+
+
+_IN_JSON: Final[dict[str, Any]] = {"files": Mapping[str, str | BinaryFile], "gang": GangPolicy}
+"""The parameters of a spec whose types in JSON are narrower."""
+
+
+def _field_in_json(field: msgspec.structs.FieldInfo) -> tuple[str, Any, Any]:
+    default = field.default if field.default is not msgspec.NODEFAULT else {}
+    return field.name, _IN_JSON.get(field.name, field.type), default
+
+
+SpecDocument: Final = msgspec.defstruct("GangSpec", map(_field_in_json, msgspec.structs.fields(GangSpec)), kw_only=True)
+"""The schema of a spec in the body of a request."""
+
+
+RESPONSES: Final = (Submission, SubmissionDocument, SubmissionList, GangDocument, StoredUpload)
+REQUESTS: Final = (SpecDocument, NewSubmission, NewUpload)
+
+
+def decode(body: bytes, kind: type[Any]) -> Any:
+    """Return the body of a request.
+
+    Raises:
+        InvalidGangSpec: the body is not JSON, or has another structure.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidGangSpec((Problem("body", f"cannot be read: {error}", "Send one JSON object"),)) from error
+
+
+def spec_in(document: Mapping[str, Any], namespace: str) -> GangSpec:
+    """Return the spec in the body of a request. A binary file is written as `{"base64": "..."}`.
+
+    Raises:
+        InvalidGangSpec: the error has all problems of the spec.
+    """
+    problems: list[Problem] = []
+    if isinstance(document.get("files"), Mapping):
+        document = {**document, "files": files_in(document["files"], problems)}
+    try:
+        spec = read_spec(document)
+    except InvalidGangSpec as error:
+        problems += error.problems
+        spec = read_spec({name: value for name, value in document.items() if name in GangSpec.__struct_fields__})
+    try:
+        require_valid(spec)
+        given = requested_namespace(spec)
+    except InvalidGangSpec as error:
+        raise InvalidGangSpec((*problems, *error.problems)) from None
+    except RecursionError:
+        raise InvalidGangSpec((Problem("body", "is nested too deeply", "Correct it"),)) from None
+    if given not in {None, namespace}:
+        problems.append(Problem("namespace", f"is {given!r:.80}", f"The address names {namespace!r}: leave it out"))
+    if problems:
+        raise InvalidGangSpec(tuple(problems))
+    return msgspec.structs.replace(spec, namespace=namespace)
+
+
+def files_in(files: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """Return the files with decoded contents, and add the problems of those that cannot be decoded."""
+    found = {}
+    for name, content in files.items():
+        match content:
+            case {"base64": str(text), **others} if not others:
+                try:
+                    found[name] = base64.b64decode(text, validate=True)
+                except (binascii.Error, ValueError):
+                    problems.append(Problem(f"files.{name}.base64", "is not base64 (RFC 4648)", "Correct it"))
+            case _:
+                found[name] = content
+    return found
+
+
+def problem_with_address(submission_id: str) -> Problem | None:
+    """Return why an id cannot be a part of an address."""
+    if not NOT_IN_ADDRESSES & set(submission_id.split("/")):
+        return None
+    remedy = "Programs shorten an address with such a part. Choose another id"
+    return Problem("submission_id", f"{submission_id!r:.80} has a part that is empty, '.' or '..'", remedy)
+
+
+def is_of_client(record: SubmissionRecord) -> bool:
+    """Return whether the submission has an id that a client chose, and is not the gang of a task."""
+    return bool(record.submission_id) and parse_default_submission_id(record.submission_id) is None
+
+
+def describe_gang(snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime) -> GangDocument:
+    """Return what a snapshot shows of a gang. Results are left out, because they are XComs of the task."""
+    state = state_of_snapshot(snapshot, now)
+    return GangDocument(gang=state.row, why=reason_of(state), ranks=state.ranks, unread=state.unread, logs=tuple(logs))
+
+
+def describe_end(ref: GangRef, view: GangView) -> GangDocument:
+    """Return what the tab shows of a gang whose Job does not exist any more."""
+    category = next((one for one in Category if one == view.category), Category.UNKNOWN)
+    found = Diagnosis(category, view.summary, view.remedy, since=view.since)
+    why = GangReason(ref.namespace, ref.name, Phase(view.phase), view.since, view.summary, found, None)
+    return GangDocument(why=why, ranks=view.rows)
+
+
+def describe_submission(
+    record: SubmissionRecord, snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime
+) -> SubmissionDocument:
+    """Return what is known about a submission and its gang."""
+    shown = describe_gang(snapshot, logs, now)
+    return SubmissionDocument(
+        submission=record,
+        results=_results(merge_outcomes(snapshot.pods, snapshot.outcomes)),
+        **msgspec.structs.asdict(shown),
+    )
+
+
+def _results(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    size = sum(len(outcome.message) for outcome in outcomes if outcome.result is not None)
+    if size > RESULTS_LIMIT_BYTES:
+        return None
+    return {str(rank): result for rank, result in partial_results(outcomes).items()}
+
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 5
+REPEAT: Final = "Send the same request again: it continues where this one stopped"
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error. The `type` is always `about:blank`, so it is left out."""
+
+    title: str
+    """The name of the HTTP status."""
+    status: int
+    detail: str
+    """What happened, in one sentence or more."""
+    code: str
+    """The kind of the error, which is never renamed."""
+    remedy: str = ""
+    """What to do."""
+    errors: tuple[Problem, ...] = ()
+    """Each mistake of the request, with its place."""
+    fields: tuple[str, ...] = ()
+    """The parameters by which a submission differs from the one that exists."""
+
+
+def respond(document: Any, status: int = 200, *, media_type: str = "application/json", **headers: str) -> Response:
+    """Return a response with a document. Names of headers have underscores here."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(msgspec.json.encode(document), status, {**HEADERS, **named}, media_type)
+
+
+def respond_with_error(request: Request, error: Exception) -> Response:
+    """Return the problem details of an error that a route has raised."""
+    names = request.path_params
+    details = _details(error, names.get("connection_id"), names.get("namespace", ""))
+    headers = dict(getattr(error, "headers", None) or {})
+    if details.status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if not isinstance(error, (HTTPException, RequestValidationError, InvalidGangSpec, SubmissionConflict)):
+        log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
+    return respond(details, details.status, media_type=MEDIA_TYPE, **headers)
+
+
+def _details(error: Exception, conn_id: str | None, namespace: str) -> ProblemDetails:
+    match error:
+        case HTTPException():
+            return _problem(error.status_code, str(error.detail))
+        case RequestValidationError():
+            errors = tuple(Problem(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors())
+            return _problem(422, "The parameters of the request are invalid.", errors=errors)
+        case InvalidGangSpec():
+            return _problem(422, f"{error.what}.", error, errors=error.problems)
+        case SubmissionConflict():
+            return _problem(409, error.what, error, remedy=error.remedy, fields=error.fields)
+        case GangUnsupported():
+            return _problem(422, f"{error.what}. {error.evidence}", error, remedy=error.remedy)
+        case PreviousAttemptRunning():
+            return _problem(503, f"{error.what}. {error.evidence}", error, remedy=f"{REPEAT}. {error.remedy}")
+        case JobDeleted():
+            return _problem(503, f"{error.what}. {error.evidence}", error, remedy=REPEAT)
+        case SubmissionFailed():
+            return _failed(error, conn_id, namespace)
+        case GangJobError():
+            return _problem(500, f"{error.what}. {error.evidence}", error, remedy=error.remedy)
+        case ClusterError() | AirflowNotFoundException():
+            return _of_cluster(error, describe_error(error, conn_id, namespace))
+        case TimeoutError():
+            return _problem(504, "The cluster did not answer in time.", error, remedy=REPEAT)
+    return _problem(500, "The log of Airflow's API server has the error.")
+
+
+def _failed(error: SubmissionFailed, conn_id: str | None, namespace: str) -> ProblemDetails:
+    cause = error.__cause__
+    remedy = error.advice or (REPEAT if error.retryable else error.remedy)
+    if isinstance(cause, ClusterError) and not isinstance(cause, ApiError):
+        detail = f"{error.what}. {describe_error(cause, conn_id, namespace)}"
+    else:
+        detail = f"{error.what}. {error.evidence}"
+    status = 503 if error.retryable else _STATUS.get(type(cause), 502)
+    return _problem(status, detail, error, remedy=remedy)
+
+
+# The status of an answer if the API server of the cluster has refused a request for good.
+_STATUS: Final[dict[type[Any], int]] = {Forbidden: 403, NotFound: 404, BadRequest: 422, Invalid: 422, Gone: 410}
+
+
+def _of_cluster(error: Exception, detail: str) -> ProblemDetails:
+    if isinstance(error, Gone):
+        return _problem(410, "The page token has expired.", error, remedy="Start again with the first page")
+    if isinstance(error, AirflowNotFoundException):
+        return _problem(404, detail, error)
+    if isinstance(error, (TransportError, TooManyRequests)):
+        return _problem(503, detail, error, remedy=REPEAT)
+    status = 502 if isinstance(error, Unauthorized) else _STATUS.get(type(error), 502)
+    return _problem(status, detail, error)
+
+
+def _problem(status: int, detail: str, error: Exception | None = None, **more: Any) -> ProblemDetails:
+    code = _CODES.get(status, f"Status{status}") if error is None else type(error).__name__
+    return ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=detail.strip(), code=code, **more)
+
+
+# The names of statuses differ between releases of Python.
+_CODES: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    408: "RequestTimeout",
+    410: "Gone",
+    413: "TooLarge",
+    415: "UnsupportedMediaType",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "Unavailable",
+}

@@ -1,0 +1,364 @@
+"""The steps that create and start the Jobs of a gang, and create what the Jobs own.
+
+A gang with roles in a queue of Kueue has one JobSet, whose Jobs are those of the roles, because Kueue makes a Workload
+for each Job, and one Workload for a JobSet. A Job of a JobSet cannot be the main Job of a gang, because the JobSet
+controller deletes and creates these Jobs. So the main Job is a Job without pods, which owns the JobSet, and everything
+else is as for every gang. docs/decisions/gang.md gives the reasons for the order:
+
+1. The main Job and the JobSet are created, both suspended. The JobSet controller creates the Jobs, also suspended.
+2. When all Jobs exist, their UIDs are known. A Job that the JobSet controller creates later has another UID
+   and does not belong to the gang.
+3. The JobSet gets the label of its queue. From then on Kueue may let it run.
+4. The main Job is started, with the UIDs in an annotation. Now the submission is complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, Resource
+from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, SubmissionConflict
+from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by
+from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
+from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role
+from airflow_provider_gangjobs.gang.roles import format_role_jobs
+from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang
+from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
+from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
+from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.gang.queues import Queue
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.kube.views import Object
+    from airflow_provider_gangjobs.submission.steps.step import Progress
+
+
+class CreateJob(Struct, frozen=True):
+    """POST the Job, suspended, with the pods' link to their group."""
+
+    name: str = "create Job"
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    lets_pods_run: ClassVar[bool] = True
+    """A queue may start the Job from then on."""
+
+    def is_needed(self, progress: Progress) -> bool:
+        return not progress.job
+
+    async def apply(self, progress: Progress) -> Object:
+        body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
+        return await progress.requests.create(JOBS, body)
+
+    async def find(self, progress: Progress) -> Object | None:
+        return await progress.requests.find(JOBS, progress.attempt.name)
+
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+        job = read_job(stored)
+        if job.is_being_deleted:
+            raise RestartSubmission(f"{progress.where} is being deleted", min_attempt=progress.attempt.number + 1)
+        if state_of(job) is SubmissionState.DROPPED:
+            raise RestartSubmission(
+                f"{progress.where} is kept from a deleted submission", min_attempt=progress.attempt.number + 1
+            )
+        if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
+            raise conflict(progress.spec, progress.attempt.submission_id, job)
+        if job.has_job_set != progress.has_job_set:
+            raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
+        progress.job, progress.adopted = stored, is_found
+        # The dry run has found no queue, but the LocalQueue may have been created since.
+        if job.has_roles and (error := given_queue_error(job)) is not None:
+            raise error
+        return True
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        return None  # the namespace does not exist
+
+
+def conflict(spec: GangSpec, submission_id: str, job: StoredGang) -> SubmissionConflict:
+    """Return the error for a Job that exists and was created from another spec or submission."""
+    return SubmissionConflict(
+        ref=str(job.ref),
+        uid=job.ref.uid,
+        ours_hash=spec.hash,
+        theirs_hash=job.spec_hash,
+        fields=differing_fields(spec, job),
+        submission_id=submission_id,
+        theirs_submission_id=job.submission_id,
+    )
+
+
+class CreateOwned(Struct, frozen=True):
+    """POST one object that the Job owns, so that the deletion of the Job also deletes the object."""
+
+    resource: Resource
+    body: Callable[[Progress], Object | None]
+    on_created: Callable[[Progress, Object], None] = lambda progress, stored: None
+    """Called with the object that was created or found."""
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    lets_pods_run: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return f"create {self.resource.kind}"
+
+    def is_needed(self, progress: Progress) -> bool:
+        return self.body(progress) is not None
+
+    async def apply(self, progress: Progress) -> Object:
+        return await progress.requests.create(self.resource, self.body(progress) or {})
+
+    async def find(self, progress: Progress) -> Object | None:
+        body = self.body(progress) or {}
+        return await progress.requests.find(self.resource, body["metadata"]["name"])
+
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+        metadata = stored["metadata"]
+        if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
+            # The next attempt has another name, so nothing waits for the deletion of this object.
+            reason = f"{self.resource.kind} {metadata['name']} remains from another Job of this name"
+            raise RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
+        self.on_created(progress, stored)
+        return True
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        if progress.adopted:
+            reason = f"The cluster no longer serves {self.resource}"
+            return RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
+        advice = "Discovery is repeated within ten minutes: try again then"
+        return progress.failed(self.name, str(error), transient=True, advice=advice)
+
+
+_COMPARED_FIELDS: Final = ("uid", "generation", "annotations")
+
+
+class StartJob(Struct, frozen=True):
+    """PATCH the Job so that it may run, unless it was halted, claimed, or deleted since it was last read.
+
+    If a comparison of the patch fails, the server answers 422 (Invalid).
+    Without a queue the patch resumes the Job. Otherwise it gives the Job to its queue. The patch compares the
+    generation and the annotations of the Job. A change of the spec and a deletion increase the generation. The patch
+    does not compare the resourceVersion, because the Job controller writes the status of each new Job at once,
+    suspended or not.
+    """
+
+    queue: Queue
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
+    lets_pods_run: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return self.queue.last_step_name
+
+    def is_needed(self, progress: Progress) -> bool:
+        queue = self._queue(progress)
+        return not (progress.spec.keep_suspended and queue.name is None) and not queue.is_started(progress.stored)
+
+    async def apply(self, progress: Progress) -> Object:
+        metadata = progress.job["metadata"]
+        patch = self._queue(progress).start_patch(progress.stored)
+        annotations = {ANNOTATION_GANG: str(progress.decision)}
+        if progress.role_uids:
+            annotations[ANNOTATION_ROLE_JOBS] = format_role_jobs(progress.role_uids)
+        values = {annotation_pointer(name): value for name, value in annotations.items()}
+        return await progress.requests.patch_job_if(
+            metadata["name"],
+            {f"/metadata/{name}": metadata[name] for name in _COMPARED_FIELDS},
+            values | dict(pointers_of(patch)),
+        )
+
+    async def find(self, progress: Progress) -> Object | None:
+        stored = await progress.requests.find(JOBS, progress.attempt.name)
+        if stored is None or stored["metadata"]["uid"] != progress.ref.uid:
+            raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
+        return stored
+
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+        job = read_job(stored)
+        if job.is_being_deleted:
+            raise JobDeleted(progress.where, "submitted", "The Job was deleted before it was started")
+        if is_halted_by_cleanup(job):
+            raise RestartSubmission(
+                "the cleanup has halted the Job in the meantime", min_attempt=progress.attempt.number + 1
+            )
+        if job.is_halted:
+            raise progress.failed(self.name, "The Job was halted in the meantime", transient=True)
+        progress.job = stored
+        return self._queue(progress).is_started(job)
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        return JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
+
+    def _queue(self, progress: Progress) -> Queue:
+        """Return the queue that the Job was created for, or else the queue that the cluster has given to the Job.
+
+        The connection may name another queue by now than when the Job was created.
+        """
+        is_known = progress.stored.requested_queue is not None or self.queue.name is None
+        return queue_of_job(progress.stored) if is_known else self.queue
+
+
+class StartRole(Struct, frozen=True):
+    """PATCH the Job of a role that is not the first one so that it may run, unless it was ended since it was read."""
+
+    role: str
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
+    lets_pods_run: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return f"unsuspend the Job of role {self.role}"
+
+    def is_needed(self, progress: Progress) -> bool:
+        return read_job(progress.role_jobs[self.role]).is_suspended
+
+    async def apply(self, progress: Progress) -> Object:
+        metadata = progress.role_jobs[self.role]["metadata"]
+        return await start_role(progress.requests, metadata["name"], metadata["uid"], metadata["generation"])
+
+    async def find(self, progress: Progress) -> Object | None:
+        metadata = progress.role_jobs[self.role]["metadata"]
+        stored = await progress.requests.find(JOBS, metadata["name"])
+        if stored is None or stored["metadata"]["uid"] != metadata["uid"]:
+            raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} vanished before it was started")
+        return stored
+
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+        job = read_job(stored)
+        if job.is_being_deleted:
+            raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} was deleted")
+        if not jobs_to_end(StoredGang(job.view, (job.view,))):
+            raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
+        progress.role_jobs[self.role] = stored
+        return not job.is_suspended
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        return JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
+
+
+def create_role(role: RoleRanks) -> CreateOwned:
+    """Return the step that creates the Job of a role that is not the first one, suspended."""
+
+    def body(progress: Progress) -> Object:
+        return render_role(
+            progress.spec, role, progress.attempt, progress.decision, progress.gang_scheduler, progress.ref.uid
+        )
+
+    def on_created(progress: Progress, stored: Object) -> None:
+        progress.role_jobs[role.name] = stored
+
+    return CreateOwned(JOBS, body, on_created)
+
+
+CONTROLLER_TIMEOUT_S: Final = 60.0
+"""A JobSet controller without other work creates the Jobs of a JobSet within a second."""
+CONTROLLER_PAUSE_S: Final = 0.25
+
+
+async def check_job_sets(progress: Progress) -> None:
+    """Check that the cluster serves JobSets, before anything is created.
+
+    Raises:
+        GangUnsupported: the cluster does not serve JobSets in the version that is known.
+    """
+    try:
+        await progress.requests.list(JOB_SETS, gang_selector(progress.attempt.name))
+    except NotFound as error:
+        raise GangUnsupported(
+            f"the roles of a gang in a queue are one JobSet, and the cluster does not serve {JOB_SETS.api_version}",
+            "Install JobSet, and enable its integration in Kueue, or submit the gang without a queue",
+        ) from error
+
+
+CHECK_JOB_SETS: Final = RepeatableStep(
+    "check that the cluster serves JobSets", lambda progress: not progress.job, check_job_sets
+)
+
+
+def create_job_set() -> CreateOwned:
+    """Return the step that creates the JobSet, suspended and without its queue."""
+
+    def body(progress: Progress) -> Object:
+        return render_job_set(progress.spec, progress.attempt, progress.decision, progress.shape, progress.ref.uid)
+
+    def on_created(progress: Progress, stored: Object) -> None:
+        progress.job_set = stored
+
+    return CreateOwned(JOB_SETS, body, on_created)
+
+
+_FIND_JOBS: Final = "wait for the Jobs of the JobSet"
+
+
+async def find_jobs_of_job_set(progress: Progress) -> None:
+    """Wait until the JobSet controller has created the Job of each role, and note the Jobs in `progress`.
+
+    Raises:
+        SubmissionFailed: the Jobs do not exist in time.
+    """
+    requests = progress.requests
+    give_up_at = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
+    while True:
+        gang = read_gang(progress.job, await requests.list(JOBS, gang_selector(progress.attempt.name)))
+        if len(gang.jobs_with_pods) == len(gang.roles):
+            uids = [one.metadata.uid for one in gang.jobs_with_pods]
+            progress.role_uids = dict(zip(gang.role_names, uids, strict=True))
+            return
+        if requests.clock.monotonic() >= give_up_at or not await requests.sleep_before_retry(CONTROLLER_PAUSE_S):
+            cause = f"The JobSet controller has created {len(gang.jobs_with_pods)} of {len(gang.roles)} Jobs"
+            advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run the task again"
+            raise progress.failed(_FIND_JOBS, cause, transient=True, advice=advice)
+
+
+FIND_JOBS: Final = RepeatableStep(
+    _FIND_JOBS, lambda progress: not progress.stored.is_submission_complete, find_jobs_of_job_set
+)
+
+
+class GiveJobSetToQueue(Struct, frozen=True):
+    """PATCH the JobSet with the label of its queue, in the version that was read."""
+
+    name: str = "give the JobSet to its queue"
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    lets_pods_run: ClassVar[bool] = True
+
+    def is_needed(self, progress: Progress) -> bool:
+        return not _has_queue(progress.job_set)
+
+    async def apply(self, progress: Progress) -> Object:
+        metadata = progress.job_set["metadata"]
+        labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
+        return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
+
+    async def find(self, progress: Progress) -> Object | None:
+        stored = await progress.requests.find(JOB_SETS, progress.attempt.name)
+        if stored is None or stored["metadata"]["uid"] != progress.job_set["metadata"]["uid"]:
+            raise _gone(progress)
+        return stored
+
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+        if "deletionTimestamp" in stored["metadata"]:
+            raise _gone(progress)
+        progress.job_set = stored
+        return _has_queue(stored)
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        return _gone(progress)
+
+
+def _has_queue(job_set: Object) -> bool:
+    return LABEL_KUEUE_QUEUE in job_set["metadata"].get("labels", {})
+
+
+def _gone(progress: Progress) -> JobDeleted:
+    return JobDeleted(progress.where, "submitted", "Its JobSet was deleted before it was given to its queue")
