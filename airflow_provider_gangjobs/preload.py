@@ -30,7 +30,7 @@ import airflow_provider_gangjobs.hooks.gang_job
 import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.sensors.gang_job
 import airflow_provider_gangjobs.submission.discovery
-import airflow_provider_gangjobs.submission.request_and_record
+import airflow_provider_gangjobs.submission.submission
 import airflow_provider_gangjobs.submission.submit
 import airflow_provider_gangjobs.tracking.harvest.collect
 import airflow_provider_gangjobs.tracking.logs.copy

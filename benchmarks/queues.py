@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 from benchmarks.api_server import (
     Json,
     admin_config,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.identity import Claim
 from airflow_provider_gangjobs.gang.spec import Policies, Reattach
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey

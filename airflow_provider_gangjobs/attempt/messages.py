@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 RANK_RESULT_BYTES: Final = TERMINATION_MESSAGE_BYTES_MAX - 1
 """The largest result of one rank that the kubelet keeps whole."""

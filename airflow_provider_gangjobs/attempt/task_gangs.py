@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
     from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
-    from airflow_provider_gangjobs.submission.request_and_record import ConfirmTry, PreviousGangs, SubmissionRequest
+    from airflow_provider_gangjobs.submission.submission import ConfirmTry, PreviousGangs, SubmissionRequest
 
 WORKER_WAIT_S: Final = 10.0
 """For how long a worker waits before it defers the task: about as long as a deferral and a resumption take."""
@@ -149,7 +149,7 @@ class TaskGangs:
         :param env: The variables of this try for the ranks of a gang that is created.
         """
         from airflow_provider_gangjobs.gang.identity import Claim
-        from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
+        from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 
         claim = Claim(self.claim, policies, self.max_tries, self.labels, env or {})
         return SubmissionRequest(key=self.key, claim=claim, rule=rule, confirm=confirm, previous=previous)
@@ -307,7 +307,7 @@ class StartGuard:
         """
         if not always and not self.is_due():
             return
-        from airflow_provider_gangjobs.submission.request_and_record import UnconfirmedTry
+        from airflow_provider_gangjobs.submission.submission import UnconfirmedTry
 
         now = [clock() for clock in self._clocks]
         runs = await self._is_running()
@@ -327,7 +327,7 @@ class StartGuard:
         Raises:
             SubmissionFailed: Airflow has ended the try, or does not say before the start whether the try runs.
         """
-        from airflow_provider_gangjobs.submission.request_and_record import UnconfirmedTry
+        from airflow_provider_gangjobs.submission.submission import UnconfirmedTry
 
         has_started = False
         try:

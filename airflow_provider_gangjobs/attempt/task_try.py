@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
-    from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs, Submission
+    from airflow_provider_gangjobs.submission.submission import PreviousGangs, Submission
 
 
 class Operator(Protocol):
@@ -119,7 +119,7 @@ class TaskTry:
         """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
         from airflow_provider_gangjobs.gang.state.phase import SubmissionState
         from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-        from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs
+        from airflow_provider_gangjobs.submission.submission import PreviousGangs
 
         require_importable(self.task.callbacks)
         self.storages.check()

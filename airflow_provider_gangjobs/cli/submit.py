@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.discovery import Capabilities
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 
 TOKEN_VARIABLE: Final = "GANGJOBS_TOKEN"  # noqa: S105 - its name
@@ -75,7 +75,7 @@ class RestServer:
             document = {**document, "files": {name: _in_json(content) for name, content in files.items()}}
         import msgspec
 
-        from airflow_provider_gangjobs.submission.request_and_record import Submission
+        from airflow_provider_gangjobs.submission.submission import Submission
 
         return msgspec.json.decode(self._send("PUT", msgspec.json.encode(document)), type=Submission)
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.plugins.caches import SnapshotCache
     from airflow_provider_gangjobs.plugins.locator import TaskRecord
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.request_and_record import Submission, SubmissionPage
+    from airflow_provider_gangjobs.submission.submission import Submission, SubmissionPage
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 

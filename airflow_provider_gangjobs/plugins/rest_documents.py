@@ -54,7 +54,7 @@ from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
 from airflow_provider_gangjobs.plugins.caches import describe_error
-from airflow_provider_gangjobs.submission.request_and_record import Submission, SubmissionRecord
+from airflow_provider_gangjobs.submission.submission import Submission, SubmissionRecord
 from airflow_provider_gangjobs.tracking.explanation import GangReason, reason_of, state_of_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
 

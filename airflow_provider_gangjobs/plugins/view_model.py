@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.gang.state.pods import rank_of
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.plugins.page_text import format_duration
-from airflow_provider_gangjobs.submission.request_and_record import SubmissionRecord, record_of
+from airflow_provider_gangjobs.submission.submission import SubmissionRecord, record_of
 from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log
 

@@ -49,7 +49,7 @@ from airflow_provider_gangjobs.gang.checkup import (
 from airflow_provider_gangjobs.gang.identity import FOLLOWERS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
-from airflow_provider_gangjobs.gang.schedulers.selection import SEPARATE_SCHEDULERS
+from airflow_provider_gangjobs.gang.schedulers.external import SEPARATE_SCHEDULERS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang

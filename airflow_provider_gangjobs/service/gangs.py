@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.submission.discovery import Capabilities
-    from airflow_provider_gangjobs.submission.request_and_record import (
+    from airflow_provider_gangjobs.submission.submission import (
         Submission,
         SubmissionPage,
         SubmissionRecord,
@@ -149,7 +149,7 @@ class GangService(Struct, frozen=True):
         """
         from airflow_provider_gangjobs.cluster.http.transport import request_deadline
         from airflow_provider_gangjobs.submission.discovery import discover_for
-        from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
+        from airflow_provider_gangjobs.submission.submission import SubmissionRequest
         from airflow_provider_gangjobs.submission.submit import submit
 
         if request is None:
@@ -168,7 +168,7 @@ class GangService(Struct, frozen=True):
 
         Returns None if there is no such submission.
         """
-        from airflow_provider_gangjobs.submission.request_and_record import find_record
+        from airflow_provider_gangjobs.submission.submission import find_record
 
         return await find_record(self.client, submission_id, namespace=namespace or self.namespace)
 
@@ -185,7 +185,7 @@ class GangService(Struct, frozen=True):
         :param selector: A label selector. By default all submissions are returned.
         :param continue_token: The token of the page before this one.
         """
-        from airflow_provider_gangjobs.submission.request_and_record import list_records
+        from airflow_provider_gangjobs.submission.submission import list_records
 
         return await list_records(
             self.client,

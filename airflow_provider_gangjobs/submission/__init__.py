@@ -1,12 +1,12 @@
 """Submission: create each gang in the cluster exactly once. The package knows gangs and clusters, and not Airflow.
 
-A caller builds one `SubmissionRequest` (`request_and_record`), and `submit` carries it to the last step::
+A caller builds one `SubmissionRequest` (`submission`), and `submit` carries it to the last step::
 
     request = SubmissionRequest.of_task(TaskKey("dag", "run", "task"), "id of the task instance")
     submission = await submit(client, GangSpec(image="i", workers=4), request, discovered=discovered)
 
 Each round of a submission lists the Jobs of the task, decides by the rule of the request (`adopt_or_submit`), and runs
-the steps that are left (`steps`). `request_and_record` reads what the Job says about its submission.
+the steps that are left (`steps`). `submission` reads what the Job says about its submission.
 
 Who retries what. Each loop runs inside the one above it, and no other loop repeats a request:
 

@@ -20,9 +20,10 @@ from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, dis
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
-from airflow_provider_gangjobs.gang.render.shape_and_placement import shape_of
+from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.external import select_scheduler
 from airflow_provider_gangjobs.gang.schedulers.native import (
     DISCOVERED_DIALECTS,
     Dialect,
@@ -31,7 +32,6 @@ from airflow_provider_gangjobs.gang.schedulers.native import (
     select_dialect,
     wanted_versions,
 )
-from airflow_provider_gangjobs.gang.schedulers.selection import select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 

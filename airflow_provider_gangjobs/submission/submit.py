@@ -39,7 +39,7 @@ from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
 from airflow_provider_gangjobs.gang.render.pod_template import task_env_of
-from airflow_provider_gangjobs.gang.render.shape_and_placement import (
+from airflow_provider_gangjobs.gang.render.shape import (
     ONE_POD,
     Placement,
     PlacementDecision,
@@ -50,7 +50,7 @@ from airflow_provider_gangjobs.gang.render.shape_and_placement import (
 )
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
-from airflow_provider_gangjobs.gang.schedulers.selection import YuniKorn, find_scheduler
+from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
@@ -74,7 +74,6 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     differing_fields,
     gang_of_later_try,
 )
-from airflow_provider_gangjobs.submission.request_and_record import Submission, UnconfirmedTry
 from airflow_provider_gangjobs.submission.steps.jobs import conflict
 from airflow_provider_gangjobs.submission.steps.order import steps_of
 from airflow_provider_gangjobs.submission.steps.placement import (
@@ -83,6 +82,7 @@ from airflow_provider_gangjobs.submission.steps.placement import (
     select_placement,
 )
 from airflow_provider_gangjobs.submission.steps.step import Progress, permission_advice, run_step
+from airflow_provider_gangjobs.submission.submission import Submission, UnconfirmedTry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
-    from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs, SubmissionRequest
+    from airflow_provider_gangjobs.submission.submission import PreviousGangs, SubmissionRequest
 
 
 log = logging.getLogger(__name__)

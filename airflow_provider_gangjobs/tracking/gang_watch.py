@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.cluster.informer import Informer, Notification, S
 from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions, watched_workloads
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
-from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
+from airflow_provider_gangjobs.gang.schedulers.external import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
 from airflow_provider_gangjobs.gang.state.phase import Completeness, check_completeness

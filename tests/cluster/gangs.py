@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.tracking.follow import follow
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
 MEET = """

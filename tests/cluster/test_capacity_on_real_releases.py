@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import gang_spec
 from tests.timeouts import TIMEOUT_S

@@ -11,14 +11,14 @@ from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, disruption_of
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
-from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"

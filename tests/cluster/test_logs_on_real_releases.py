@@ -19,7 +19,7 @@ from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
 SPEAK = "import os; print('rank', os.environ['RANK'], 'speaks'); print('and ends')"

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.request_and_record import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 from tests.cluster.admission import created, webhook_that_refuses_pods
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.releases import NONE
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
 CAPACITY = yaml.safe_load((Path(__file__).resolve().parents[2] / "docs" / "rbac-capacity.yaml").read_text())

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.gang.render.shape_and_placement import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.request_and_record import ConfirmTry, Submission
+    from airflow_provider_gangjobs.submission.submission import ConfirmTry, Submission
 
 TOKENS = (f"sandbox-{number}" for number in count())
 """Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""

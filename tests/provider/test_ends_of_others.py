@@ -17,7 +17,7 @@ from tests.provider.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 KEY = TaskKey("etl", "manual__1", "train")
 WITHIN_S = 120.0

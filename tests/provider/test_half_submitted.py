@@ -26,7 +26,7 @@ from tests.sandbox.builders import NAMESPACE
 from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 HOUR = timedelta(hours=1)
 FIRST_ACT = 2  # request 0 lists the Jobs, and request 1 finds out whether Kueue is served

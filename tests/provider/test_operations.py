@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConf
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.jobs.claim import mark_delivered
-from airflow_provider_gangjobs.submission.request_and_record import (
+from airflow_provider_gangjobs.submission.submission import (
     FailureCause,
     SubmissionRecord,
     find_record,
@@ -29,7 +29,7 @@ from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 ID = "nightly / 2026-01-01"
 OTHER = GangSpec(image="trainer:2", workers=4)

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs
+from airflow_provider_gangjobs.submission.submission import PreviousGangs
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.guarantees.checkers import one_gang
 from tests.provider.test_trigger_retries import connection_json
@@ -26,7 +26,7 @@ from tests.submission_requests import task_request
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 KEY = TaskKey("etl", "manual__1", "train")
 SPEC = GangSpec(image="i", command=["train"], workers=2)

@@ -19,7 +19,7 @@ from tests.provider.test_rest_submissions import problem
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.request_and_record import find_record
+from airflow_provider_gangjobs.submission.submission import find_record
 from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.registry import PatchKind

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.exceptions import (
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 from airflow_provider_gangjobs.jobs.claim import holds_claim, mark_delivered
-from airflow_provider_gangjobs.submission.request_and_record import UnconfirmedTry
+from airflow_provider_gangjobs.submission.submission import UnconfirmedTry
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS

@@ -7,8 +7,8 @@ import pytest
 from airflow_provider_gangjobs.cluster.http.transport import RETRY_FOR_S
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.request_and_record import SUBMISSION_DEADLINE_S
 from airflow_provider_gangjobs.submission.steps.step import WEBHOOK_WAIT_S
+from airflow_provider_gangjobs.submission.submission import SUBMISSION_DEADLINE_S
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import GANG_OF_4, KEY, SubmissionCluster, running_cluster
 

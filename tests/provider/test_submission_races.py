@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission.request_and_record import Submission
+from airflow_provider_gangjobs.submission.submission import Submission
 from tests.examples import examples
 from tests.interleaving import interleaved
 from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster

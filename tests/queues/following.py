@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
 POLL_S = 0.1

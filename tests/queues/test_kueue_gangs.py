@@ -31,7 +31,7 @@ from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.plugins.view_model import GangView
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue

@@ -17,7 +17,7 @@ from tests.queues.tenants import kueue_tenant
 from tests.replies import accepted
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 

@@ -25,7 +25,7 @@ from tests.timeouts import TIMEOUT_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.following import Following
     from tests.queues.kueue.manager import Kueue

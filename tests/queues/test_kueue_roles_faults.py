@@ -28,7 +28,7 @@ from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 

@@ -24,7 +24,7 @@ from tests.timeouts import TIMEOUT_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
 SPEC = replace(submission_faults.SPEC, queue_name="team")

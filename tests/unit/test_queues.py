@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.gang.queues import (
     queue_problems,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.render.shape_and_placement import shape_of, with_queue_of_connection
-from airflow_provider_gangjobs.gang.schedulers.selection import (
+from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
+from airflow_provider_gangjobs.gang.schedulers.external import (
     HOSTNAME,
     QueueTopologies,
     flavor_names,

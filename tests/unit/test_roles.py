@@ -13,10 +13,10 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role, render_service
-from airflow_provider_gangjobs.gang.render.shape_and_placement import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, main_job_name_max, parse_roles, roles_of
+from airflow_provider_gangjobs.gang.schedulers.external import find_separate
 from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS
-from airflow_provider_gangjobs.gang.schedulers.selection import find_separate
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, judge, phase_of, state_of
@@ -147,7 +147,7 @@ def test_pods_of_all_roles_name_one_service_and_one_record():
 )
 def test_jobs_of_all_roles_are_linked_to_one_group_of_all_ranks(scheduler):
     from airflow_provider_gangjobs.gang.render.job_manifest import group_of
-    from airflow_provider_gangjobs.gang.render.shape_and_placement import shape_of
+    from airflow_provider_gangjobs.gang.render.shape import shape_of
 
     jobs = render(scheduler=scheduler)
     groups = [group_of(job, shape_of(SPEC, {})) for job in jobs]

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_gangjobs.attempt.messages import describe_placement, submission_messages
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
-from airflow_provider_gangjobs.submission.request_and_record import Submission
+from airflow_provider_gangjobs.submission.submission import Submission
 
 
 def submission(**changes: Any) -> Submission:

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.submission.request_and_record import FailureCause, record_of
+from airflow_provider_gangjobs.submission.submission import FailureCause, record_of
 
 STARTED = {"startTime": "2026-01-01T00:01:00Z"}
 

@@ -52,7 +52,7 @@ from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError, task_parameters
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule, created_ms
-from airflow_provider_gangjobs.submission.request_and_record import PreviousGangs, UnconfirmedTry
+from airflow_provider_gangjobs.submission.submission import PreviousGangs, UnconfirmedTry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.request_and_record import Submission
+    from airflow_provider_gangjobs.submission.submission import Submission
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 STARTS_AT_ONCE_MAX: Final = 32

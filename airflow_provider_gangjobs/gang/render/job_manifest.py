@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
-from airflow_provider_gangjobs.gang.render.shape_and_placement import (
+from airflow_provider_gangjobs.gang.render.shape import (
     Placement,
     PlacementDecision,
     Shape,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.capacity import NEVER_FITS
-from airflow_provider_gangjobs.gang.schedulers.selection import ANNOTATION_QUEUE, NOT_PROCESSED
+from airflow_provider_gangjobs.gang.schedulers.external import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, parse_deadline_halt

@@ -143,7 +143,7 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def decision(self) -> str | None:
-        """How the pods are placed, in the format of `gang.render.shape_and_placement.PlacementDecision`."""
+        """How the pods are placed, in the format of `gang.render.shape.PlacementDecision`."""
         return self._annotations.gang
 
     @property

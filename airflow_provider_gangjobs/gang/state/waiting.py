@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.capacity import NEVER_FITS, Capacity
-from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, says_refused, separate_scheduler_of
+from airflow_provider_gangjobs.gang.schedulers.external import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, describe_requeue, explain_queue
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line

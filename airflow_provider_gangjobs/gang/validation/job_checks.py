@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.shape_and_placement import (
+from airflow_provider_gangjobs.gang.render.shape import (
     INDEXED,
     NON_INDEXED,
     ineligibility_reason,
@@ -23,8 +23,7 @@ from airflow_provider_gangjobs.gang.render.shape_and_placement import (
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, ROLE_PARAMETERS, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
-from airflow_provider_gangjobs.gang.schedulers.native import DIALECT_NAMES, NativeDialect
-from airflow_provider_gangjobs.gang.schedulers.selection import (
+from airflow_provider_gangjobs.gang.schedulers.external import (
     AUTO,
     KUEUE,
     NATIVE,
@@ -33,6 +32,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import (
     owner_of,
     select_scheduler,
 )
+from airflow_provider_gangjobs.gang.schedulers.native import DIALECT_NAMES, NativeDialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube.text import pluralize

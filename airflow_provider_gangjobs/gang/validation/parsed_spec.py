@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
-from airflow_provider_gangjobs.gang.render.shape_and_placement import Shape, shape_of
+from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, copy_without_nulls, parse_manifest
 
 if TYPE_CHECKING:

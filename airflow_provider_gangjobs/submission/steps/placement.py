@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.queues import (
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job
-from airflow_provider_gangjobs.gang.render.shape_and_placement import (
+from airflow_provider_gangjobs.gang.render.shape import (
     Placement,
     PlacementDecision,
     decide_placement,
@@ -36,8 +36,7 @@ from airflow_provider_gangjobs.gang.render.shape_and_placement import (
     is_single_pod,
 )
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, Guarantee, ServedGroup
-from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
-from airflow_provider_gangjobs.gang.schedulers.selection import (
+from airflow_provider_gangjobs.gang.schedulers.external import (
     AUTO,
     KUEUE,
     SCHEDULER_NAMES,
@@ -48,6 +47,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import (
     select_scheduler,
     topology_guarantee,
 )
+from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.jobs import CreateOwned
@@ -55,7 +55,7 @@ from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
-    from airflow_provider_gangjobs.gang.render.shape_and_placement import Shape
+    from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object

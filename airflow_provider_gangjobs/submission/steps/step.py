@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of
-from airflow_provider_gangjobs.gang.render.shape_and_placement import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import TRIES_MAX
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
     from airflow_provider_gangjobs.exceptions import Problem
     from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
-    from airflow_provider_gangjobs.gang.render.shape_and_placement import Shape
+    from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
-    from airflow_provider_gangjobs.submission.request_and_record import ConfirmTry
+    from airflow_provider_gangjobs.submission.submission import ConfirmTry
 
 __all__ = [
     "CREATE_FALLBACK_EVENT",

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
-from airflow_provider_gangjobs.gang.schedulers.selection import LINK_KEYS
+from airflow_provider_gangjobs.gang.schedulers.external import LINK_KEYS
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_TIME_LIMIT, LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 
