@@ -85,6 +85,12 @@ def _kubelet(name: str, target: str) -> Tier:
     return Tier(name, arguments, {"GANGJOBS_KUBELET": target}, requires=(CONTROL_PLANES, KUBELETS, LAUNCHERS), load=60)
 
 
+def _on_sandbox(name: str, marks: str) -> Tier:
+    """Return the tier of the tests with these marks that need no control plane and no Airflow."""
+    others = (f"--ignore=tests/{folder}" for folder in ("cluster", "launchers", "queues"))
+    return Tier(name, ("tests", *others, "-m", marks, REPEATABLE, *_spread(4, "worksteal")), requires=(PROMTOOL,))
+
+
 def _lane(lane: Lane, *tests: str) -> Tier:
     """Return the tier of a lane, which runs these tests, and the demo.
 
@@ -128,21 +134,7 @@ ALL = (
     ),
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,), load=45),
     _kubelet("kubelet", "real-1.37"),
-    Tier(
-        "sandbox",
-        (
-            "tests",
-            "--ignore=tests/cluster",
-            "--ignore=tests/launchers",
-            "--ignore=tests/queues",
-            "-m",
-            "not airflow",
-            REPEATABLE,
-            *_spread(4, "worksteal"),
-        ),
-        requires=(PROMTOOL,),
-        load=100,
-    ),
+    _on_sandbox("sandbox", "not airflow"),
     Tier(
         "cluster",
         ("tests/cluster", REPEATABLE, *_spread(4, "loadgroup")),
@@ -173,6 +165,7 @@ ALL = (
 )
 
 CI = (
+    _on_sandbox("slow-variants", "slow and not airflow"),
     Tier(
         "conformance-1.37",
         ("tests/conformance", REPEATABLE, *_spread(2, "worksteal")),
