@@ -1,4 +1,4 @@
-"""The end of submissions: the deletion of a submission by its id, and of gangs whose submission stopped half-way.
+"""Deletes the submission of an id, and gangs whose submission stopped half-way.
 
 A gang that runs is halted before its submission is deleted, and the deletion waits for its pods. The steps for each Job
 have a fixed order, so that after a crash at any point the next deletion finds what is left:

@@ -50,7 +50,7 @@ EACH_WAY = pytest.mark.parametrize("deferrable", [pytest.param(True, id="deferre
 EACH_WAY_LATER = pytest.mark.parametrize(
     "deferrable", [pytest.param(True, id="deferred"), pytest.param(False, id="poke", marks=pytest.mark.slow)]
 )
-"""For tests of what both ways have in common, such as which gangs count and what is told of them."""
+"""For tests of behaviour that both ways share. `make test` runs them deferred."""
 
 
 class Gangs:

@@ -1,4 +1,4 @@
-"""The gang schedulers but that of Kubernetes, and which gang scheduler places a gang. Pure.
+"""Gang schedulers that run beside the one of Kubernetes, and the choice of the gang scheduler of a gang. Pure.
 
 The scheduler that the user names is used, else the scheduler that owns the `schedulerName` of the pods, else the one
 that the connection names, else the Workload API of Kubernetes.
