@@ -69,7 +69,7 @@ def check_end(airflow: SimulatedAirflow) -> None:
     [
         pytest.param(SHORT_S, False, id="the gang has ended-ends in a worker", marks=pytest.mark.slow),
         pytest.param(SHORT_S, True, id="the gang has ended-ends in the triggerer"),
-        pytest.param(LONG_S, False, id="the gang runs-ends in a worker"),
+        pytest.param(LONG_S, False, id="the gang runs-ends in a worker", marks=pytest.mark.slow),
         pytest.param(LONG_S, True, id="the gang runs-ends in the triggerer", marks=pytest.mark.slow),
     ],
 )

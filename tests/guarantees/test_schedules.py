@@ -71,7 +71,7 @@ async def test_slow_api_server_delays_the_start_of_a_gang_and_does_not_prevent_i
 @pytest.mark.parametrize(
     ("run_s", "terminated"),
     [
-        pytest.param(SHORT_S, False, id="the gang has ended"),
+        pytest.param(SHORT_S, False, id="the gang has ended", marks=pytest.mark.slow),
         pytest.param(LONG_S, True, id="the gang runs, and SIGTERM arrives"),
         pytest.param(SHORT_S, True, id="the gang has ended, and SIGTERM arrives", marks=pytest.mark.slow),
         pytest.param(LONG_S, False, id="the gang runs", marks=pytest.mark.slow),
@@ -139,7 +139,7 @@ async def test_worker_that_completes_wakes_after_the_next_try(simulated: Any, ap
     "state",
     [
         "running",
-        "success",
+        pytest.param("success", marks=pytest.mark.slow),
         pytest.param("deferred", marks=pytest.mark.slow),
         pytest.param("scheduled", marks=pytest.mark.slow),
     ],
@@ -301,7 +301,10 @@ async def test_event_that_airflow_did_not_store_is_no_delivery(simulated: Any) -
 
 
 @APPLIED
-@pytest.mark.parametrize("action", ["failed", "clear", pytest.param("success", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "action",
+    ["clear", pytest.param("failed", marks=pytest.mark.slow), pytest.param("success", marks=pytest.mark.slow)],
+)
 @in_virtual_time
 async def test_user_acts_while_a_triggerer_ends_the_task(simulated: Any, applied: bool, action: str) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_team_sees_its_own_and_what_belongs_to_no_team(tmp_path: Path) -> None:
     environment = os.environ | {
         "AIRFLOW_HOME": str(tmp_path),

@@ -132,8 +132,9 @@ def check_each(crashes: list[Crash], check: Callable[[Crash], None]) -> None:
         list(threads.map(check, crashes))
 
 
+@pytest.mark.slow
 @AT_WRITES_OR_READS
-@pytest.mark.parametrize("on_finish", ["delete_succeeded", pytest.param("delete", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("on_finish", ["delete_succeeded", "delete"])
 def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_counted_once(
     task: TaskMaker, on_finish: str, verbs: tuple[str, ...]
 ) -> None:

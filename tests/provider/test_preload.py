@@ -100,7 +100,12 @@ def test_airflow_preloads_where_it_forks_tasks(argv: list[str], tmp_path: Path) 
     [
         pytest.param(["airflow", "triggerer"], {}, id="another process", marks=pytest.mark.slow),
         pytest.param(SCHEDULER, {"AIRFLOW__GANGJOBS__PRELOAD": "False"}, id="switched off"),
-        pytest.param(SCHEDULER, {"AIRFLOW__CORE__EXECUTOR": "KubernetesExecutor"}, id="another executor"),
+        pytest.param(
+            SCHEDULER,
+            {"AIRFLOW__CORE__EXECUTOR": "KubernetesExecutor"},
+            id="another executor",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_airflow_does_not_preload_elsewhere(argv: list[str], environment: dict[str, str], tmp_path: Path) -> None:

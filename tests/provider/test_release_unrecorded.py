@@ -140,7 +140,13 @@ async def test_pods_that_are_gone_or_replaced_count_as_released() -> None:
         assert _held(plane) == ["pod-150"]
 
 
-@pytest.mark.parametrize("fault", STORMS.values(), ids=STORMS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=name, marks=() if name in {"busy", "cut off after it was done"} else pytest.mark.slow)
+        for name, fault in STORMS.items()
+    ],
+)
 @in_virtual_time
 async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
     async with (

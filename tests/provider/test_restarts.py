@@ -206,7 +206,7 @@ ENDINGS = {
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(script, id=name, marks=pytest.mark.slow if name in {"an exit code", "rank 0 fails"} else ())
+        pytest.param(script, id=name, marks=() if name == "an error of the program" else pytest.mark.slow)
         for name, script in ENDINGS.items()
     ],
 )

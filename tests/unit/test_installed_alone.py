@@ -105,6 +105,7 @@ def test_sandbox_alone_runs_a_command(sandbox_programs: Path, tmp_path: Path) ->
     assert output_of(sandbox_programs / "gangjobs-sandbox", *command, cwd=tmp_path) == "found it\n"
 
 
+@pytest.mark.slow
 def test_provider_alone_parses_a_dag(provider_programs: Path, tmp_path: Path) -> None:
     assert importable(provider_programs, "airflow", "gangjobs_sandbox", cwd=tmp_path) == {"airflow"}
     (tmp_path / "dag.py").write_text(DAG_FILE)

@@ -133,7 +133,7 @@ def write(case: Case, directory: Path) -> list[str]:
     return [str(directory / name) for name in case.paths]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", [pytest.param(ASYNC, marks=pytest.mark.slow), SYNC])
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_provider_and_official_client_agree(case: Case, client: str, tmp_path: Path) -> None:
     paths = write(case, tmp_path)

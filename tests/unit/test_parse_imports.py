@@ -29,6 +29,7 @@ HEAVY = (
     "httpx",
     "cryptography",
     "airflow_provider_gangjobs.cluster",
+    "airflow_provider_gangjobs.parameters.unknown_parameters",
     "airflow_provider_gangjobs.submission",
     "airflow_provider_gangjobs.tracking",
     "gangjobs_sandbox",
