@@ -9,6 +9,7 @@ takes the pictures of page and tab while they do, and then that of the log of th
 from __future__ import annotations
 
 import argparse
+import socket
 import urllib.parse
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DAG, TASK = "simulate_heat_gangs", "simulate"
-POINTS = 44
-"""How finely the example simulates, so that the gangs wait for each other."""
+POINTS = 90
+"""How finely the example simulates, so that gangs wait until their triggerer has written which gangs it follows."""
+WAITS = "Insufficient"
 OTHER_DAGS = ("count_visitors_gang", "sweep_digits_gangs", "solve_poisson_gang")
 WIDTH, HEIGHT, PAGE_HEIGHT = 1500, 700, 1000
 FIRST_LINE = "Created gang"
@@ -45,9 +47,9 @@ def main() -> None:
     run = api.trigger(DAG, points=POINTS)
     with _logged_in(url, token, height=PAGE_HEIGHT) as browser:
         browser.go(f"{url}/plugin/gangs")
-        _take(browser, "Gangs", options.folder / "gangs-page.png")
+        _take(browser, "Gangs", options.folder / "gangs-page.png", WAITS, socket.gethostname())
         _open_waiting_tab(browser)
-        _take(browser, "Gang", options.folder / "gang-tab.png")
+        _take(browser, "Gang", options.folder / "gang-tab.png", WAITS)
     for each in (run, *others):
         each.wait()
     run_id = urllib.parse.quote(run.run_id, safe="")
@@ -74,18 +76,18 @@ def _open_waiting_tab(browser: Browser) -> None:
     browser.go(address)
 
 
-def _take(browser: Browser, title: str, picture: Path) -> None:
-    """Take the picture of a page of the plugin as soon as it shows a gang that waits for another one."""
+def _take(browser: Browser, title: str, picture: Path, *texts: str) -> None:
+    """Take the picture of a page of the plugin as soon as it shows the texts."""
 
-    def shows_waiting() -> bool:
+    def shows_all() -> bool:
         try:
             browser.leave_frame()
             browser.enter_frame(f"iframe[title={title}]")
-            return "Insufficient" in browser.text("main")
+            return all(text in browser.text("main") for text in texts)
         except WebDriverError:
             return False
 
-    wait_for("gangs that wait", shows_waiting, poll_s=1.0)
+    wait_for(f"the texts {texts}", shows_all, poll_s=1.0)
     browser.leave_frame()
     browser.screenshot(picture)
     browser.enter_frame(f"iframe[title={title}]")
