@@ -9,8 +9,8 @@ arguments through `with_new_names`. Turn the warning into an error to find what 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, dataclass_transform
 
 from msgspec import Struct
 
@@ -55,9 +55,13 @@ def _build(kind: type[GangJobError], fields: dict[str, Any]) -> GangJobError:
     return kind(**fields)
 
 
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
 @dataclass(eq=False, repr=False)
 class GangJobError(Exception):
-    """The base class of this provider's exceptions. Subclasses have fields and build the message from the fields."""
+    """The base class of this provider's exceptions. Subclasses have fields and build the message from the fields.
+
+    Each subclass is a dataclass without a decorator.
+    """
 
     __module__ = _PACKAGE
 
@@ -67,6 +71,7 @@ class GangJobError(Exception):
         super().__init_subclass__()
         if cls.__module__.startswith(f"{_PACKAGE}."):
             cls.__module__ = _PACKAGE
+        dataclass(eq=False, repr=False)(cls)
 
     # Without annotations, so that these are no fields of the dataclasses.
     _is_permanent = False

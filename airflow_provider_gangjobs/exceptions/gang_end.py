@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks
@@ -19,7 +19,6 @@ LAST_LINES_OF: Final = "Last lines of "
 """The beginning of the heading of the last lines of a rank's log."""
 
 
-@dataclass(eq=False, repr=False)
 class GangEndError(GangJobError):
     """The base class of the errors of gangs that have ended without success."""
 
@@ -31,7 +30,6 @@ class GangEndError(GangJobError):
     gang."""
 
 
-@dataclass(eq=False, repr=False)
 class GangFailed(GangEndError):
     """The Job failed."""
 
@@ -49,7 +47,6 @@ class GangFailed(GangEndError):
         return f"Gang {self.ref} failed ({self.reason}){format_ranks(self.ranks)}"
 
 
-@dataclass(eq=False, repr=False)
 class AppFailed(GangFailed):
     """A rank's program exited with an error or exceeded a limit of its pod, and the gang failed."""
 
@@ -82,17 +79,14 @@ class AppFailed(GangFailed):
         return "\n".join(filter(None, (super().__str__(), self.log_tail)))
 
 
-@dataclass(eq=False, repr=False)
 class OutOfMemory(AppFailed):
     """A rank used more memory than its limit. Another try with the same limit fails in the same way."""
 
 
-@dataclass(eq=False, repr=False)
 class StartFailed(AppFailed):
     """The command of a rank could not be run: it is missing in the image, or cannot be executed."""
 
 
-@dataclass(eq=False, repr=False)
 class ImagePullFailed(GangFailed):
     """A rank's image could not be pulled."""
 
@@ -105,7 +99,6 @@ class ImagePullFailed(GangFailed):
         return f"Gang {self.ref} could not pull {f'image {self.image}' if self.image else 'an image'} ({self.reason})"
 
 
-@dataclass(eq=False, repr=False)
 class Disrupted(GangFailed):
     """The cluster ended a rank: the rank was evicted, or its node was drained or lost."""
 
@@ -138,12 +131,10 @@ class Disrupted(GangFailed):
         return "If the program may run again, set max_disruptions or retries"
 
 
-@dataclass(eq=False, repr=False)
 class Preempted(Disrupted):
     """A pod of higher priority took the place of a rank."""
 
 
-@dataclass(eq=False, repr=False)
 class DeadlineExceeded(GangEndError):
     """A deadline of the gang, or the `execution_timeout` of the task, passed."""
 
@@ -182,17 +173,14 @@ _DEADLINE_REMEDY = {
 }
 
 
-@dataclass(eq=False, repr=False)
 class Unschedulable(DeadlineExceeded):
     """The scheduler never placed the pods; `waiting_for` has its reason."""
 
 
-@dataclass(eq=False, repr=False)
 class QueueRefused(DeadlineExceeded):
     """The queue cannot admit the gang until somebody changes the gang or the queue; `category` says why."""
 
 
-@dataclass(eq=False, repr=False)
 class JobDeleted(GangEndError):
     """The Job was deleted before its end was observed."""
 
@@ -210,7 +198,6 @@ class JobDeleted(GangEndError):
         return f"Job {self.ref} was deleted while the gang was {self.last_phase}"
 
 
-@dataclass(eq=False, repr=False)
 class GangDeleted(JobDeleted):
     """Somebody deleted the gang on purpose, such as a `GangJobDeleteOperator`. The message says who."""
 
@@ -222,7 +209,6 @@ class GangDeleted(JobDeleted):
         return f"Gang {self.ref} was deleted on purpose while it was {self.last_phase}"
 
 
-@dataclass(eq=False, repr=False)
 class JobReplaced(JobDeleted):
     """Another Job of the same name, with another uid, replaced the Job."""
 
@@ -237,7 +223,6 @@ class JobReplaced(JobDeleted):
         return f"Job {self.ref} (uid {self.uid}) was replaced by another Job{other}"
 
 
-@dataclass(eq=False, repr=False)
 class JobSetFailed(GangJobError):
     """The JobSet failed."""
 
@@ -254,7 +239,6 @@ class JobSetFailed(GangJobError):
         return f"JobSet {self.ref} failed ({self.reason})"
 
 
-@dataclass(eq=False, repr=False)
 class JobSetDeleted(GangJobError):
     """The JobSet was deleted before its end, or another JobSet has its name now."""
 
@@ -273,7 +257,6 @@ class JobSetDeleted(GangJobError):
         return f"JobSet {self.ref} was deleted before its end was seen"
 
 
-@dataclass(eq=False, repr=False)
 class JobSetUnavailable(GangJobError):
     """JobSets cannot be read, so it is unknown whether the JobSet has ended."""
 

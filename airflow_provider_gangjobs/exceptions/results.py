@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks, to_short_sentence
 from airflow_provider_gangjobs.kube.text import pluralize
 
 
-@dataclass(eq=False, repr=False)
 class TrackingFailed(GangJobError):
     """The state of the gang could not be read. The gang may run, or may have ended."""
 
@@ -30,7 +27,6 @@ class TrackingFailed(GangJobError):
         return f"The state of gang {self.ref} could not be read ({self.reason}){last_phase}"
 
 
-@dataclass(eq=False, repr=False)
 class OutcomesMissing(GangJobError):
     """The gang succeeded, but the outcome of a rank that completed cannot be read, so its result is unknown."""
 
@@ -86,7 +82,6 @@ class OutcomesMissing(GangJobError):
         )
 
 
-@dataclass(eq=False, repr=False)
 class ResultTooLarge(GangJobError):
     """A rank wrote a result above the limit to GANG_RESULT_PATH."""
 
@@ -106,7 +101,6 @@ class ResultTooLarge(GangJobError):
         return f"Rank {self.rank} of gang {self.ref} wrote a result of {size}"
 
 
-@dataclass(eq=False, repr=False)
 class ResultAddressRefused(GangJobError):
     """A rank returned an address that is not in the folder of its task. Nothing was opened."""
 
@@ -135,7 +129,6 @@ class ResultAddressRefused(GangJobError):
         return "No task has found the address in its own folder, and a rank may write any address"
 
 
-@dataclass(eq=False, repr=False)
 class ResultsTooLarge(GangJobError):
     """The results of all ranks together exceed `results_limit`. The Job is kept, and so are the results."""
 
@@ -161,7 +154,6 @@ class ResultsTooLarge(GangJobError):
         return "Airflow would store them as one value of its database. The gang has succeeded, and its Job is kept"
 
 
-@dataclass(eq=False, repr=False)
 class LedgerUnavailable(GangJobError):
     """The ledger of the ranks' outcomes could not be read or written."""
 

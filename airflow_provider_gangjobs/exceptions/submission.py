@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
@@ -20,7 +19,6 @@ UPLOAD: Final = "upload"
 """What a `SubmissionFailed` names as the operation that failed."""
 
 
-@dataclass(eq=False, repr=False)
 class InvalidGangSpec(GangJobError):
     """The request has one or more problems. The exception is raised before anything is created."""
 
@@ -36,7 +34,6 @@ class InvalidGangSpec(GangJobError):
         return "\n".join([f"{self.what}.", *(f"  * {problem}" for problem in self.problems)])
 
 
-@dataclass(eq=False, repr=False)
 class GangUnsupported(GangJobError):
     """The task requires a gang, and the cluster cannot run one. The submission left nothing in the cluster."""
 
@@ -51,7 +48,6 @@ class GangUnsupported(GangJobError):
         return "The pods cannot be placed as one gang"
 
 
-@dataclass(eq=False, repr=False)
 class SubmissionConflict(GangJobError):
     """The Job exists and belongs to another submission, or was created from other parameters."""
 
@@ -91,7 +87,6 @@ _MISSING_NAMESPACE = re.compile(r'namespaces "[^"]*" not found')
 _MISSING_PRIORITY_CLASS = re.compile(r"no PriorityClass with name \S+ was found")
 
 
-@dataclass(eq=False, repr=False)
 class SubmissionFailed(GangJobError):
     """A step of a submission, of a deletion or of an upload failed. Each of them may be repeated.
 
@@ -133,7 +128,6 @@ class SubmissionFailed(GangJobError):
         return "Correct the request"
 
 
-@dataclass(eq=False, repr=False)
 class PreviousAttemptRunning(GangJobError):
     """Pods of an earlier attempt still run, so another attempt was not submitted. Two attempts never run at once."""
 
