@@ -14,9 +14,8 @@ else is as for every gang. docs/decisions/gang.md gives the reasons for the orde
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
-
-from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, Resource
@@ -33,7 +32,7 @@ from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_rol
 from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
-from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
+from airflow_provider_gangjobs.submission.steps.step import RepeatableStep, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +44,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.steps.step import Progress
 
 
-class CreateJob(Struct, frozen=True):
+class CreateJob(Step, frozen=True):
     """POST the Job, suspended, with the pods' link to their group."""
 
-    name: str = "create Job"
-    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    name = "create Job"
     lets_pods_run: ClassVar[bool] = True
     """A queue may start the Job from then on."""
 
@@ -81,9 +79,6 @@ class CreateJob(Struct, frozen=True):
             raise error
         return True
 
-    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        return None  # the namespace does not exist
-
 
 def conflict(spec: GangSpec, submission_id: str, job: StoredGang) -> SubmissionConflict:
     """Return the error for a Job that exists and was created from another spec or submission."""
@@ -98,15 +93,13 @@ def conflict(spec: GangSpec, submission_id: str, job: StoredGang) -> SubmissionC
     )
 
 
-class CreateOwned(Struct, frozen=True):
+class CreateOwned(Step, frozen=True):
     """POST one object that the Job owns, so that the deletion of the Job also deletes the object."""
 
     resource: Resource
     body: Callable[[Progress], Object | None]
     on_created: Callable[[Progress, Object], None] = lambda progress, stored: None
     """Called with the object that was created or found."""
-    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
-    lets_pods_run: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -139,10 +132,50 @@ class CreateOwned(Struct, frozen=True):
         return progress.failed(self.name, str(error), transient=True, advice=advice)
 
 
+class ChangeStep(Step, frozen=True):
+    """PATCH an object that the submission has created, and that somebody may have deleted since."""
+
+    lets_pods_run: ClassVar[bool] = True
+    resource: ClassVar[Resource] = JOBS
+    purpose: ClassVar[str] = "started"
+    """What happens to the object, for messages."""
+
+    @property
+    def subject(self) -> str:
+        """Which object is changed, for messages."""
+        return self.resource.kind
+
+    @abstractmethod
+    def last_read(self, progress: Progress) -> Object:
+        """Return the object as it was last read."""
+
+    @abstractmethod
+    def note(self, progress: Progress, stored: Object) -> bool:
+        """Note an object that is not being deleted. Returns and raises what `accept` does."""
+
+    async def find(self, progress: Progress) -> Object | None:
+        metadata = self.last_read(progress)["metadata"]
+        stored = await progress.requests.find(self.resource, metadata["name"])
+        if stored is None or stored["metadata"]["uid"] != metadata["uid"]:
+            raise self._is_gone(progress, "vanished")
+        return stored
+
+    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+        if "deletionTimestamp" in stored["metadata"]:
+            raise self._is_gone(progress, "was deleted")
+        return self.note(progress, stored)
+
+    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
+        return self._is_gone(progress, "vanished")
+
+    def _is_gone(self, progress: Progress, how: str) -> JobDeleted:
+        return JobDeleted(progress.where, "submitted", f"The {self.subject} {how} before it was {self.purpose}")
+
+
 _COMPARED_FIELDS: Final = ("uid", "generation", "annotations")
 
 
-class StartJob(Struct, frozen=True):
+class StartJob(ChangeStep, frozen=True):
     """PATCH the Job so that it may run, unless it was halted, claimed, or deleted since it was last read.
 
     If a comparison of the patch fails, the server answers 422 (Invalid).
@@ -154,11 +187,13 @@ class StartJob(Struct, frozen=True):
 
     queue: Queue
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
-    lets_pods_run: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         return self.queue.last_step_name
+
+    def last_read(self, progress: Progress) -> Object:
+        return progress.job
 
     def is_needed(self, progress: Progress) -> bool:
         queue = self._queue(progress)
@@ -177,16 +212,8 @@ class StartJob(Struct, frozen=True):
             values | dict(pointers_of(patch)),
         )
 
-    async def find(self, progress: Progress) -> Object | None:
-        stored = await progress.requests.find(JOBS, progress.attempt.name)
-        if stored is None or stored["metadata"]["uid"] != progress.ref.uid:
-            raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
-        return stored
-
-    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+    def note(self, progress: Progress, stored: Object) -> bool:
         job = read_job(stored)
-        if job.is_being_deleted:
-            raise JobDeleted(progress.where, "submitted", "The Job was deleted before it was started")
         if is_halted_by_cleanup(job):
             raise RestartSubmission(
                 "the cleanup has halted the Job in the meantime", min_attempt=progress.attempt.number + 1
@@ -195,9 +222,6 @@ class StartJob(Struct, frozen=True):
             raise progress.failed(self.name, "The Job was halted in the meantime", transient=True)
         progress.job = stored
         return self._queue(progress).is_started(job)
-
-    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        return JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
 
     def _queue(self, progress: Progress) -> Queue:
         """Return the queue that the Job was created for, or else the queue that the cluster has given to the Job.
@@ -208,42 +232,36 @@ class StartJob(Struct, frozen=True):
         return queue_of_job(progress.stored) if is_known else self.queue
 
 
-class StartRole(Struct, frozen=True):
+class StartRole(ChangeStep, frozen=True):
     """PATCH the Job of a role that is not the first one so that it may run, unless it was ended since it was read."""
 
     role: str
     conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict, Invalid)
-    lets_pods_run: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         return f"unsuspend the Job of role {self.role}"
 
+    @property
+    def subject(self) -> str:
+        return f"Job of role {self.role}"
+
+    def last_read(self, progress: Progress) -> Object:
+        return progress.role_jobs[self.role]
+
     def is_needed(self, progress: Progress) -> bool:
-        return read_job(progress.role_jobs[self.role]).is_suspended
+        return read_job(self.last_read(progress)).is_suspended
 
     async def apply(self, progress: Progress) -> Object:
-        metadata = progress.role_jobs[self.role]["metadata"]
+        metadata = self.last_read(progress)["metadata"]
         return await start_role(progress.requests, metadata["name"], metadata["uid"], metadata["generation"])
 
-    async def find(self, progress: Progress) -> Object | None:
-        metadata = progress.role_jobs[self.role]["metadata"]
-        stored = await progress.requests.find(JOBS, metadata["name"])
-        if stored is None or stored["metadata"]["uid"] != metadata["uid"]:
-            raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} vanished before it was started")
-        return stored
-
-    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
+    def note(self, progress: Progress, stored: Object) -> bool:
         job = read_job(stored)
-        if job.is_being_deleted:
-            raise JobDeleted(progress.where, "submitted", f"The Job of role {self.role} was deleted")
         if not jobs_to_end(StoredGang(job.view, (job.view,))):
             raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
         progress.role_jobs[self.role] = stored
         return not job.is_suspended
-
-    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        return JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
 
 
 def create_role(role: RoleRanks) -> CreateOwned:
@@ -325,12 +343,15 @@ FIND_JOBS: Final = RepeatableStep(
 )
 
 
-class GiveJobSetToQueue(Struct, frozen=True):
+class GiveJobSetToQueue(ChangeStep, frozen=True):
     """PATCH the JobSet with the label of its queue, in the version that was read."""
 
-    name: str = "give the JobSet to its queue"
-    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
-    lets_pods_run: ClassVar[bool] = True
+    name = "give the JobSet to its queue"
+    resource: ClassVar[Resource] = JOB_SETS
+    purpose: ClassVar[str] = "given to its queue"
+
+    def last_read(self, progress: Progress) -> Object:
+        return progress.job_set
 
     def is_needed(self, progress: Progress) -> bool:
         return not _has_queue(progress.job_set)
@@ -340,25 +361,10 @@ class GiveJobSetToQueue(Struct, frozen=True):
         labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
         return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
 
-    async def find(self, progress: Progress) -> Object | None:
-        stored = await progress.requests.find(JOB_SETS, progress.attempt.name)
-        if stored is None or stored["metadata"]["uid"] != progress.job_set["metadata"]["uid"]:
-            raise _gone(progress)
-        return stored
-
-    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
-        if "deletionTimestamp" in stored["metadata"]:
-            raise _gone(progress)
+    def note(self, progress: Progress, stored: Object) -> bool:
         progress.job_set = stored
         return _has_queue(stored)
-
-    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        return _gone(progress)
 
 
 def _has_queue(job_set: Object) -> bool:
     return LABEL_KUEUE_QUEUE in job_set["metadata"].get("labels", {})
-
-
-def _gone(progress: Progress) -> JobDeleted:
-    return JobDeleted(progress.where, "submitted", "Its JobSet was deleted before it was given to its queue")

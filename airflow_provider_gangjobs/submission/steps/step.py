@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 
@@ -45,16 +46,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.submission import ConfirmTry
-
-__all__ = [
-    "CREATE_FALLBACK_EVENT",
-    "WEBHOOK_WAIT_S",
-    "RepeatableStep",
-    "Step",
-    "permission_advice",
-    "refused_fields_of",
-    "run_step",
-]
 
 
 @dataclass
@@ -130,29 +121,30 @@ class Progress:
 log = logging.getLogger(__name__)
 
 
-class Step(Protocol):
+class Step(Struct, frozen=True):
     """One write of a submission."""
 
+    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+    """The answers that show that the object exists already, or has changed since it was read."""
+    lets_pods_run: ClassVar[bool] = False
+    """Whether pods may run after the write, so that the try of the task is confirmed directly before the write."""
+
     @property
+    @abstractmethod
     def name(self) -> str:
         """What the step does, for messages, such as `create PodGroup`."""
 
-    @property
-    def conflict_errors(self) -> tuple[type[ClusterError], ...]:
-        """The answers that show that the object exists already, or has changed since it was read."""
-
-    @property
-    def lets_pods_run(self) -> bool:
-        """Whether pods may run after the write, so that the try of the task is confirmed directly before the write."""
-
+    @abstractmethod
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the step has anything to do."""
 
+    @abstractmethod
     async def apply(self, progress: Progress) -> Object:
         """Send the write once. Returns the object as the server stored it."""
 
     async def find(self, progress: Progress) -> Object | None:
-        """Return the stored object, or None."""
+        """Return the stored object, or None, so that the write is repeated."""
+        return None
 
     def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         """Note the stored object in `progress`. Returns false if the write must be repeated.
@@ -162,33 +154,27 @@ class Step(Protocol):
         Raises:
             GangJobError, RestartSubmission: the stored object prevents the submission.
         """
+        return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
         """Return the error after the answer 404 (Not Found) to the write. None if the answer has no special meaning."""
+        return None
 
 
-class RepeatableStep(Struct, frozen=True):
+class RepeatableStep(Step, frozen=True):
     """A step that is one function. It stores nothing that has to be read and checked, so it is repeated as a whole."""
 
     name: str
-    is_needed: Callable[[Progress], bool]
+    condition: Callable[[Progress], bool]
     function: Callable[[Progress], Awaitable[None]]
     """What the step does. A `GangJobError` or a `RestartSubmission` ends the submission."""
-    lets_pods_run: ClassVar[bool] = False
-    conflict_errors: ClassVar[tuple[type[ClusterError], ...]] = (AlreadyExists, Conflict)
+
+    def is_needed(self, progress: Progress) -> bool:
+        return self.condition(progress)
 
     async def apply(self, progress: Progress) -> Object:
         await self.function(progress)
         return progress.job
-
-    async def find(self, progress: Progress) -> Object | None:
-        return None  # so that the step is repeated
-
-    def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
-        return True
-
-    def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
-        return None
 
 
 async def run_step(step: Step, progress: Progress) -> None:
