@@ -132,7 +132,7 @@ def tidy(options: argparse.Namespace) -> int:
     for gang in swept:
         if not gang.error and gang.ref not in tidied.gangs:
             installation = f" of installation {gang.installation}" if gang.installation else ""
-            phase = f" ({gang.phase})" if gang.phase else ""
+            phase = f" ({gang.phase})" if options.dry_run else ""
             print(f"{gang.ref}{installation}: {would}{gang.decision.action}, because {gang.decision.reason}{phase}")
     failures = {str(ref): failure for ref, failure in tidied.failures.items()}
     failures |= {str(gang.ref): gang.error for gang in swept if gang.error}

@@ -18,7 +18,6 @@ import logging
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
@@ -74,15 +73,32 @@ VANISHED: Final = SweepDecision(
 
 @dataclass(frozen=True)
 class SweptGang:
-    """What a sweep has done with a gang, or would do."""
+    """A gang, what a sweep has done with it, or would do, and why."""
 
     ref: GangRef
     decision: SweepDecision
-    installation: str = ""
+    facts: SweepFacts
+    """What the decision depends on, besides the Job."""
+    job: StoredGang | None = None
+    """None if the Job does not exist any more."""
+    pods: Sequence[PodView] = ()
+    """The held pods of a Job that does not exist any more."""
     error: str = ""
     """Why it could not be done. The next sweep tries again."""
-    phase: str = ""
-    """The phase of a gang that is only looked at."""
+
+    @property
+    def installation(self) -> str:
+        """Id of the installation that the gang belongs to. Empty if the gang does not say."""
+        return self.job.installation if self.job else self.pods[0].metadata.labels.installation or ""
+
+    @property
+    def phase(self) -> Phase:
+        """The phase in which the sweep has found the gang."""
+        return phase_of(self.job)
+
+
+def _judged(job: StoredGang, facts: SweepFacts) -> SweptGang:
+    return SweptGang(job.ref, decide_sweep(job, facts), facts, job)
 
 
 @dataclass
@@ -96,36 +112,31 @@ class SweepActions:
     """Whether this process has begun to follow the gang since the decision."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE_MAX), init=False)
 
-    async def act(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> SweptGang | None:
+    async def act(self, gang: SweptGang) -> SweptGang | None:
         """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
-        return await self._attempt(job.ref, decision, job.installation, lambda: self._do(job, facts, decision))
-
-    async def release_vanished(self, ref: GangRef, pods: Sequence[PodView]) -> SweptGang | None:
-        """Release the pods of a Job that does not exist, and log their outcomes. Returns None if the Job exists."""
-        return await self._attempt(ref, VANISHED, "", lambda: self._release_if_gone(ref, pods))
-
-    async def _attempt(
-        self, ref: GangRef, decision: SweepDecision, installation: str, action: Callable[[], Awaitable[bool]]
-    ) -> SweptGang | None:
         try:
             async with self._slots:
-                is_done = not self.is_followed(ref) and await action()
+                is_done = not self.is_followed(gang.ref) and await self._do(gang)
         except (ClusterError, TimeoutError) as error:
-            return SweptGang(ref, decision, installation, str(error) or type(error).__name__)
-        return SweptGang(ref, decision, installation) if is_done else None
+            return replace(gang, error=str(error) or type(error).__name__)
+        return gang if is_done else None
 
-    async def _do(self, job: StoredGang, facts: SweepFacts, decision: SweepDecision) -> bool:
-        def is_still_so(stored: StoredGang) -> bool:
-            return stored.claim == job.claim and decide_sweep(stored, facts).action is decision.action
-
-        if decision.action is SweepAction.RELEASE:
+    async def _do(self, gang: SweptGang) -> bool:
+        job, action = gang.job, gang.decision.action
+        if job is None:
+            return await self._release_if_gone(gang.ref, gang.pods)
+        if action is SweepAction.RELEASE:
             async with asyncio.timeout(FOLLOW_TIMEOUT_S):
                 await self.follow(job.ref)
             return True
-        if decision.action is SweepAction.MARK_DELIVERED:
+        if action is SweepAction.MARK_DELIVERED:
             return await self._mark_delivered(job)
-        if decision.action is SweepAction.FINISH:
+        if action is SweepAction.FINISH:
             return await finish_halted(self.client, job.ref, clock=self.client.clock)
+
+        def is_still_so(stored: StoredGang) -> bool:
+            return stored.claim == job.claim and decide_sweep(stored, gang.facts).action is action
+
         requests = RetryingRequests(self.client, job.ref.namespace)
         if not (await delete_job_if(requests, job.ref, is_still_so)).deleted:
             return False
@@ -144,6 +155,7 @@ class SweepActions:
         return await patch_claimed(self.client, job.ref, job.claim or "", values) is not None
 
     async def _release_if_gone(self, ref: GangRef, pods: Sequence[PodView]) -> bool:
+        """Release the pods of a Job that does not exist, and log their outcomes. Returns false if the Job exists."""
         if not await is_gone(self.client, ref):
             return False
         # The ledger is deleted with the Job, so the log is the only place that is left for the outcomes.
@@ -222,6 +234,19 @@ def held_by_gang(pods: Iterable[PodView]) -> dict[GangRef, list[PodView]]:
     return held
 
 
+def _are_abandoned(pods: Iterable[PodView], facts: SweepFacts) -> bool:
+    """Return whether the held pods of a Job that does not exist are released."""
+    return all(
+        may_release_orphaned_pods(
+            pod_installation=pod.metadata.labels.installation or "",
+            installation=facts.installation,
+            unowned_for=facts.unowned_for or timedelta(),
+            grace=facts.grace,
+        )
+        for pod in pods
+    )
+
+
 @dataclass
 class _Memory:
     unowned_since_s: float
@@ -259,40 +284,33 @@ class Sweep:
 
     async def run(self, client: Client, view: NamespaceView) -> list[SweptGang]:
         """Sweep once: look at all gangs, and act. Returns what was done, with the errors of requests that failed."""
-        unowned, vanished = await self._find_unowned(view)
-        decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
-        if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
+        found = await self._find_unowned(view)
+        if any(one.decision.action is not SweepAction.LEAVE for one in found):
             follows = await self._read_others(client)
             if follows is None:  # others may follow live gangs
-                decided = [each for each in decided if (each[1].unowned_for or timedelta()) >= self.grace]
+                found = [one for one in found if (one.facts.unowned_for or timedelta()) >= self.grace]
             else:
-                decided = [each for each in decided if not follows(each[0].ref)]
-                vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
-        questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
-        decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
-        self._forget_settled(view, [(job, facts) for job, facts, _ in decided])
-        now_s = self.clock.monotonic()
-        for job, _, decision in decided:
-            if decision.action is SweepAction.FINISH:  # a Job that stays suspended is tried again after the next grace
-                self._memory[job.ref].unowned_since_s = now_s
-        actions = SweepActions(client, follow=self._follow, is_followed=self.is_followed)
-        acts = [
-            actions.act(job, facts, decision)
-            for job, facts, decision in decided
-            if decision.action not in {SweepAction.LEAVE, SweepAction.ASK}
-        ]
-        acts += [actions.release_vanished(ref, pods) for ref, pods in vanished.items()]
+                found = [one for one in found if not follows(one.ref)]
+        found += await self._ask(one for one in found if one.decision.action is SweepAction.ASK)
+        self._forget_settled(view, found)
+        actions = SweepActions(client, follow=self.follow, is_followed=self.is_followed)
+        acts = []
+        for one in found:
+            if one.decision.action in {SweepAction.RELEASE, SweepAction.FINISH}:
+                # If pods stay held, or the Job stays suspended, this is repeated after the next grace.
+                self._memory[one.ref].unowned_since_s = self.clock.monotonic()
+            if one.decision.action not in {SweepAction.LEAVE, SweepAction.ASK}:
+                acts.append(actions.act(one))
         return [swept for swept in await asyncio.gather(*acts) if swept is not None]
 
     # -- what nobody follows ---------------------------------------------------------------------------------
 
-    async def _find_unowned(
-        self, view: NamespaceView
-    ) -> tuple[list[tuple[StoredGang, SweepFacts]], dict[GangRef, list[PodView]]]:
+    async def _find_unowned(self, view: NamespaceView) -> list[SweptGang]:
+        """Return the Jobs that this process does not follow, and the held pods of Jobs that are gone for long."""
         time_slice = TimeSlice()
-        unowned: list[tuple[StoredGang, SweepFacts]] = []
-        vanished: dict[GangRef, list[PodView]] = {}
+        found: list[SweptGang] = []
         seen: set[GangRef] = set()
+        self.has_more = False
         for gang in view.gangs:
             await time_slice.yield_if_due()
             jobs = read_gangs(view.jobs(gang))
@@ -301,56 +319,38 @@ class Sweep:
             held = held_by_gang(view.pods(gang))
             for job in jobs:
                 seen.add(job.ref)
-                memory = self._remember(job.ref, job.claim)
-                unowned_for = timedelta(seconds=self.clock.monotonic() - memory.unowned_since_s)
-                facts = SweepFacts(
-                    installation=self.installation,
-                    unowned_for=unowned_for,
-                    held_pods=len(held.pop(job.ref, ())),
-                    grace=grace_of(job, self.grace),
-                )
-                unowned.append((job, facts))
+                pods = held.pop(job.ref, [])
+                facts = self._facts(job.ref, job.claim, pods, grace_of(job, self.grace))
+                found.append(_judged(job, facts))
+                is_own = job.installation == self.installation != ""
+                self.has_more |= is_own and (bool(pods) or not job.is_over)
             if view.is_complete:
                 for ref, pods in held.items():
                     if self.is_followed(ref):
                         continue
                     seen.add(ref)
-                    if self._is_abandoned(ref, pods):
-                        vanished[ref] = pods
+                    self.has_more = True
+                    facts = self._facts(ref, None, pods, self.grace)
+                    if _are_abandoned(pods, facts):
+                        found.append(SweptGang(ref, VANISHED, facts, pods=pods))
         self._memory = {ref: memory for ref, memory in self._memory.items() if ref in seen}
-        self.has_more = len(seen) > len(unowned) or any(starmap(self._may_act, unowned))
-        return unowned, vanished
+        return found
 
-    def _forget_settled(self, view: NamespaceView, unowned: Iterable[tuple[StoredGang, SweepFacts]]) -> None:
+    def _facts(self, ref: GangRef, claim: str | None, held: Sequence[PodView], grace: timedelta) -> SweepFacts:
+        memory, now_s = self._memory.get(ref), self.clock.monotonic()
+        if memory is None or memory.claim != claim:  # what was known about the task of another try is void
+            memory = self._memory[ref] = _Memory(now_s, claim)
+        unowned_for = timedelta(seconds=now_s - memory.unowned_since_s)
+        return SweepFacts(installation=self.installation, unowned_for=unowned_for, held_pods=len(held), grace=grace)
+
+    def _forget_settled(self, view: NamespaceView, found: Iterable[SweptGang]) -> None:
         if self.forget is None:
             return
-        settled = {job.ref for job, facts in unowned if is_settled(job, facts)}
+        settled = {one.ref for one in found if one.job and is_settled(one.job, one.facts)}
         for ref in settled:
             if all(job.ref in settled for job in read_gangs(view.jobs(ref.name))):
                 self.forget(ref.name)
                 del self._memory[ref]
-
-    def _may_act(self, job: StoredGang, facts: SweepFacts) -> bool:
-        return job.installation == self.installation != "" and (facts.held_pods > 0 or not job.is_over)
-
-    def _remember(self, ref: GangRef, claim: str | None) -> _Memory:
-        memory = self._memory.setdefault(ref, _Memory(self.clock.monotonic(), claim))
-        if memory.claim != claim:  # another try answers for the gang, so what was known about the task is void
-            memory = self._memory[ref] = _Memory(self.clock.monotonic(), claim)
-        return memory
-
-    def _is_abandoned(self, ref: GangRef, pods: Iterable[PodView]) -> bool:
-        memory = self._remember(ref, None)
-        unowned_for = timedelta(seconds=self.clock.monotonic() - memory.unowned_since_s)
-        return all(
-            may_release_orphaned_pods(
-                pod_installation=pod.metadata.labels.installation or "",
-                installation=self.installation,
-                unowned_for=unowned_for,
-                grace=self.grace,
-            )
-            for pod in pods
-        )
 
     async def _read_others(self, client: Client) -> Callable[[GangRef], bool] | None:
         """Return a function that says whether another process follows a gang; `None` if that is unknown.
@@ -372,25 +372,27 @@ class Sweep:
 
     # -- questions to Airflow --------------------------------------------------------------------------------
 
-    async def _ask(self, questions: Iterable[tuple[StoredGang, SweepFacts]]) -> list[tuple[StoredGang, SweepFacts]]:
-        """Ask Airflow about some of these gangs.
+    async def _ask(self, questions: Iterable[SweptGang]) -> list[SweptGang]:
+        """Ask Airflow about some of these gangs, and decide again.
 
         The gangs whose task had ended by the last answer come first, then the other live gangs, and then the gangs that
         were not delivered. Of these, the gangs that were asked about longest ago come first.
         """
         now_s = self.clock.monotonic()
         due = []
-        for job, facts in questions:
-            memory = self._memory[job.ref]
+        for gang in questions:
+            memory = self._memory[gang.ref]
             asked_at_s = memory.unowned_since_s if memory.asked_at_s is None else memory.asked_at_s
             holds_s = min(ANSWER_LOOKS * self.look_every_s, asked_at_s - memory.unowned_since_s)
-            if memory.ended_since_s is not None or now_s - asked_at_s >= holds_s:
-                due.append((memory.ended_since_s is None, job.is_over, memory.asked_at_s or 0.0, job, facts))
-        due.sort(key=lambda each: each[:3])
+            if gang.job and (memory.ended_since_s is not None or now_s - asked_at_s >= holds_s):
+                order = memory.ended_since_s is None, gang.job.is_over, memory.asked_at_s or 0.0
+                due.append((order, gang.job, gang.facts))
+        due.sort(key=lambda each: each[0])
         answers = []
-        for *_, job, facts in due[:QUESTIONS_PER_LOOK]:
-            answers.append((job, replace(facts, task=await self._task_end(job))))
-            if answers[-1][1].task is TaskEnd.UNKNOWN:
+        for _, job, facts in due[:QUESTIONS_PER_LOOK]:
+            answer = await self._task_end(job)
+            answers.append(_judged(job, replace(facts, task=answer)))
+            if answer is TaskEnd.UNKNOWN:
                 break  # Airflow cannot be asked now
         return answers
 
@@ -405,11 +407,6 @@ class Sweep:
         known, memory.ended_since_s = confirm_end(memory.ended_since_s, has_ended=has_ended, now_s=now_s)
         return known
 
-    async def _follow(self, ref: GangRef) -> None:
-        """Follow a gang that is over. If its pods stay held, this is repeated after the next grace."""
-        self._memory[ref].unowned_since_s = self.clock.monotonic()
-        await self.follow(ref)
-
 
 def log_swept(swept: Iterable[SweptGang]) -> None:
     """Log what a look has done."""
@@ -418,21 +415,6 @@ def log_swept(swept: Iterable[SweptGang]) -> None:
             log.warning("Sweep of gang %s: %s failed: %s", each.ref, each.decision.action, each.error)
         else:
             log.info("Sweep of gang %s: %s, because %s", each.ref, each.decision.action, each.decision.reason)
-
-
-@dataclass(frozen=True)
-class _Planned:
-    ref: GangRef
-    decision: SweepDecision
-    installation: str
-    job: StoredGang | None = None
-    facts: SweepFacts | None = None
-    pods: Sequence[PodView] = ()
-    """The held pods of a Job that is gone."""
-
-    @property
-    def phase(self) -> Phase:
-        return phase_of(self.job)
 
 
 async def sweep_once(
@@ -465,15 +447,9 @@ async def sweep_once(
 
     planned = list(_plan(view, now, is_followed, older_than=older_than, end_unowned=end_unowned))
     if dry_run:
-        return [SweptGang(one.ref, one.decision, one.installation, phase=one.phase) for one in planned]
-
+        return planned
     actions = SweepActions(client, follow=follow, is_followed=lambda ref: False)
-    done = []
-    for one in planned:
-        if one.job is None or one.facts is None:
-            done.append(await actions.release_vanished(one.ref, one.pods))
-        elif one.decision.action is not SweepAction.LEAVE:
-            done.append(await actions.act(one.job, one.facts, one.decision))
+    done = [await actions.act(one) for one in planned if one.decision.action is not SweepAction.LEAVE]
     return [swept for swept in done if swept is not None]
 
 
@@ -484,7 +460,8 @@ def _plan(
     *,
     older_than: timedelta,
     end_unowned: timedelta | None,
-) -> Iterator[_Planned]:
+) -> Iterator[SweptGang]:
+    task = TaskEnd.UNKNOWN if end_unowned is None else TaskEnd.ASSUMED
     for gang in view.gangs:
         held = held_by_gang(view.pods(gang))
         for job in read_gangs(view.jobs(gang)):
@@ -492,14 +469,15 @@ def _plan(
                 installation=job.installation,
                 unowned_for=None if is_followed(job.ref) else now - (job.ended_at or job.created_at or now),
                 held_pods=len(held.pop(job.ref, ())),
-                task=TaskEnd.UNKNOWN if end_unowned is None else TaskEnd.ASSUMED,
+                task=task,
                 grace=older_than if job.is_over or end_unowned is None else end_unowned,
             )
-            yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
+            yield _judged(job, facts)
         for ref, pods in held.items():
             gone_for = now - max(last_sign(pod, now) for pod in pods)
             if gone_for >= older_than:
-                yield _Planned(ref, VANISHED, pods[0].metadata.labels.installation or "", pods=pods)
+                facts = SweepFacts(installation="", unowned_for=gone_for, held_pods=len(pods), grace=older_than)
+                yield SweptGang(ref, VANISHED, facts, pods=pods)
 
 
 def last_sign(pod: PodView, now: datetime) -> datetime:
