@@ -201,17 +201,10 @@ class Leases:
         holder = f"{socket.gethostname()}/{os.getpid()}"
         duration = timedelta(seconds=VALID_LOOKS * self._look_every_s)
         body = lease_body(self._name, holder, self._installation, refs, client.server_clock.now(), duration)
-        if self._renewed_at_s is not None:
-            try:
-                await client.patch(LEASES, self._name, self._namespace, body)
-            except NotFound:
-                pass
-            else:
-                return
         try:
-            await client.create(LEASES, body, self._namespace)
-        except Conflict:  # an answer was lost: the Lease exists
             await client.patch(LEASES, self._name, self._namespace, body)
+        except NotFound:
+            await client.create(LEASES, body, self._namespace)
 
     async def others(self, client: Client) -> Callable[[GangRef], bool] | None:
         """Return a function that says whether another process follows a gang; `None` if the Leases cannot be read."""
@@ -223,9 +216,7 @@ class Leases:
         except ClusterError as error:
             self._give_up(error)
             return None
-        now = client.server_clock.now()
-        valid = [lease for lease in leases if lease.is_valid(now) and lease.name != self._name]
-        return lambda ref: any(lease.names(ref) for lease in valid)
+        return followed_by((lease for lease in leases if lease.name != self._name), client.server_clock.now())
 
     async def delete(self, client: Client) -> None:
         """Delete the Lease of this process. A Lease that cannot be deleted expires."""
@@ -260,6 +251,14 @@ class Leases:
             self._namespace,
             MISSING_RULE,
         )
+
+
+def followed_by(
+    leases: Iterable[FollowerLease], now: datetime, *, within: timedelta | None = None
+) -> Callable[[GangRef], bool]:
+    """Return a function that says whether a process follows a gang, by the Leases that are valid; see `is_valid`."""
+    valid = [lease for lease in leases if lease.is_valid(now, within=within)]
+    return lambda ref: any(lease.names(ref) for lease in valid)
 
 
 async def read_leases(client: Client, namespace: str | None) -> list[FollowerLease]:

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
-from airflow_provider_gangjobs.ending.leases import read_leases
+from airflow_provider_gangjobs.ending.leases import followed_by, read_leases
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.spec import OnFinish
@@ -286,11 +286,14 @@ class Sweep:
         """Sweep once: look at all gangs, and act. Returns what was done, with the errors of requests that failed."""
         found = await self._find_unowned(view)
         if any(one.decision.action is not SweepAction.LEAVE for one in found):
-            follows = await self._read_others(client)
+            follows = await self.others(client) if self.others is not None else None
             if follows is None:  # others may follow live gangs
                 found = [one for one in found if (one.facts.unowned_for or timedelta()) >= self.grace]
             else:
-                found = [one for one in found if not follows(one.ref)]
+                followed = set(filter(follows, (one.ref for one in found)))
+                for ref in followed:  # the grace of these gangs begins again
+                    self._memory[ref].unowned_since_s = self.clock.monotonic()
+                found = [one for one in found if one.ref not in followed]
         found += await self._ask(one for one in found if one.decision.action is SweepAction.ASK)
         self._forget_settled(view, found)
         actions = SweepActions(client, follow=self.follow, is_followed=self.is_followed)
@@ -351,24 +354,6 @@ class Sweep:
             if all(job.ref in settled for job in read_gangs(view.jobs(ref.name))):
                 self.forget(ref.name)
                 del self._memory[ref]
-
-    async def _read_others(self, client: Client) -> Callable[[GangRef], bool] | None:
-        """Return a function that says whether another process follows a gang; `None` if that is unknown.
-
-        The grace of a gang that is followed begins again.
-        """
-        follows = await self.others(client) if self.others is not None else None
-        if follows is None:
-            return None
-        now_s = self.clock.monotonic()
-
-        def is_followed(ref: GangRef) -> bool:
-            if not follows(ref):
-                return False
-            self._memory[ref] = replace(self._memory[ref], unowned_since_s=now_s)
-            return True
-
-        return is_followed
 
     # -- questions to Airflow --------------------------------------------------------------------------------
 
@@ -440,11 +425,7 @@ async def sweep_once(
     view = await NamespaceView.read(client, namespace)
     leases = await read_leases(client, namespace) if end_unowned is not None else []
     now = client.server_clock.now()
-
-    def is_followed(ref: GangRef) -> bool:
-        valid = (lease for lease in leases if end_unowned and lease.is_valid(now, within=end_unowned))
-        return any(lease.names(ref) for lease in valid)
-
+    is_followed = followed_by(leases, now, within=end_unowned)
     planned = list(_plan(view, now, is_followed, older_than=older_than, end_unowned=end_unowned))
     if dry_run:
         return planned
