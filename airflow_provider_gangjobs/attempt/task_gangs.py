@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.ending.kill import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
     from airflow_provider_gangjobs.gang.spec import Policies
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
     from airflow_provider_gangjobs.submission.submission import ConfirmTry, PreviousGangs, SubmissionRequest
 
@@ -212,7 +212,7 @@ class TaskGangs:
             self.log.warning("This worker cannot find out whether gang %s runs: %s", ref, error)
             return None
 
-    def live(self) -> list[LiveGang] | None:
+    def live(self) -> list[StoredGang] | None:
         """Return the gangs of this try that still run. `None` if the cluster could not be read."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 

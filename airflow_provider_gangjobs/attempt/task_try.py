@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.completion import Completion
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
-    from airflow_provider_gangjobs.ending.kill import LiveGang
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
     from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
     from airflow_provider_gangjobs.submission.submission import PreviousGangs, Submission
@@ -134,12 +134,12 @@ class TaskTry:
         """Return the value of the task after the event of its trigger."""
         return self._finish(self._recover(event))
 
-    def only_live_gang(self) -> LiveGang | None:
+    def only_live_gang(self) -> StoredGang | None:
         """Return the gang of this try that runs; `None` if there are none or several, or if that is unknown."""
         live = self.gangs.live()
         return live[0] if live is not None and len(live) == 1 else None
 
-    def follow(self, gang: LiveGang) -> Any:
+    def follow(self, gang: StoredGang) -> Any:
         """Return the value of the task after the end of a gang whose trigger has failed."""
         self.log.warning("The trigger failed. This worker waits for gang %s", gang.ref)
         return self._finish(self._wait_here(self._args_of(gang)))
@@ -243,7 +243,7 @@ class TaskTry:
         )
         self.operator.defer_for(args, backstop, for_previous=for_previous)
 
-    def _args_of(self, gang: Submission | LiveGang | GangEvent) -> TriggerArgs:
+    def _args_of(self, gang: Submission | StoredGang | GangEvent) -> TriggerArgs:
         return trigger_args(
             self.task,
             self.gangs,

@@ -24,9 +24,17 @@ from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.jobs.claim import patch_claimed
-from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, RetryingRequests, end_roles, finish_halted
+from airflow_provider_gangjobs.jobs.requests import (
+    BRIEF_PAUSES_S,
+    PAUSES_S,
+    RetryingRequests,
+    end_roles,
+    finish_halted,
+    get_job,
+    get_main_job,
+)
 from airflow_provider_gangjobs.kube.names import pointers_of
 
 if TYPE_CHECKING:
@@ -46,10 +54,10 @@ async def halt(client: Client, ref: GangRef, *, reason: str, claim_id: str | Non
     Raises:
         ClusterError: it is unknown whether the gang is halted.
     """
-    requests = RetryingRequests(client, ref.namespace)
-    stored = await requests.find(JOBS, ref.name)
-    if stored is None or (job := read_job(stored)).ref != ref:
+    job = await get_main_job(client, ref)
+    if job is None:
         return False
+    requests = RetryingRequests(client, ref.namespace)
     return await halt_job(requests, job, reason, claim_id=claim_id, pauses_s=PAUSES_S)
 
 
@@ -61,7 +69,7 @@ async def halt_job(
     claim_id: str | None = None,
     pauses_s: Sequence[float] = BRIEF_PAUSES_S,
 ) -> bool:
-    """Halt the gang of a Job that was just read, as `halt` does.
+    """Halt a gang that was just read, as `halt` does.
 
     :param pauses_s: The pause before each read of the Job, in seconds; see `finish_halted`.
 
@@ -69,6 +77,7 @@ async def halt_job(
         ClusterError: it is unknown whether the gang is halted, or whether the Jobs of its other roles have ended. A
             follower of the gang, or another halt, ends them.
     """
+    job = StoredGang(job.jobs[0]) if job.jobs else job
     if claim_id is None:
         is_halted = await requests.jobs(job.ref).halt(job, reason)
     else:
@@ -95,11 +104,8 @@ def kill_result(job: StoredGang, claim_id: str) -> KillResult:
     """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
     if not job.holds_claim(claim_id):
         return KillResult.LEFT_ALONE
-    return (
-        KillResult.DELETED
-        if state_of(job) in {SubmissionState.IN_PROGRESS, SubmissionState.DELETING}
-        else KillResult.ENDED
-    )
+    is_live = state_of(job) in {SubmissionState.IN_PROGRESS, SubmissionState.DELETING}
+    return KillResult.DELETED if is_live else KillResult.ENDED
 
 
 class Kill(Struct, frozen=True):
@@ -148,13 +154,10 @@ async def finish_kill(client: Client, begun: Kill) -> None:
 
 async def halt_live(client: Client, ref: GangRef, claim_id: str, *, reason: str) -> bool:
     """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
-    requests = RetryingRequests(client, ref.namespace)
-    stored = await requests.find(JOBS, ref.name)
-    if stored is None or read_job(stored).ref != ref:
+    gang = await get_job(client, ref)
+    if gang is None or gang.ref != ref or kill_result(gang, claim_id) is not KillResult.DELETED:
         return False
-    if kill_result(await requests.read_gang(stored), claim_id) is not KillResult.DELETED:
-        return False
-    return await halt_job(requests, read_job(stored), reason, claim_id=claim_id)
+    return await halt_job(RetryingRequests(client, ref.namespace), gang, reason, claim_id=claim_id)
 
 
 async def end_live_gangs(
@@ -180,7 +183,7 @@ async def end_live_gangs(
         if delete:
             has_ended = (await begin_kill(client, gang.ref, claim_id, seen=stored)).result is KillResult.DELETED
         else:
-            has_ended = await halt_job(requests, read_job(stored), reason, claim_id=claim_id)
+            has_ended = await halt_job(requests, gang, reason, claim_id=claim_id)
         if has_ended:
             ended.append(gang)
     for gang in ended:
@@ -196,25 +199,13 @@ async def is_live(client: Client, ref: GangRef) -> bool:
     Raises:
         ClusterError: this is unknown.
     """
-    requests = RetryingRequests(client, ref.namespace)
-    stored = await requests.find(JOBS, ref.name)
-    gang = await requests.read_gang(stored) if stored is not None else None
+    gang = await get_job(client, ref)
     return gang is not None and gang.ref == ref and state_of(gang) is SubmissionState.IN_PROGRESS
 
 
-class LiveGang(Struct, frozen=True):
-    """A gang that runs."""
-
-    ref: GangRef
-    attempt: int
-    disruptions: int
-    """How many attempts in a row before this one were lost to disruptions."""
-
-
-async def live_attempts(client: Client, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
-    """Return the task's live gangs that `claim_id` is responsible for, with the numbers of their attempts."""
-    gangs = await _live_gangs(RetryingRequests(client, namespace), key, claim_id)
-    return [LiveGang(gang.ref, gang.attempt_number, gang.disruptions) for _, gang in gangs]
+async def live_attempts(client: Client, key: TaskKey, claim_id: str, *, namespace: str) -> list[StoredGang]:
+    """Return the task's live gangs that `claim_id` is responsible for."""
+    return [gang for _, gang in await _live_gangs(RetryingRequests(client, namespace), key, claim_id)]
 
 
 async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, StoredGang]]:

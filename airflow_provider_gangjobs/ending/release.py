@@ -25,11 +25,10 @@ from airflow_provider_gangjobs.cluster.client import PatchType, ResponseFormat
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked, owner_uid
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.requests import list_pods
+from airflow_provider_gangjobs.jobs.requests import get_main_job, list_pods
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 
@@ -70,7 +69,7 @@ async def release_all(
     :param is_stopped: No further release is started when this returns true.
     """
     left: Iterator[PodView] = takewhile(lambda _: not is_stopped(), pods)
-    of_all_gangs = loop_local(_InFlight).limit
+    of_all_gangs = loop_local(_in_flight)
 
     async def release_next() -> None:
         for pod in left:
@@ -87,9 +86,8 @@ async def release_all(
             group.create_task(release_next(), name=f"release-{number}")
 
 
-class _InFlight:
-    def __init__(self) -> None:
-        self.limit = asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
+def _in_flight() -> asyncio.Semaphore:
+    return asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
 
 
 async def release_pod(client: Client, pod: PodView) -> None:
@@ -102,12 +100,11 @@ async def release_pod(client: Client, pod: PodView) -> None:
         return
     meta = pod.metadata
     try:
-        patch = release_patch(meta.uid)
         await client.patch(
             PODS,
             meta.name,
             meta.namespace,
-            patch,
+            release_patch(meta.uid),
             patch_type=PatchType.STRATEGIC,
             response_format=ResponseFormat.METADATA,
         )
@@ -244,11 +241,8 @@ async def release_and_count_running(client: Client, ref: GangRef) -> int:
     Raises:
         ClusterError: The Job or the pods could not be read.
     """
-    try:
-        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
-    except NotFound:
-        job = None
+    job = await get_main_job(client, ref)
     pods = await list_pods(client, ref)
-    if job is None or job.ref.uid != ref.uid or job.is_being_deleted:
+    if job is None or job.is_being_deleted:
         await _release_page(client, [pod for pod in pods if is_held(pod)], ReleaseReport())
     return sum(not has_ended(pod) for pod in pods)

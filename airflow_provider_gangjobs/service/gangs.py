@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.ending.kill import KillResult, LiveGang
+    from airflow_provider_gangjobs.ending.kill import KillResult
     from airflow_provider_gangjobs.ending.release import ReleaseReport
     from airflow_provider_gangjobs.ending.submissions import CleanupReport
     from airflow_provider_gangjobs.gang.awaited import GangSelection, SelectedGang
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec, LogOptions
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.submission.discovery import Capabilities
     from airflow_provider_gangjobs.submission.submission import (
         Submission,
@@ -388,8 +389,8 @@ class GangService(Struct, frozen=True):
 
         return await is_live(self.client, ref)
 
-    async def live_attempts(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[LiveGang]:
-        """Return the task's live gangs that `claim` is responsible for, with the numbers of their attempts."""
+    async def live_attempts(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[StoredGang]:
+        """Return the task's live gangs that `claim` is responsible for."""
         from airflow_provider_gangjobs.ending.kill import live_attempts
 
         return await live_attempts(self.client, key, claim, namespace=namespace or self.namespace)
