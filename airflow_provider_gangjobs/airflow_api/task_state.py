@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -29,27 +28,6 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
-
-__all__ = [
-    "AbsentState",
-    "TaskInstances",
-    "explain_missing_gang",
-    "explain_missing_gangs",
-    "is_dag_known",
-    "is_final_failure",
-    "is_kill",
-    "is_of_earlier_try",
-    "is_running_try",
-    "is_success",
-    "read_instances",
-    "read_state",
-    "read_task_instances",
-    "read_task_state",
-    "reason_to_start_in_worker",
-    "start_in_worker_event",
-    "task_name",
-    "with_task_instance",
-]
 
 
 class AbsentState(StrEnum):
@@ -150,17 +128,20 @@ def is_dag_known(task_instance: Any, dag_id: str, log: Logger) -> bool | None:
     ask = getattr(task_instance, "get_dag", None)
     if ask is None:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported version.
         return None
+    return _knows(lambda: ask(dag_id), log.debug, f"for DAG {dag_id}")
+
+
+def _knows(ask: Callable[[], object], report: Callable[..., object], what: str) -> bool | None:
+    """Return whether Airflow knows what `ask` asks it for. `None` if Airflow could not be asked."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 
     try:
-        ask(dag_id)
-    except AirflowRuntimeError as error:
-        if (error.error.detail or {}).get("status_code") == HTTPStatus.NOT_FOUND:
+        ask()
+    except Exception as error:
+        detail = error.error.detail if isinstance(error, AirflowRuntimeError) else None
+        if (detail or {}).get("status_code") in _FORGOTTEN:
             return False
-        log.debug("Airflow could not be asked for DAG %s", dag_id, exc_info=True)
-        return None
-    except Exception:
-        log.debug("Airflow could not be asked for DAG %s", dag_id, exc_info=True)
+        report("Airflow could not be asked %s", what, exc_info=True)
         return None
     return True
 
@@ -253,25 +234,15 @@ def is_running_try(task_instance: Any, log: Logger) -> bool | None:
         return None
     if state != "running":
         return False
-    from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ValidateInletsAndOutlets
 
-    try:
-        task_runner.SUPERVISOR_COMMS.send(ValidateInletsAndOutlets(ti_id=task_instance.id))
-    except AirflowRuntimeError as error:
-        if (error.error.detail or {}).get("status_code") in _FORGOTTEN:
-            return False
-        log.warning("Airflow could not be asked whether this try runs: %s", error)
-        return None
-    except Exception:
-        log.exception("Airflow could not be asked whether this try runs")
-        return None
-    return True
+    question = ValidateInletsAndOutlets(ti_id=task_instance.id)
+    return _knows(lambda: task_runner.SUPERVISOR_COMMS.send(question), log.warning, "whether this try runs")
 
 
 _FORGOTTEN: Final = frozenset({404, 410})
-"""The answers to a request about a task instance whose id Airflow does not know any more."""
+"""The answers to a request about what Airflow does not know, or does not know any more."""
 
 
 INSTANCES_PER_STATE: Final = 50
