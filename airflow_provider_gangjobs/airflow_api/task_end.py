@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
     from airflow.triggers.base import TriggerEvent
 
-__all__ = [
-    "RETURN_VALUE",
-    "EndFacts",
-    "end_problems",
-    "is_mappable",
-    "push_xcom",
-    "reasons_for_worker",
-    "replaced_methods",
-    "success_event",
-    "with_system_facts",
-]
-
 RETURN_VALUE: Final = "return_value"
 
 

@@ -80,6 +80,3 @@ def _convert_returned(method: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _method in inspect.getmembers(GangService, inspect.iscoroutinefunction):
     if not _name.startswith("_"):
         setattr(PublicService, _name, _convert_returned(_method))
-
-
-__all__ = ["PublicService", "with_pendulum_times"]

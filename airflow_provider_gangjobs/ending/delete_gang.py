@@ -248,16 +248,3 @@ def may_get_pods(job: StoredGang) -> bool:
     The Jobs of the other roles of a gang are started before the main Job.
     """
     return not job.is_ended and (not job.is_suspended or job.has_roles)
-
-
-__all__ = [
-    "Deletion",
-    "delete",
-    "delete_job",
-    "delete_job_if",
-    "deliver",
-    "discard",
-    "may_get_pods",
-    "propagation_of",
-    "release_deleted",
-]
