@@ -90,9 +90,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
-    from airflow_provider_gangjobs.submission.submission import PreviousGangs, SubmissionRequest
+    from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 
 
 log = logging.getLogger(__name__)
@@ -109,64 +110,6 @@ def may_still_run(job: StoredGang) -> bool:
         return False
     state = state_of(job)
     return state is SubmissionState.DELETING or (state is SubmissionState.HALTED and job.has_pods_left)
-
-
-class EarlierAttempts(Struct, frozen=True):
-    """The earlier attempts of a task, whose pods may still run when another attempt is submitted."""
-
-    client: Client
-    requests: RetryingRequests
-    digests: Sequence[str]
-    """The digests of the task, see `SubmissionKey.digests`."""
-    jobs: Sequence[StoredGang]
-    """All Jobs of the task, as they were listed."""
-    deleted: Sequence[StoredGang]
-    """Of these, the Jobs that the submission has just deleted."""
-
-    async def wait(self, previous: PreviousGangs) -> bool:
-        """Wait until no pod of an earlier attempt runs. Returns whether the method has waited.
-
-        Pods of gangs that are being deleted, or whose Jobs are gone, are released meanwhile: nobody else may do that.
-
-        Raises:
-            PreviousAttemptRunning: pods still run after `previous.wait_s` seconds, or at the deadline of the requests.
-            ClusterError: the pods could not be listed or released.
-        """
-        deleted = {job.ref.uid for job in self.deleted}
-        waited_for = [job for job in self.jobs if job.ref.uid in deleted or may_still_run(job)]
-        if not waited_for and not previous.is_retry:
-            return False
-        requests, backoff = self.requests, self.requests.backoff()
-        give_up_at = requests.clock.monotonic() + previous.wait_s
-        has_waited = False
-        while True:
-            if has_waited and await self._has_other_jobs():
-                return True
-            running = await self._release_and_list_running(waited_for)
-            if not running:
-                return has_waited
-            error = _still_running(running)
-            pause_s = min(backoff.next(), PAUSE_CAP_S)
-            if requests.clock.monotonic() + pause_s > give_up_at or not await requests.sleep_before_retry(pause_s):
-                raise error
-            if not has_waited:
-                log.info("%s", error)
-            has_waited = True
-
-    async def _release_and_list_running(self, waited_for: Sequence[StoredGang]) -> list[PodView]:
-        kept = {job.ref.uid for job in self.jobs} - {job.ref.uid for job in waited_for}
-        halted = {job.ref.uid for job in waited_for if state_of(job) is SubmissionState.HALTED}
-        listed = [view(PodView, pod) for pod in await self.requests.list(PODS, task_selector(*self.digests))]
-        pods = [pod for pod in listed if owner_uid(pod) not in kept]
-        for ref in _gangs_of(pod for pod in pods if is_held(pod) and owner_uid(pod) not in halted):
-            await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
-        return [pod for pod in pods if not has_ended(pod)]
-
-    async def _has_other_jobs(self) -> bool:
-        """Return whether another submitter has created an attempt meanwhile. Its pods are no reason to wait."""
-        known = {job.ref.uid for job in self.jobs}
-        listed = await self.requests.list(JOBS, task_selector(*self.digests))
-        return any(job["metadata"]["uid"] not in known for job in listed)
 
 
 def _gangs_of(pods: Iterable[PodView]) -> list[GangRef]:
@@ -236,7 +179,7 @@ async def submit(
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
     )
-    run = _SubmissionRun(client, requests, spec, shape, request, discovered)
+    run = _SubmissionRun(requests, spec, shape, request, discovered)
     min_attempt, reason, backoff = 0, "", requests.backoff()
     for _ in range(ROUNDS_MAX):
         try:
@@ -269,7 +212,6 @@ def _taken_over(job: StoredGang) -> SubmissionFailed:
 class _SubmissionRun(Struct, frozen=True):
     """One submission. Its fields stay the same when the submission is restarted."""
 
-    client: Client
     requests: RetryingRequests
     spec: GangSpec
     shape: Shape
@@ -381,13 +323,53 @@ class _SubmissionRun(Struct, frozen=True):
             log.warning(text, job.ref, names)
 
     async def _wait_for_previous(self, jobs: list[StoredGang], action: SubmitNew) -> None:
-        """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
-        await finish_halts(self.requests, jobs)
-        if self.request.previous is None:
+        """Wait until no pod of an earlier attempt runs.
+
+        Pods of gangs that are being deleted, or whose Jobs are gone, are released meanwhile: nobody else may do that.
+
+        :param jobs: All Jobs of the task, as they were listed.
+
+        Raises:
+            RestartSubmission: the method has waited, and the Jobs may have changed.
+            PreviousAttemptRunning: pods still run after `previous.wait_s` seconds, or at the deadline of the requests.
+            ClusterError: the pods could not be listed or released.
+        """
+        requests, previous = self.requests, self.request.previous
+        await finish_halts(requests, jobs)
+        waited_for = [job for job in jobs if job in action.superseded or may_still_run(job)]
+        if previous is None or not (waited_for or previous.is_retry):
             return
-        earlier = EarlierAttempts(self.client, self.requests, self.request.key.digests, jobs, action.superseded)
-        if await earlier.wait(self.request.previous):
+        backoff, give_up_at = requests.backoff(), requests.clock.monotonic() + previous.wait_s
+        has_waited = False
+        while running := await self._release_and_list_running(jobs, waited_for):
+            error = _still_running(running)
+            pause_s = min(backoff.next(), PAUSE_CAP_S)
+            if requests.clock.monotonic() + pause_s > give_up_at or not await requests.sleep_before_retry(pause_s):
+                raise error
+            if not has_waited:
+                log.info("%s", error)
+            has_waited = True
+            if await self._has_other_jobs(jobs):
+                break
+        if has_waited:
             raise RestartSubmission("The pods of the previous attempt have ended", min_attempt=action.number)
+
+    async def _release_and_list_running(
+        self, jobs: Sequence[StoredGang], waited_for: Sequence[StoredGang]
+    ) -> list[PodView]:
+        kept = {job.ref.uid for job in jobs} - {job.ref.uid for job in waited_for}
+        halted = {job.ref.uid for job in waited_for if state_of(job) is SubmissionState.HALTED}
+        listed = await self.requests.list(PODS, task_selector(*self.request.key.digests))
+        pods = [pod for pod in (view(PodView, each) for each in listed) if owner_uid(pod) not in kept]
+        for ref in _gangs_of(pod for pod in pods if is_held(pod) and owner_uid(pod) not in halted):
+            await release_pods(self.requests.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+        return [pod for pod in pods if not has_ended(pod)]
+
+    async def _has_other_jobs(self, jobs: Sequence[StoredGang]) -> bool:
+        """Return whether another submitter has created an attempt meanwhile. Its pods are no reason to wait."""
+        known = {job.ref.uid for job in jobs}
+        listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
+        return any(job["metadata"]["uid"] not in known for job in listed)
 
     async def _remove_superseded(self, old: StoredGang, seen: Object) -> None:
         """Delete a superseded gang. Restart if the gang was claimed, was started, or has ended in the meantime."""
@@ -418,16 +400,7 @@ class _SubmissionRun(Struct, frozen=True):
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
         )
-        progress = Progress(
-            self.requests,
-            self.spec,
-            self.shape,
-            attempt,
-            decision,
-            scheduler,
-            confirm=self.request.confirm,
-            dry_run=self.request.dry_run,
-        )
+        progress = self._progress(attempt, decision, scheduler, {})
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
             progress.fall_back(decision.detail)
         return progress
@@ -447,6 +420,11 @@ class _SubmissionRun(Struct, frozen=True):
             claim=replace(self.request.claim, labels=labels, env=env),
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
+        return self._progress(attempt, decision, scheduler, job)
+
+    def _progress(
+        self, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None, job: Object
+    ) -> Progress:
         return Progress(
             self.requests,
             self.spec,
@@ -456,7 +434,8 @@ class _SubmissionRun(Struct, frozen=True):
             scheduler,
             job=job,
             confirm=self.request.confirm,
-            adopted=True,
+            adopted=bool(job),
+            dry_run=self.request.dry_run,
         )
 
     async def _complete(self, progress: Progress) -> None:
