@@ -64,11 +64,9 @@ class CreateJob(Step, frozen=True):
     def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         job = read_job(stored)
         if job.is_being_deleted:
-            raise RestartSubmission(f"{progress.where} is being deleted", min_attempt=progress.attempt.number + 1)
+            raise progress.superseded(f"{progress.where} is being deleted")
         if state_of(job) is SubmissionState.DROPPED:
-            raise RestartSubmission(
-                f"{progress.where} is kept from a deleted submission", min_attempt=progress.attempt.number + 1
-            )
+            raise progress.superseded(f"{progress.where} is kept from a deleted submission")
         if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.submission_id, job)
         if job.has_job_set != progress.has_job_set:
@@ -118,16 +116,14 @@ class CreateOwned(Step, frozen=True):
     def accept(self, progress: Progress, stored: Object, *, is_found: bool) -> bool:
         metadata = stored["metadata"]
         if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
-            # The next attempt has another name, so nothing waits for the deletion of this object.
-            reason = f"{self.resource.kind} {metadata['name']} remains from another Job of this name"
-            raise RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
+            # Nothing waits for the deletion of this object.
+            raise progress.superseded(f"{self.resource.kind} {metadata['name']} remains from another Job of this name")
         self.on_created(progress, stored)
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
         if progress.adopted:
-            reason = f"The cluster no longer serves {self.resource}"
-            return RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
+            return progress.superseded(f"The cluster no longer serves {self.resource}")
         advice = "Discovery is repeated within ten minutes: try again then"
         return progress.failed(self.name, str(error), transient=True, advice=advice)
 
@@ -215,9 +211,7 @@ class StartJob(ChangeStep, frozen=True):
     def note(self, progress: Progress, stored: Object) -> bool:
         job = read_job(stored)
         if is_halted_by_cleanup(job):
-            raise RestartSubmission(
-                "the cleanup has halted the Job in the meantime", min_attempt=progress.attempt.number + 1
-            )
+            raise progress.superseded("the cleanup has halted the Job in the meantime")
         if job.is_halted:
             raise progress.failed(self.name, "The Job was halted in the meantime", transient=True)
         progress.job = stored

@@ -41,9 +41,8 @@ from airflow_provider_gangjobs.submission.steps.step import CREATE_FALLBACK_EVEN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.cluster.errors import ApiError
-    from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.steps.step import Progress, Step
 
 
@@ -74,28 +73,32 @@ async def validate_by_dry_run(progress: Progress) -> None:
         GangUnsupported: the server would drop the pods' link to their group, and a gang is required.
     """
     body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
-    try:
-        stored = await progress.requests.dry_run_create(JOBS, body)
-    except AlreadyExists:
-        return  # created by a concurrent submitter, or a conflict: the next step shows which
-    except (Invalid, BadRequest) as error:
-        raise InvalidGangSpec(_problems(error, progress.spec)) from error
+    stored = await _dry_run(progress, body, progress.spec)
+    if stored is None:
+        return
     check_gang_link(progress, stored)
     for role in roles_of(progress.spec)[1:]:
-        await _validate_role(progress, role)
-
-
-async def _validate_role(progress: Progress, role: RoleRanks) -> None:
-    scheduler = progress.gang_scheduler
-    body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, main_job_uid="")
-    del body["metadata"]["ownerReferences"]  # the owner does not exist yet
-    try:
-        await progress.requests.dry_run_create(JOBS, body)
-    except AlreadyExists:
-        return
-    except (Invalid, BadRequest) as error:
+        scheduler = progress.gang_scheduler
+        body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, main_job_uid="")
+        del body["metadata"]["ownerReferences"]  # the owner does not exist yet
         of_role = replace(progress.spec, roles={role.name: (progress.spec.roles or {})[role.name]})
-        raise InvalidGangSpec(tuple(_with_role(each, role.name) for each in _problems(error, of_role))) from error
+        await _dry_run(progress, body, of_role, role.name)
+
+
+async def _dry_run(progress: Progress, job: Object, spec: GangSpec, role: str = "") -> Object | None:
+    """Return the Job that the server would store; None if a Job of this name exists.
+
+    :param spec: The part of the parameters from which the Job was made.
+    :param role: The name of the role, unless it is the first one.
+    """
+    try:
+        return await progress.requests.dry_run_create(JOBS, job)
+    except AlreadyExists:
+        return None  # created by a concurrent submitter, or a conflict: the next step shows which
+    except (Invalid, BadRequest) as error:
+        unnamed = Problem("Job", error.message, "Correct the fields that the server names")
+        problems = refused_fields_of(error, spec) or (unnamed,)
+        raise InvalidGangSpec(tuple(_with_role(each, role) if role else each for each in problems)) from error
 
 
 def _with_role(problem: Problem, role: str) -> Problem:
@@ -103,11 +106,6 @@ def _with_role(problem: Problem, role: str) -> Problem:
     if problem.path.startswith((f"roles.{role}", "pod_overrides", "manifest")):
         return problem
     return Problem(f"roles.{role}: {problem.path}", problem.what, problem.remedy)
-
-
-def _problems(error: ApiError, spec: GangSpec) -> tuple[Problem, ...]:
-    named = refused_fields_of(error, spec)
-    return named or (Problem("Job", error.message, "Correct the fields that the server names"),)
 
 
 DRY_RUN: Final = RepeatableStep(
@@ -120,38 +118,27 @@ def steps_of(progress: Progress) -> Sequence[Step]:
     service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
     key = secrets.token_hex(KEY_BYTES)
     files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid, supervisor_key=key))
-    start = StartJob(Queue(progress.shape.kueue_queue))
+    check: tuple[Step, ...]
+    create: tuple[Step, ...]
+    prepare: tuple[Step, ...]
     if progress.has_job_set:
-        return (
-            CHECK_QUEUE,
-            CHECK_JOB_SETS,
-            CHECK_UNNAMED_QUEUE,
-            REQUIRE_UPLOADS,
-            DRY_RUN,
-            CreateJob(),
-            create_job_set(),
-            service,
-            files,
-            FIND_JOBS,
-            GiveJobSetToQueue(),
-            start,
-            CREATE_FALLBACK_EVENT,
-        )
-    group = group_steps(progress.scheduler) if progress.scheduler else ()
-    other_roles = roles_of(progress.spec)[1:]
+        check, create, prepare = (CHECK_JOB_SETS,), (create_job_set(),), (FIND_JOBS, GiveJobSetToQueue())
+    else:
+        roles = roles_of(progress.spec)[1:]
+        group = group_steps(progress.scheduler) if progress.scheduler else ()
+        check, create = (), (CHECK_GANG_LINK, *map(create_role, roles))
+        prepare = (*group, WAIT_FOR_WORKLOAD, *(StartRole(role.name) for role in roles))
     return (
         CHECK_QUEUE,
+        *check,
         CHECK_UNNAMED_QUEUE,
         REQUIRE_UPLOADS,
         DRY_RUN,
         CreateJob(),
-        CHECK_GANG_LINK,
-        *map(create_role, other_roles),
+        *create,
         service,
         files,
-        *group,
-        WAIT_FOR_WORKLOAD,
-        *(StartRole(role.name) for role in other_roles),
-        start,
+        *prepare,
+        StartJob(Queue(progress.shape.kueue_queue)),
         CREATE_FALLBACK_EVENT,
     )

@@ -12,6 +12,7 @@ import re
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of
 from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.requests import TRIES_MAX
+from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RestartSubmission
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -117,6 +118,10 @@ class Progress:
         """Return the error for a step that failed."""
         return SubmissionFailed(self.where, step, cause, transient, advice)
 
+    def superseded(self, reason: str) -> RestartSubmission:
+        """Return the error for an attempt that cannot be completed. The next attempt has another name."""
+        return RestartSubmission(reason, min_attempt=self.attempt.number + 1)
+
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +194,7 @@ async def run_step(step: Step, progress: Progress) -> None:
         return
     backoff = progress.requests.backoff()
     last: ClusterError | None = None
-    webhook_wait = _WebhookWait(step, progress)
+    webhook_backoff, webhook_give_up_at = progress.requests.backoff(), inf
     tries = 0
     while tries < TRIES_MAX:
         if step.lets_pods_run and progress.confirm is not None:
@@ -199,8 +204,13 @@ async def run_step(step: Step, progress: Progress) -> None:
             stored: Object | None = await step.apply(progress)
         except ClusterError as error:
             last = error
-            if is_webhook_unavailable(error) and await webhook_wait.pause(error):
-                continue
+            if is_webhook_unavailable(error):
+                now = progress.requests.clock.monotonic()
+                if webhook_give_up_at == inf:
+                    webhook_give_up_at = now + WEBHOOK_WAIT_S
+                    log.warning(_WEBHOOK_UNAVAILABLE, progress.where, step.name, error)
+                if now < webhook_give_up_at and await progress.requests.sleep_before_retry(webhook_backoff.next()):
+                    continue
             _raise_if_refused(step, progress, error)
             if not (error.may_have_applied or isinstance(error, step.conflict_errors)):
                 tries += 1
@@ -219,27 +229,7 @@ async def run_step(step: Step, progress: Progress) -> None:
 WEBHOOK_WAIT_S: Final = 90.0
 """How long a write is repeated while the server cannot call an admission webhook. The manager of Kueue is away for less
 than this when it is updated. The deadline of the submission applies, too."""
-
-
-class _WebhookWait:
-    def __init__(self, step: Step, progress: Progress) -> None:
-        self._step = step
-        self._progress = progress
-        self._backoff = progress.requests.backoff()
-        self._give_up_at: float | None = None
-
-    async def pause(self, error: ClusterError) -> bool:
-        """Wait before the next try. Return false if it has lasted too long."""
-        now = self._progress.requests.clock.monotonic()
-        if self._give_up_at is None:
-            self._give_up_at = now + WEBHOOK_WAIT_S
-            log.warning(
-                "The submission of %s waits, because the API server cannot call a webhook (%s): %s",
-                self._progress.where,
-                self._step.name,
-                error,
-            )
-        return now < self._give_up_at and await self._progress.requests.sleep_before_retry(self._backoff.next())
+_WEBHOOK_UNAVAILABLE: Final = "The submission of %s waits, because the API server cannot call a webhook (%s): %s"
 
 
 async def _find_stored(step: Step, progress: Progress) -> Object | None:
