@@ -135,12 +135,12 @@ async def read_capabilities(client: Client, *, namespace: str) -> Capabilities:
 async def _read_capabilities(client: Client, namespace: str) -> Capabilities:
     known = await discover(client)
     offered = tuple(dialect for dialect in DISCOVERED_DIALECTS if dialect.is_served(known.resources))
-    kept, evidence = {}, {}
-    for dialect in (*offered[:1], NativeDialect()):
-        kept[dialect.link_path], evidence[dialect.link_path] = await _keeps_link(client, namespace, dialect)
-    native = (NativeDialect.name,) if kept[NativeDialect.link_path] else ()
-    dialects = tuple(dialect.name for dialect in offered) + native
-    return Capabilities(known, dialects, kept, _gates(offered, kept, evidence))
+    tried = (*offered[:1], NativeDialect())
+    links = {dialect.link_path: await _keeps_link(client, namespace, dialect) for dialect in tried}
+    keeps_native, _ = links[NativeDialect.link_path]
+    dialects = (*(dialect.name for dialect in offered), *((NativeDialect.name,) if keeps_native else ()))
+    fields = {path: is_kept for path, (is_kept, _) in links.items()}
+    return Capabilities(known, dialects, fields, _gates(offered, links))
 
 
 async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:
@@ -161,25 +161,17 @@ async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple
 _UNKNOWN_UNTIL_PLACED: Final = "no request shows this; it shows when a gang is placed"
 
 
-def _gates(
-    offered: tuple[Dialect, ...], kept: Mapping[str, bool | None], evidence: Mapping[str, str]
-) -> tuple[Gate, ...]:
-    link = offered[0].link_path if offered else None
-    generic = Gate("GenericWorkload", API_SERVER, False, "no version of scheduling.k8s.io serves Workloads")
-    if link is not None:
-        generic = Gate("GenericWorkload", API_SERVER, kept[link], evidence[link])
-    native = NativeDialect.link_path
+def _gates(offered: tuple[Dialect, ...], links: Mapping[str, tuple[bool | None, str]]) -> tuple[Gate, ...]:
+    """Return the gates, by whether a dry run keeps each link, and the evidence."""
+    unserved = (False, "no version of scheduling.k8s.io serves Workloads")
+    in_jobs_only = "no request shows this; the provider does not need the gate"
+    merged = f"merged into GenericWorkload in 1.37; {_UNKNOWN_UNTIL_PLACED}"
     return (
-        generic,
-        Gate("WorkloadWithJob", API_SERVER, kept[native], evidence[native]),
-        Gate(
-            "WorkloadWithJob",
-            "kube-controller-manager",
-            None,
-            "no request shows this; the provider does not need the gate",
-        ),
+        Gate("GenericWorkload", API_SERVER, *(links[offered[0].link_path] if offered else unserved)),
+        Gate("WorkloadWithJob", API_SERVER, *links[NativeDialect.link_path]),
+        Gate("WorkloadWithJob", "kube-controller-manager", None, in_jobs_only),
         Gate("GenericWorkload", "kube-scheduler", None, _UNKNOWN_UNTIL_PLACED),
-        Gate("GangScheduling", "kube-scheduler", None, f"merged into GenericWorkload in 1.37; {_UNKNOWN_UNTIL_PLACED}"),
+        Gate("GangScheduling", "kube-scheduler", None, merged),
     )
 
 
@@ -205,12 +197,12 @@ async def why_unusable(client: Client, dialect: Dialect, namespace: str) -> str:
 
 
 async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:
+    is_kept, evidence = await _keeps_link(client, namespace, dialect)
+    if not is_kept:
+        return evidence
     group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE)
     workload, pod_group = dialect.workload(group, ""), dialect.pod_group(group, "", "")
     try:
-        stored = await client.create(JOBS, dialect.with_link(probe_job(namespace), group), namespace, dry_run=True)
-        if not dialect.has_link(stored, group):
-            return f"a dry run drops {dialect.link_path}"
         for kind, rendered in zip(dialect.objects, (workload, pod_group), strict=True):
             if rendered is not None and not await _keeps_spec(client, kind, rendered, namespace):
                 return f"a dry run drops fields of the {kind.kind}"
