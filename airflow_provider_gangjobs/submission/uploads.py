@@ -60,21 +60,16 @@ async def upload(client: Client, files: Mapping[str, str | bytes], *, namespace:
 
 
 async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -> str:
-    content_id, backoff = content_id_of(files), requests.backoff()
-    where = f"{requests.namespace}/{content_id}"
-    for tries_left in reversed(range(TRIES_MAX)):
+    content_id = content_id_of(files)
+    where, body = f"{requests.namespace}/{content_id}", upload_of(files, namespace=requests.namespace)
+    for _ in range(TRIES_MAX):
+        stored: Object | None
         try:
-            stored = await requests.create(CONFIGMAPS, upload_of(files, namespace=requests.namespace))
+            stored = await requests.retry(lambda: requests.create(CONFIGMAPS, body))
         except AlreadyExists:
-            found = await requests.find(CONFIGMAPS, content_id)
-            if found is None:
-                continue  # deleted in between
-            stored = found
-        except ClusterError as error:
-            if not tries_left or not (error.transient or error.may_have_applied):
-                raise
-            await requests.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
-            continue
+            stored = await requests.find(CONFIGMAPS, content_id)
+        if stored is None:
+            continue  # deleted in between
         if content_id_of(files_in(stored)) != content_id:
             what = f"ConfigMap {content_id} exists with other content"
             advice = "Find out who wrote this ConfigMap and delete it, then upload the files again"
