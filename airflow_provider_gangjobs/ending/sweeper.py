@@ -23,11 +23,10 @@ from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.ending.sweep import SweptGang
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
@@ -66,24 +65,12 @@ def sweep_totals() -> SweepTotals:
     return loop_local(SweepTotals)
 
 
-class SweepTotals:
+class SweepTotals(Counter[SweepCounter]):
     """The counters of all sweeps of one event loop, also of those that are over."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[SweepCounter] = Counter()
-
-    def count(self, counter: SweepCounter) -> None:
-        """Add one to a counter."""
-        self._counts[counter] += 1
-
-    def count_swept(self, swept: Iterable[SweptGang]) -> None:
-        """Count what a look has done."""
-        for each in swept:
-            self.count(SweepCounter.FAILURES if each.error else _BY_ACTION[each.decision.action])
 
     def statistics(self) -> dict[str, int]:
         """Return all counters by name."""
-        return {counter.value: self._counts[counter] for counter in SweepCounter}
+        return {counter.value: self[counter] for counter in SweepCounter}
 
 
 log = logging.getLogger(__name__)
@@ -141,14 +128,16 @@ class NamespaceSweeper:
                 if self.followed():
                     await self._leases.renew(client, self.followed())
                 totals = sweep_totals()
-                totals.count(SweepCounter.LOOKS)
+                totals[SweepCounter.LOOKS] += 1
                 try:
                     swept = await self.sweep.run(client, NamespaceView.of_informers(jobs, pods))
                     log_swept(swept)
-                    totals.count_swept(swept)
+                    totals.update(
+                        SweepCounter.FAILURES if one.error else _BY_ACTION[one.decision.action] for one in swept
+                    )
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
                     log.exception("The sweep of namespace %s failed, and is repeated", namespace)
-                    totals.count(SweepCounter.FAILURES)
+                    totals[SweepCounter.FAILURES] += 1
                     continue
                 if self.followed() or self.sweep.has_more:
                     self._idle_since_s = None
@@ -165,4 +154,4 @@ class NamespaceSweeper:
 
     def _forget(self, cluster: str, gang: str) -> None:
         informers().forget(cluster, self.namespace, self.index, gang)
-        sweep_totals().count(SweepCounter.FORGOTTEN)
+        sweep_totals()[SweepCounter.FORGOTTEN] += 1
