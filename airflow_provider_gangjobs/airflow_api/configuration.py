@@ -54,13 +54,8 @@ def _in_file(config: configparser.ConfigParser, option: str) -> bool:
 
 
 SECTION: Final = "gangjobs"
-OPTION: Final = "installation_id"
-TASK_LABELS_OPTION: Final = "task_labels"
-PRELOAD_OPTION: Final = "preload"
 LOCAL_EXECUTOR: Final = "LocalExecutor"
 """The default of Airflow. `[core] executor` may name several executors, also by team."""
-START_FROM_TRIGGER_OPTION: Final = "start_from_trigger"
-END_FROM_TRIGGER_OPTION: Final = "end_from_trigger"
 URL_OPTIONS: Final = (("api", "base_url"), ("core", "execution_api_server_url"))
 """The options from which the id is derived, in the order in which they are tried."""
 EXECUTION_PATH: Final = "/execution"
@@ -74,7 +69,7 @@ def preloads(config: configparser.ConfigParser = conf, *, is_scheduler: bool) ->
     A scheduler forks these processes only for LocalExecutor.
     """
     forks = not is_scheduler or LOCAL_EXECUTOR in config.get("core", "executor", fallback=LOCAL_EXECUTOR)
-    return forks and config.getboolean(SECTION, PRELOAD_OPTION, fallback=True)
+    return forks and config.getboolean(SECTION, "preload", fallback=True)
 
 
 def installation_id(config: configparser.ConfigParser = conf) -> str:
@@ -83,10 +78,12 @@ def installation_id(config: configparser.ConfigParser = conf) -> str:
     Raises:
         ValueError: `[gangjobs] installation_id` is not a valid label value.
     """
-    chosen = str(config.get(SECTION, OPTION, fallback="") or "").strip()
+    chosen = str(config.get(SECTION, "installation_id", fallback="") or "").strip()
     if chosen:
         if problem := problem_with_label_value(chosen):
-            raise ValueError(f"[{SECTION}] {OPTION} {chosen!r} {problem}. Correct it in the configuration of Airflow")
+            raise ValueError(
+                f"[gangjobs] installation_id {chosen!r} {problem}. Correct it in the configuration of Airflow"
+            )
         return chosen
     urls = (str(config.get(section, option, fallback="") or "") for section, option in URL_OPTIONS)
     return next((derived for derived in map(id_of_url, urls) if derived), "")
@@ -94,17 +91,17 @@ def installation_id(config: configparser.ConfigParser = conf) -> str:
 
 def has_task_labels(config: configparser.ConfigParser = conf) -> bool:
     """Return whether Jobs and pods get the labels of their task, which is the default."""
-    return bool(config.getboolean(SECTION, TASK_LABELS_OPTION, fallback=True))
+    return bool(config.getboolean(SECTION, "task_labels", fallback=True))
 
 
 def starts_from_trigger(config: configparser.ConfigParser = conf) -> bool:
     """Return whether tasks that do not say it start their gangs in the triggerer if they can. The default is false."""
-    return bool(config.getboolean(SECTION, START_FROM_TRIGGER_OPTION, fallback=False))
+    return bool(config.getboolean(SECTION, "start_from_trigger", fallback=False))
 
 
 def ends_from_trigger(config: configparser.ConfigParser = conf) -> bool:
     """Return whether tasks that do not say it end in the triggerer if they can. The default is false."""
-    return bool(config.getboolean(SECTION, END_FROM_TRIGGER_OPTION, fallback=False))
+    return bool(config.getboolean(SECTION, "end_from_trigger", fallback=False))
 
 
 def id_of_url(url: str) -> str:
