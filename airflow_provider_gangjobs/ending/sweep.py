@@ -101,70 +101,61 @@ def _judged(job: StoredGang, facts: SweepFacts) -> SweptGang:
     return SweptGang(job.ref, decide_sweep(job, facts), facts, job)
 
 
-@dataclass
-class SweepActions:
-    """The actions of one look. At most `AT_ONCE_MAX` run at once."""
+async def _act(client: Client, gang: SweptGang, follow: Callable[[GangRef], Awaitable[object]]) -> SweptGang | None:
+    """Do what was decided. Returns None if the gang has changed meanwhile and was left alone.
 
-    client: Client
-    follow: Callable[[GangRef], Awaitable[object]]
-    """Follows a gang that is over, which records the outcomes of its pods and releases them."""
-    is_followed: Callable[[GangRef], bool]
-    """Whether this process has begun to follow the gang since the decision."""
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE_MAX), init=False)
+    :param follow: Follows a gang that is over, which records the outcomes of its pods and releases them.
+    """
+    try:
+        is_done = await _do(client, gang, follow)
+    except (ClusterError, TimeoutError) as error:
+        return replace(gang, error=str(error) or type(error).__name__)
+    return gang if is_done else None
 
-    async def act(self, gang: SweptGang) -> SweptGang | None:
-        """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
-        try:
-            async with self._slots:
-                is_done = not self.is_followed(gang.ref) and await self._do(gang)
-        except (ClusterError, TimeoutError) as error:
-            return replace(gang, error=str(error) or type(error).__name__)
-        return gang if is_done else None
 
-    async def _do(self, gang: SweptGang) -> bool:
-        job, action = gang.job, gang.decision.action
-        if job is None:
-            return await self._release_if_gone(gang.ref, gang.pods)
-        if action is SweepAction.RELEASE:
-            async with asyncio.timeout(FOLLOW_TIMEOUT_S):
-                await self.follow(job.ref)
-            return True
-        if action is SweepAction.MARK_DELIVERED:
-            return await self._mark_delivered(job)
-        if action is SweepAction.FINISH:
-            return await finish_halted(self.client, job.ref, clock=self.client.clock)
-
-        def is_still_so(stored: StoredGang) -> bool:
-            return stored.claim == job.claim and decide_sweep(stored, gang.facts).action is action
-
-        requests = RetryingRequests(self.client, job.ref.namespace)
-        if not (await delete_job_if(requests, job.ref, is_still_so)).deleted:
-            return False
-        await drain_pods(self.client, job.ref, roles=job.role_names)
+async def _do(client: Client, gang: SweptGang, follow: Callable[[GangRef], Awaitable[object]]) -> bool:
+    job, action = gang.job, gang.decision.action
+    if job is None:
+        return await _release_if_gone(client, gang.ref, gang.pods)
+    if action is SweepAction.RELEASE:
+        async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+            await follow(job.ref)
         return True
+    if action is SweepAction.MARK_DELIVERED:
+        return await _mark_delivered(client, job)
+    if action is SweepAction.FINISH:
+        return await finish_halted(client, job.ref, clock=client.clock)
 
-    async def _mark_delivered(self, job: StoredGang) -> bool:
-        """Mark the gang as delivered if its claim has not changed, and keep its Job.
+    def is_still_so(stored: StoredGang) -> bool:
+        return stored.claim == job.claim and decide_sweep(stored, gang.facts).action is action
 
-        A user may have marked the task as successful, so it is not certain that anybody has the results.
-        """
-        values = {
-            annotation_pointer(ANNOTATION_DELIVERED): self.client.server_clock.now().isoformat(timespec="seconds"),
-            annotation_pointer(ANNOTATION_ON_FINISH): OnFinish.KEEP.value,
-        }
-        return await patch_claimed(self.client, job.ref, job.claim or "", values) is not None
+    if not (await delete_job_if(RetryingRequests(client, job.ref.namespace), job.ref, is_still_so)).deleted:
+        return False
+    await drain_pods(client, job.ref, roles=job.role_names)
+    return True
 
-    async def _release_if_gone(self, ref: GangRef, pods: Sequence[PodView]) -> bool:
-        """Release the pods of a Job that does not exist, and log their outcomes. Returns false if the Job exists."""
-        if not await is_gone(self.client, ref):
-            return False
-        # The ledger is deleted with the Job, so the log is the only place that is left for the outcomes.
-        outcomes = failures_first((outcome_of(pod, ended=has_ended(pod)) for pod in pods), OUTCOMES_LOGGED_MAX)
-        log.warning(
-            "Gang %s: its Job is gone. Outcomes of its %d held pods:\n%s", ref, len(pods), format_table(outcomes)
-        )
-        await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
-        return True
+
+async def _mark_delivered(client: Client, job: StoredGang) -> bool:
+    """Mark the gang as delivered if its claim has not changed, and keep its Job.
+
+    A user may have marked the task as successful, so it is not certain that anybody has the results.
+    """
+    values = {
+        annotation_pointer(ANNOTATION_DELIVERED): client.server_clock.now().isoformat(timespec="seconds"),
+        annotation_pointer(ANNOTATION_ON_FINISH): OnFinish.KEEP.value,
+    }
+    return await patch_claimed(client, job.ref, job.claim or "", values) is not None
+
+
+async def _release_if_gone(client: Client, ref: GangRef, pods: Sequence[PodView]) -> bool:
+    """Release the pods of a Job that does not exist, and log their outcomes. Returns false if the Job exists."""
+    if not await is_gone(client, ref):
+        return False
+    # The ledger is deleted with the Job, so the log is the only place that is left for the outcomes.
+    outcomes = failures_first((outcome_of(pod, ended=has_ended(pod)) for pod in pods), OUTCOMES_LOGGED_MAX)
+    log.warning("Gang %s: its Job is gone. Outcomes of its %d held pods:\n%s", ref, len(pods), format_table(outcomes))
+    await release_pods(client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+    return True
 
 
 LOOK_EVERY_S: Final = 60.0
@@ -296,14 +287,20 @@ class Sweep:
                 found = [one for one in found if one.ref not in followed]
         found += await self._ask(one for one in found if one.decision.action is SweepAction.ASK)
         self._forget_settled(view, found)
-        actions = SweepActions(client, follow=self.follow, is_followed=self.is_followed)
+        slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def act_in_turn(gang: SweptGang) -> SweptGang | None:
+            async with slots:
+                # This process may have begun to follow the gang since the decision.
+                return None if self.is_followed(gang.ref) else await _act(client, gang, self.follow)
+
         acts = []
         for one in found:
-            if one.decision.action in {SweepAction.RELEASE, SweepAction.FINISH}:
+            if one.job and one.decision.action in {SweepAction.RELEASE, SweepAction.FINISH}:
                 # If pods stay held, or the Job stays suspended, this is repeated after the next grace.
                 self._memory[one.ref].unowned_since_s = self.clock.monotonic()
             if one.decision.action not in {SweepAction.LEAVE, SweepAction.ASK}:
-                acts.append(actions.act(one))
+                acts.append(act_in_turn(one))
         return [swept for swept in await asyncio.gather(*acts) if swept is not None]
 
     # -- what nobody follows ---------------------------------------------------------------------------------
@@ -429,8 +426,7 @@ async def sweep_once(
     planned = list(_plan(view, now, is_followed, older_than=older_than, end_unowned=end_unowned))
     if dry_run:
         return planned
-    actions = SweepActions(client, follow=follow, is_followed=lambda ref: False)
-    done = [await actions.act(one) for one in planned if one.decision.action is not SweepAction.LEAVE]
+    done = [await _act(client, one, follow) for one in planned if one.decision.action is not SweepAction.LEAVE]
     return [swept for swept in done if swept is not None]
 
 
