@@ -36,7 +36,7 @@ _OPENLINEAGE: Final = "airflow.providers.openlineage"
 
 def describes_tasks(config: configparser.ConfigParser = conf) -> bool:
     """Return whether `task_env` may return a variable in this process."""
-    return _has_tracing(config) or (_has_openlineage() and not import_module(f"{_OPENLINEAGE}.conf").is_disabled())
+    return _has_tracing(config) or _sends_lineage()
 
 
 def task_env(ti: Any, log: Logger, config: configparser.ConfigParser = conf) -> dict[str, str]:
@@ -49,10 +49,8 @@ def task_env(ti: Any, log: Logger, config: configparser.ConfigParser = conf) -> 
 
 def _lineage_parent(ti: Any, log: Logger) -> dict[str, str]:
     """Return the run of the task in OpenLineage, as the provider's own macro gives it, if the provider is enabled."""
-    if not _has_openlineage():
-        return {}
     try:
-        if import_module(f"{_OPENLINEAGE}.conf").is_disabled():
+        if not _sends_lineage():
             return {}
         return {ENV_LINEAGE_PARENT: import_module(f"{_OPENLINEAGE}.plugins.macros").lineage_parent_id(ti)}
     except Exception as error:  # foreign code, and a task does not fail for want of lineage
@@ -71,8 +69,9 @@ def _trace_context(config: configparser.ConfigParser) -> dict[str, str]:
     return {name.upper(): value for name, value in carrier.items() if name.upper() in TASK_ENV}
 
 
-def _has_openlineage() -> bool:
-    return _OPENLINEAGE in sys.modules or find_spec(_OPENLINEAGE) is not None
+def _sends_lineage() -> bool:
+    is_installed = _OPENLINEAGE in sys.modules or find_spec(_OPENLINEAGE) is not None
+    return is_installed and not import_module(f"{_OPENLINEAGE}.conf").is_disabled()
 
 
 def _has_tracing(config: configparser.ConfigParser) -> bool:

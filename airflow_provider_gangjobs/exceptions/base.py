@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, dataclass_transform
 
 from msgspec import Struct
@@ -49,10 +50,6 @@ def format_ranks(ranks: tuple[int, ...]) -> str:
         return ""
     more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
     return f" at rank {', '.join(map(str, ranks[:RANKS_SHOWN_MAX]))}{more}"
-
-
-def _build(kind: type[GangJobError], fields: dict[str, Any]) -> GangJobError:
-    return kind(**fields)
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
@@ -115,7 +112,7 @@ class GangJobError(Exception):
 
     # Airflow's supervisor and process pools pickle exceptions. The default would call the class without its fields.
     def __reduce__(self) -> tuple[Any, ...]:
-        return _build, (type(self), {name: getattr(self, name) for name in self.__dataclass_fields__})
+        return partial(type(self), **{name: getattr(self, name) for name in self.__dataclass_fields__}), ()
 
 
 RENAMED_PARAMETERS: Final = {"trigger_id": "submission_id"}
