@@ -9,7 +9,9 @@ unknown, and nothing is refused because of it.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
@@ -54,12 +56,82 @@ from airflow_provider_gangjobs.submission.steps.jobs import CreateOwned
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.steps.step import Progress
+
+
+T = TypeVar("T")
+
+
+class _Kueue(Struct, frozen=True):
+    """Reads the objects of Kueue in one version of its API, each object once. Requests are not retried."""
+
+    requests: RetryingRequests
+    version: str
+
+    async def local_queues(self) -> dict[str, Object]:
+        """Return the LocalQueues of the namespace, by name."""
+        found = await self.requests.list_once(Resource(KUEUE_GROUP, self.version, "localqueues", "LocalQueue"))
+        return {str(queue["metadata"]["name"]): queue for queue in found}
+
+    async def find(self, plural: str, kind: str, name: str) -> Object | None:
+        """Return an object that has no namespace; `None` if the object does not exist."""
+        return await self.requests.find_once(Resource(KUEUE_GROUP, self.version, plural, kind, namespaced=False), name)
+
+    async def topologies(self, local_queue: Object) -> QueueTopologies:
+        """Return the flavors of a queue and their Topologies.
+
+        Raises:
+            Forbidden: a permission is missing.
+        """
+        cluster_queue = local_queue["spec"]["clusterQueue"]
+        stored = await self.find("clusterqueues", "ClusterQueue", cluster_queue)
+        if stored is None:
+            return QueueTopologies(missing=(f"ClusterQueue {cluster_queue}",))
+        flavors: dict[str, str | None] = {}
+        levels: dict[str, list[str]] = {}
+        missing: list[str] = []
+        for name in flavor_names(stored):
+            flavor = await self.find("resourceflavors", "ResourceFlavor", name)
+            if flavor is None:
+                missing.append(f"ResourceFlavor {name}")
+                continue
+            topology = flavors[name] = flavor.get("spec", {}).get("topologyName")
+            if topology is None or topology in levels:
+                continue
+            found = await self.find("topologies", "Topology", topology)
+            if found is None:
+                missing.append(f"Topology {topology} of flavor {name}")
+                continue
+            levels[topology] = [str(level["nodeLabel"]) for level in found.get("spec", {}).get("levels") or ()]
+        return QueueTopologies(flavors, levels, missing)
+
+    async def multikueue_check(self, local_queue: Object) -> str | None:
+        """Return the AdmissionCheck of the queue that belongs to MultiKueue; None if there is none.
+
+        Raises:
+            Forbidden: a permission is missing.
+        """
+        cluster_queue = await self.find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])
+        for name in admission_checks(cluster_queue or {}):
+            check = await self.find("admissionchecks", "AdmissionCheck", name) or {}
+            if check.get("spec", {}).get("controllerName") == MULTIKUEUE:
+                return name
+        return None
+
+    async def has_priority_class(self, name: str) -> bool:
+        """Return whether this WorkloadPriorityClass exists.
+
+        Raises:
+            Forbidden: a permission is missing.
+        """
+        return await self.find("workloadpriorityclasses", "WorkloadPriorityClass", name) is not None
 
 
 async def read_topology_guarantee(requests: RetryingRequests, queue: str) -> Guarantee:
@@ -70,7 +142,7 @@ async def read_topology_guarantee(requests: RetryingRequests, queue: str) -> Gua
     """
     for version in VERSIONS:
         try:
-            return await requests.retry(partial(_read_object, requests, version, queue))
+            return await requests.retry(partial(_topology_guarantee, _Kueue(requests, version), queue))
         except NotFound:
             continue
         except Forbidden as error:
@@ -78,48 +150,11 @@ async def read_topology_guarantee(requests: RetryingRequests, queue: str) -> Gua
     return Guarantee(False, "the cluster does not serve a known version of kueue.x-k8s.io")
 
 
-async def _read_object(requests: RetryingRequests, version: str, queue: str) -> Guarantee:
-    found = await requests.list_once(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
-    local = next((item for item in found if item["metadata"]["name"] == queue), None)
-    if local is None:
-        return Guarantee(False, f"{queue} is no LocalQueue of namespace {requests.namespace}")
-    return topology_guarantee(queue, await read_topologies(requests, version, local["spec"]["clusterQueue"]))
-
-
-async def read_topologies(requests: RetryingRequests, version: str, cluster_queue: str) -> QueueTopologies:
-    """Return the flavors of a ClusterQueue and their Topologies. Not retried.
-
-    Raises:
-        Forbidden: a permission is missing.
-    """
-    find = partial(find_cluster_object, requests, version)
-    stored = await find("clusterqueues", "ClusterQueue", cluster_queue)
-    if stored is None:
-        return QueueTopologies(missing=(f"ClusterQueue {cluster_queue}",))
-    flavors: dict[str, str | None] = {}
-    levels: dict[str, list[str]] = {}
-    missing: list[str] = []
-    for name in flavor_names(stored):
-        flavor = await find("resourceflavors", "ResourceFlavor", name)
-        if flavor is None:
-            missing.append(f"ResourceFlavor {name}")
-            continue
-        topology = flavors[name] = flavor.get("spec", {}).get("topologyName")
-        if topology is None or topology in levels:
-            continue
-        found = await find("topologies", "Topology", topology)
-        if found is None:
-            missing.append(f"Topology {topology} of flavor {name}")
-            continue
-        levels[topology] = [str(level["nodeLabel"]) for level in found.get("spec", {}).get("levels") or ()]
-    return QueueTopologies(flavors, levels, missing)
-
-
-async def find_cluster_object(
-    requests: RetryingRequests, version: str, plural: str, kind: str, name: str
-) -> Object | None:
-    """Return an object of Kueue that has no namespace; `None` if the object does not exist. Not retried."""
-    return await requests.find_once(Resource(KUEUE_GROUP, version, plural, kind, namespaced=False), name)
+async def _topology_guarantee(kueue: _Kueue, queue: str) -> Guarantee:
+    local_queue = (await kueue.local_queues()).get(queue)
+    if local_queue is None:
+        return Guarantee(False, f"{queue} is no LocalQueue of namespace {kueue.requests.namespace}")
+    return topology_guarantee(queue, await kueue.topologies(local_queue))
 
 
 NOT_INSTALLED: Final = "is given, and the cluster does not serve kueue.x-k8s.io"
@@ -158,57 +193,30 @@ CHECK_QUEUE: Final = RepeatableStep(STEP, _names_queue, check_queue_in_cluster)
 
 async def _read(progress: Progress, priority: str | None) -> tuple[str | None, QueueFacts]:
     """Return the version of Kueue's API, and what it shows. The version is None if no known version is served."""
-    requests = progress.requests
     for version in VERSIONS:
+        kueue = _Kueue(progress.requests, version)
+        queues: dict[str, Object] | None
         try:
-            found = await requests.list_once(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
+            queues = await kueue.local_queues()
         except NotFound:
             continue
         except Forbidden:
-            return version, QueueFacts(has_priority=await _has_priority(progress, version, priority))
-        queues = {str(queue["metadata"]["name"]): queue for queue in found}
-        has_priority = await _has_priority(progress, version, priority)
-        queue = queues.get(str(progress.shape.kueue_queue))
+            queues = None
+        has_priority = await _unless_forbidden(kueue.has_priority_class(priority)) if priority is not None else None
+        queue = (queues or {}).get(str(progress.shape.kueue_queue))
         if queue is None:
             return version, QueueFacts(queues, has_priority)
-        check = await _multikueue_check(progress, version, queue)
-        return version, QueueFacts(queues, has_priority, check, await _topology_levels(progress, version, queue))
+        # An inactive queue may have this reason, so the check is read before the queue counts as held.
+        check = await _unless_forbidden(kueue.multikueue_check(queue))
+        topologies = await _unless_forbidden(kueue.topologies(queue)) if progress.spec.topology is not None else None
+        return version, QueueFacts(queues, has_priority, check, topologies.all_levels if topologies else None)
     return None, QueueFacts()
 
 
-async def _multikueue_check(progress: Progress, version: str, local_queue: Object) -> str | None:
-    """Return the AdmissionCheck of the queue that belongs to MultiKueue; None if there is none or this is unknown.
-
-    An inactive queue may have this reason, so the check is read before the queue counts as held.
-    """
-    find = partial(find_cluster_object, progress.requests, version)
+async def _unless_forbidden(request: Awaitable[T]) -> T | None:
+    """Return the answer, or None if a permission is missing: then the fact is unknown."""
     try:
-        cluster_queue = await find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])
-        for name in admission_checks(cluster_queue or {}):
-            check = await find("admissionchecks", "AdmissionCheck", name) or {}
-            if check.get("spec", {}).get("controllerName") == MULTIKUEUE:
-                return name
-    except Forbidden:
-        pass
-    return None
-
-
-async def _topology_levels(progress: Progress, version: str, local_queue: Object) -> tuple[str, ...] | None:
-    """Return the levels of the Topologies of the queue, if the gang names a level; None if they are unknown."""
-    if progress.spec.topology is None:
-        return None
-    try:
-        return (await read_topologies(progress.requests, version, local_queue["spec"]["clusterQueue"])).all_levels
-    except Forbidden:
-        return None
-
-
-async def _has_priority(progress: Progress, version: str, priority: str | None) -> bool | None:
-    if priority is None:
-        return None
-    classes = Resource(KUEUE_GROUP, version, "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
-    try:
-        return await progress.requests.find(classes, priority) is not None
+        return await request
     except Forbidden:
         return None
 

@@ -253,7 +253,9 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
         return
     if isinstance(error, NotFound) and (meaning := step.not_found(progress, error)) is not None:
         raise meaning from error
-    advice = permission_advice(error) or _field_advice(error, progress.spec)
+    advice = permission_advice(error)
+    if isinstance(error, (BadRequest, Invalid)):
+        advice = " ".join(map(str, refused_fields_of(error, progress.spec)))
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
 
 
@@ -262,13 +264,6 @@ def permission_advice(error: ClusterError) -> str:
     if isinstance(error, Forbidden) and _MISSING_PERMISSION.search(error.message):
         return "Give the service account this permission; see the documented Role"
     return ""
-
-
-def _field_advice(error: ClusterError, spec: GangSpec) -> str:
-    """Return where the user wrote the fields that the server refuses, and what was meant; empty if it names none."""
-    if not isinstance(error, (BadRequest, Invalid)):
-        return ""
-    return " ".join(map(str, refused_fields_of(error, spec)))
 
 
 def refused_fields_of(error: ApiError, spec: GangSpec) -> tuple[Problem, ...]:
