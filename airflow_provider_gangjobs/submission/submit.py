@@ -453,7 +453,7 @@ class _SubmissionRun(Struct, frozen=True):
                     await halt_job(self.requests, progress.stored, format_halt_note(error))
                 else:
                     await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
-            elif progress.role_jobs:
+            elif any(kind == JOBS.kind for kind, _ in progress.owned):
                 await end_roles_of_halted_gang(progress.requests, progress.ref)
             raise
 

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, Su
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by
 from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role
-from airflow_provider_gangjobs.gang.roles import format_role_jobs
+from airflow_provider_gangjobs.gang.roles import format_role_jobs, role_job_name
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang
 from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
@@ -96,8 +96,6 @@ class CreateOwned(Step, frozen=True):
 
     resource: Resource
     body: Callable[[Progress], Object | None]
-    on_created: Callable[[Progress, Object], None] = lambda progress, stored: None
-    """Called with the object that was created or found."""
 
     @property
     def name(self) -> str:
@@ -118,7 +116,7 @@ class CreateOwned(Step, frozen=True):
         if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
             # Nothing waits for the deletion of this object.
             raise progress.superseded(f"{self.resource.kind} {metadata['name']} remains from another Job of this name")
-        self.on_created(progress, stored)
+        progress.owned[self.resource.kind, metadata["name"]] = stored
         return True
 
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
@@ -241,7 +239,7 @@ class StartRole(ChangeStep, frozen=True):
         return f"Job of role {self.role}"
 
     def last_read(self, progress: Progress) -> Object:
-        return progress.role_jobs[self.role]
+        return progress.owned[JOBS.kind, role_job_name(progress.attempt.name, self.role)]
 
     def is_needed(self, progress: Progress) -> bool:
         return read_job(self.last_read(progress)).is_suspended
@@ -254,22 +252,13 @@ class StartRole(ChangeStep, frozen=True):
         job = read_job(stored)
         if not jobs_to_end(StoredGang(job.view, (job.view,))):
             raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
-        progress.role_jobs[self.role] = stored
+        progress.owned[JOBS.kind, stored["metadata"]["name"]] = stored
         return not job.is_suspended
 
 
 def create_role(role: RoleRanks) -> CreateOwned:
     """Return the step that creates the Job of a role that is not the first one, suspended."""
-
-    def body(progress: Progress) -> Object:
-        return render_role(
-            progress.spec, role, progress.attempt, progress.decision, progress.gang_scheduler, progress.ref.uid
-        )
-
-    def on_created(progress: Progress, stored: Object) -> None:
-        progress.role_jobs[role.name] = stored
-
-    return CreateOwned(JOBS, body, on_created)
+    return CreateOwned(JOBS, lambda p: render_role(p.spec, role, p.attempt, p.decision, p.gang_scheduler, p.ref.uid))
 
 
 CONTROLLER_TIMEOUT_S: Final = 60.0
@@ -297,16 +286,10 @@ CHECK_JOB_SETS: Final = RepeatableStep(
 )
 
 
-def create_job_set() -> CreateOwned:
-    """Return the step that creates the JobSet, suspended and without its queue."""
-
-    def body(progress: Progress) -> Object:
-        return render_job_set(progress.spec, progress.attempt, progress.decision, progress.shape, progress.ref.uid)
-
-    def on_created(progress: Progress, stored: Object) -> None:
-        progress.job_set = stored
-
-    return CreateOwned(JOB_SETS, body, on_created)
+CREATE_JOB_SET: Final = CreateOwned(
+    JOB_SETS, lambda p: render_job_set(p.spec, p.attempt, p.decision, p.shape, p.ref.uid)
+)
+"""Creates the JobSet, suspended and without its queue."""
 
 
 _FIND_JOBS: Final = "wait for the Jobs of the JobSet"
@@ -345,18 +328,18 @@ class GiveJobSetToQueue(ChangeStep, frozen=True):
     purpose: ClassVar[str] = "given to its queue"
 
     def last_read(self, progress: Progress) -> Object:
-        return progress.job_set
+        return progress.owned[JOB_SETS.kind, progress.attempt.name]
 
     def is_needed(self, progress: Progress) -> bool:
-        return not _has_queue(progress.job_set)
+        return not _has_queue(self.last_read(progress))
 
     async def apply(self, progress: Progress) -> Object:
-        metadata = progress.job_set["metadata"]
+        metadata = self.last_read(progress)["metadata"]
         labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
         return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
 
     def note(self, progress: Progress, stored: Object) -> bool:
-        progress.job_set = stored
+        progress.owned[JOB_SETS.kind, progress.attempt.name] = stored
         return _has_queue(stored)
 
 

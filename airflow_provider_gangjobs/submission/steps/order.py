@@ -19,13 +19,13 @@ from airflow_provider_gangjobs.gang.render.job_manifest import render_files, ren
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.submission.steps.jobs import (
     CHECK_JOB_SETS,
+    CREATE_JOB_SET,
     FIND_JOBS,
     CreateJob,
     CreateOwned,
     GiveJobSetToQueue,
     StartJob,
     StartRole,
-    create_job_set,
     create_role,
 )
 from airflow_provider_gangjobs.submission.steps.placement import (
@@ -122,7 +122,7 @@ def steps_of(progress: Progress) -> Sequence[Step]:
     create: tuple[Step, ...]
     prepare: tuple[Step, ...]
     if progress.has_job_set:
-        check, create, prepare = (CHECK_JOB_SETS,), (create_job_set(),), (FIND_JOBS, GiveJobSetToQueue())
+        check, create, prepare = (CHECK_JOB_SETS,), (CREATE_JOB_SET,), (FIND_JOBS, GiveJobSetToQueue())
     else:
         roles = roles_of(progress.spec)[1:]
         group = group_steps(progress.scheduler) if progress.scheduler else ()

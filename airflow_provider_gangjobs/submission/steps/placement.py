@@ -470,10 +470,7 @@ def _group_step(scheduler: GangScheduler, kind: ApiKind) -> CreateOwned:
             return None
         if kind.kind == "Workload":
             return scheduler.workload(progress.group, progress.ref.uid)
-        return scheduler.pod_group(progress.group, progress.ref.uid, progress.workload_uid)
+        workload = progress.owned.get(("Workload", progress.group.name))
+        return scheduler.pod_group(progress.group, progress.ref.uid, workload["metadata"]["uid"] if workload else "")
 
-    def on_created(progress: Progress, stored: Object) -> None:
-        if kind.kind == "Workload":
-            progress.workload_uid = stored["metadata"]["uid"]
-
-    return CreateOwned(Resource(*kind), body, on_created)
+    return CreateOwned(Resource(*kind), body)

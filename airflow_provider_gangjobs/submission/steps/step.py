@@ -62,13 +62,10 @@ class Progress:
     scheduler: GangScheduler | None
     job: Object = field(default_factory=dict)
     """The Job as it was last read. Empty before the Job exists. A step replaces the object and never changes it."""
-    role_jobs: dict[str, Object] = field(default_factory=dict)
-    """The Jobs of the roles after the first one, by role, as they were last read."""
-    job_set: Object = field(default_factory=dict)
-    """The JobSet of the roles of a gang in a queue, as it was last read."""
+    owned: dict[tuple[str, str], Object] = field(default_factory=dict)
+    """The objects that the Job owns, by kind and name, as they were last read."""
     role_uids: dict[str, str] = field(default_factory=dict)
     """The UIDs of the Jobs of the JobSet, by role."""
-    workload_uid: str = ""
     confirm: ConfirmTry | None = None
     """Called before each write that lets pods run; see `SubmissionRequest`."""
     adopted: bool = False
