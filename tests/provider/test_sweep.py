@@ -409,6 +409,15 @@ async def test_held_pods_of_a_vanished_job_are_released_after_the_grace(cluster,
     assert len(held_pods(cluster)) == held
 
 
+async def test_refused_release_of_a_vanished_job_is_repeated_at_the_next_look(cluster):
+    await vanished(cluster, key=PROD)
+    sweeper = Sweeper(cluster)
+    await sweeper.look()
+    cluster.faults.add(Fault(FaultKind.STATUS, method="GET", path="/jobs/", code=403, times=1))
+    assert await sweeper.look(after_s=GRACE_S) == []
+    assert await sweeper.look(after_s=LOOK_EVERY_S) == [SweepAction.RELEASE]
+
+
 async def test_outcomes_of_the_pods_of_a_vanished_job_are_logged(cluster, caplog: pytest.LogCaptureFixture):
     ref = await vanished(cluster, key=PROD)
     sweeper = Sweeper(cluster)
