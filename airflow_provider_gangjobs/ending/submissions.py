@@ -13,7 +13,7 @@ cleanup it would stay forever. The cleanup may run anywhere, at any time, and tw
 with a patch that the server applies only if the Job has not changed since the cleanup read it. So a submitter that
 continues in the meantime wins, and the cleanup changes no gang that runs.
 
-The rule is `decide_cleanup`. A half-submitted gang of a task is removed, because nobody waits for it: the next try of
+The rule is `must_be_removed`. A half-submitted gang of a task is removed, because nobody waits for it: the next try of
 the task submits a complete gang. A half-submitted gang of a chosen id is started if all its objects exist and its roles
 are not the Jobs of a JobSet, because its client may still ask for the id. Otherwise the gang is removed.
 """
@@ -202,14 +202,12 @@ def is_half_submitted(job: StoredGang, *, now: datetime, older_than: timedelta) 
     return state_of(job) is SubmissionState.IN_PROGRESS and now - job.created_at >= older_than
 
 
-def decide_cleanup(job: StoredGang, *, missing: bool) -> CleanupAction:
-    """Return what to do with a half-submitted gang.
+def must_be_removed(job: StoredGang) -> bool:
+    """Return whether a half-submitted gang is removed even if all its objects exist.
 
-    :param missing: Whether an object that the Job needs does not exist.
+    Nobody waits for the gang of a task. The UIDs of the Jobs of a JobSet are noted by the last step of a submission.
     """
-    is_being_removed = state_of(job) is SubmissionState.HALTED
-    is_of_task = job.task is not None
-    return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
+    return job.task is not None or job.has_job_set or state_of(job) is SubmissionState.HALTED
 
 
 def required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
@@ -259,7 +257,8 @@ async def clean_up_half_submitted(
         ref = job.ref
         requests = RetryingRequests(client, ref.namespace)
         try:
-            action = decide_cleanup(job, missing=await _is_incomplete(requests, job, stored))
+            is_removed = must_be_removed(job) or await _is_incomplete(requests, job, stored)
+            action = CleanupAction.REMOVE if is_removed else CleanupAction.COMPLETE
             done = dry_run or await _HANDLERS[action](requests, stored)
         except ClusterError as error:
             report.failures[ref] = str(error)
@@ -270,8 +269,6 @@ async def clean_up_half_submitted(
 
 
 async def _is_incomplete(requests: RetryingRequests, job: StoredGang, stored: Object) -> bool:
-    if job.has_job_set:  # the UIDs of the Jobs of the JobSet are noted by the last step
-        return True
     for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
         one = await requests.find(resource, name)
         is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)
