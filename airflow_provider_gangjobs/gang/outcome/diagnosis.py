@@ -1,6 +1,6 @@
 """Diagnosis of the end of a gang by the outcomes of its ranks: what happened, why, and what to do. Pure.
 
-A table has the rules for an outcome, and the first rule that matches wins. `gang.state.diagnosis` has the rules for
+The first case that fits an outcome explains it. `gang.state.diagnosis` has the rules for
 what is not an end of a rank. Both return the same value, and every door shows it and judges nothing itself.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
@@ -20,54 +20,20 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     OutcomeKind,
     root_cause,
 )
+from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_verdict
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.phase import VerdictKind
-from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.phase import Verdict
-
-
-@dataclass(frozen=True)
-class _Rule:
-    code: str
-    category: Category
-    applies: Callable[[Outcome], bool]
-    describe: Callable[[Outcome], str]
-    remedy: str
-
-
-def _kind_is(kind: OutcomeKind) -> Callable[[Outcome], bool]:
-    return lambda outcome: outcome.outcome is kind
-
-
-def _reason_in(*reasons: str) -> Callable[[Outcome], bool]:
-    return lambda outcome: outcome.reason in reasons
-
-
-def _evicted_for(*reasons: str) -> Callable[[Outcome], bool]:
-    return lambda outcome: outcome.outcome is OutcomeKind.EVICTED and outcome.reason in reasons
-
-
-def _exit_in(*codes: int) -> Callable[[Outcome], bool]:
-    return lambda outcome: outcome.exit_code in codes
-
-
-def _constant(text: str) -> Callable[[Outcome], str]:
-    return lambda outcome: text
-
-
-def _describe_exit(outcome: Outcome) -> str:
-    reason = f" ({outcome.reason})" if outcome.reason not in {"", "Error"} else ""
-    return f"exited with code {outcome.exit_code}{reason}"
 
 
 # Messages of the kubelet about a pod that it evicted or refused (pkg/kubelet/eviction/helpers.go).
@@ -87,148 +53,81 @@ def _describe_over_limit(outcome: Outcome) -> str:
     return f"was evicted: it used more storage than its own limit{f' ({which})' if which else ''}"
 
 
-def _describe_signal(outcome: Outcome) -> str:
-    assert outcome.signal is not None, "the rule matches only outcomes that have a signal"
-    known = {number.value: number.name for number in signal.Signals}
-    return f"was ended by signal {outcome.signal} ({known.get(outcome.signal, 'unknown')})"
-
-
-_OUTCOME_RULES: Final = (
-    _Rule(
-        "Preempted",
-        Category.PREEMPTED,
-        _kind_is(OutcomeKind.PREEMPTED),
-        _constant("was preempted by a pod of higher priority"),
-        "Set a higher priority_class to prevent preemption.",
-    ),
-    _Rule(
-        "Evicted",
-        Category.EVICTED,
-        _evicted_for(*REASONS_NODE_SHUTDOWN),
-        _constant("was ended because its node shut down"),
-        "Find out why the node was shut down.",
-    ),
-    _Rule(
-        "Evicted",
-        Category.EVICTED,
-        _evicted_for(REASON_EVICTED),
-        _describe_pressure,
-        "Request the amount of memory and disk that the rank really uses.",
-    ),
-    _Rule(
-        "Evicted",
-        Category.EVICTED,
-        _kind_is(OutcomeKind.EVICTED),
-        lambda outcome: f"was evicted ({outcome.disruption or outcome.reason})",
-        "Find out who or what evicted the pod, for example a drain of its node.",
-    ),
-    _Rule(
-        "NodeLost",
-        Category.NODE_LOST,
-        _kind_is(OutcomeKind.LOST),
-        _constant("was lost: its end was not observed"),
-        "Find out why the node went away.",
-    ),
-    _Rule(
-        "PodDeleted",
-        Category.POD_DELETED,
-        lambda outcome: outcome.is_deleted_success,
-        _constant("had its pod deleted after its main container had succeeded, before its other containers had ended"),
-        "Find out who deleted the pod, and let its other containers end with the main container.",
-    ),
-    _Rule(
-        "PodDeleted",
-        Category.POD_DELETED,
-        _kind_is(OutcomeKind.DELETED),
-        _constant("had its pod deleted"),
-        "Find out who deleted the pod: a person, a drain or a clean-up.",
-    ),
-    _Rule(
-        "OverLimit",
-        Category.STORAGE_EXCEEDED,
-        _reason_in(REASON_EVICTED),
-        _describe_over_limit,
-        "Raise the limit of ephemeral-storage or the sizeLimit of the emptyDir volume, or write less data.",
-    ),
-    _Rule(
-        "OOMKilled",
-        Category.OUT_OF_MEMORY,
-        _reason_in("OOMKilled"),
-        lambda outcome: f"ran out of memory (exit code {outcome.exit_code})",
-        "Raise resources.memory, or let each rank use less memory.",
-    ),
-    _Rule(
-        "StartError",
-        Category.START_FAILED,
-        _reason_in("StartError", "ContainerCannotRun"),
-        _constant("could not start its command"),
-        "Check command, args and working directory against the image.",
-    ),
-    _Rule(
-        "PodDeadline",
-        Category.DEADLINE_EXCEEDED,
-        _reason_in("DeadlineExceeded"),
-        _constant("ran past its pod's activeDeadlineSeconds"),
-        "Raise activeDeadlineSeconds of the pod template.",
-    ),
-    _Rule(
-        "CommandNotFound",
-        Category.START_FAILED,
-        _exit_in(127),
-        _constant("exited with code 127: its command was not found"),
-        "Check command and args against the image.",
-    ),
-    _Rule(
-        "CommandNotExecutable",
-        Category.START_FAILED,
-        _exit_in(126),
-        _constant("exited with code 126: its command could not be executed"),
-        "Check the permissions of the command in the image.",
-    ),
-    _Rule(
-        "Killed",
-        Category.APPLICATION_FAILED,
-        lambda outcome: outcome.signal in {SIGKILL, SIGTERM},
-        _describe_signal,
-        "Find out what sent the signal: memory pressure on the node, a probe, or the rank's own supervisor.",
-    ),
-    _Rule(
-        "Crashed",
-        Category.APPLICATION_FAILED,
-        lambda outcome: outcome.signal is not None,
-        _describe_signal,
-        "Look at the log of this rank: its program crashed.",
-    ),
-    _Rule(
-        "AppFailed",
-        Category.APPLICATION_FAILED,
-        lambda outcome: outcome.exit_code not in {None, 0},
-        _describe_exit,
-        "Look at the log of this rank.",
-    ),
-    _Rule(
-        "PodFailed",
-        Category.POD_FAILED,
-        lambda outcome: True,
-        lambda outcome: f"failed ({outcome.reason or 'no reason given'})",
-        "Look at the pod's message and the events of its node.",
-    ),
-)
+def _explain(outcome: Outcome) -> tuple[str, Category, str, str]:
+    """Return a code, a category, what happened, and what to do, by the first case that fits."""
+    match outcome:
+        case Outcome(outcome=OutcomeKind.PREEMPTED):
+            what = "was preempted by a pod of higher priority"
+            return "Preempted", Category.PREEMPTED, what, "Set a higher priority_class to prevent preemption."
+        case Outcome(outcome=OutcomeKind.EVICTED, reason=reason) if reason in REASONS_NODE_SHUTDOWN:
+            what = "was ended because its node shut down"
+            return "Evicted", Category.EVICTED, what, "Find out why the node was shut down."
+        case Outcome(outcome=OutcomeKind.EVICTED, reason=podutil.REASON_EVICTED):
+            remedy = "Request the amount of memory and disk that the rank really uses."
+            return "Evicted", Category.EVICTED, _describe_pressure(outcome), remedy
+        case Outcome(outcome=OutcomeKind.EVICTED):
+            what = f"was evicted ({outcome.disruption or outcome.reason})"
+            remedy = "Find out who or what evicted the pod, for example a drain of its node."
+            return "Evicted", Category.EVICTED, what, remedy
+        case Outcome(outcome=OutcomeKind.LOST):
+            what = "was lost: its end was not observed"
+            return "NodeLost", Category.NODE_LOST, what, "Find out why the node went away."
+        case Outcome(is_deleted_success=True):
+            what = "had its pod deleted after its main container had succeeded, before its other containers had ended"
+            remedy = "Find out who deleted the pod, and let its other containers end with the main container."
+            return "PodDeleted", Category.POD_DELETED, what, remedy
+        case Outcome(outcome=OutcomeKind.DELETED):
+            remedy = "Find out who deleted the pod: a person, a drain or a clean-up."
+            return "PodDeleted", Category.POD_DELETED, "had its pod deleted", remedy
+        case Outcome(reason=podutil.REASON_EVICTED):
+            remedy = "Raise the limit of ephemeral-storage or the sizeLimit of the emptyDir volume, or write less data."
+            return "OverLimit", Category.STORAGE_EXCEEDED, _describe_over_limit(outcome), remedy
+        case Outcome(reason="OOMKilled", exit_code=code):
+            remedy = "Raise resources.memory, or let each rank use less memory."
+            return "OOMKilled", Category.OUT_OF_MEMORY, f"ran out of memory (exit code {code})", remedy
+        case Outcome(reason="StartError" | "ContainerCannotRun"):
+            remedy = "Check command, args and working directory against the image."
+            return "StartError", Category.START_FAILED, "could not start its command", remedy
+        case Outcome(reason="DeadlineExceeded"):
+            what = "ran past its pod's activeDeadlineSeconds"
+            remedy = "Raise activeDeadlineSeconds of the pod template."
+            return "PodDeadline", Category.DEADLINE_EXCEEDED, what, remedy
+        case Outcome(exit_code=127):
+            what = "exited with code 127: its command was not found"
+            return "CommandNotFound", Category.START_FAILED, what, "Check command and args against the image."
+        case Outcome(exit_code=126):
+            what = "exited with code 126: its command could not be executed"
+            remedy = "Check the permissions of the command in the image."
+            return "CommandNotExecutable", Category.START_FAILED, what, remedy
+        case Outcome(signal=int(number)):
+            names = {known.value: known.name for known in signal.Signals}
+            what = f"was ended by signal {number} ({names.get(number, 'unknown')})"
+            if number in {SIGKILL, SIGTERM}:
+                remedy = (
+                    "Find out what sent the signal: memory pressure on the node, a probe, or the rank's own supervisor."
+                )
+                return "Killed", Category.APPLICATION_FAILED, what, remedy
+            return "Crashed", Category.APPLICATION_FAILED, what, "Look at the log of this rank: its program crashed."
+        case Outcome(exit_code=int(code), reason=reason) if code:
+            what = f"exited with code {code}" + (f" ({reason})" if reason not in {"", "Error"} else "")
+            return "AppFailed", Category.APPLICATION_FAILED, what, "Look at the log of this rank."
+    what = f"failed ({outcome.reason or 'no reason given'})"
+    return "PodFailed", Category.POD_FAILED, what, "Look at the pod's message and the events of its node."
 
 
 def diagnose_outcome(outcome: Outcome) -> Diagnosis:
     """Diagnose why one rank ended, without considering the other ranks."""
-    rule = next(rule for rule in _OUTCOME_RULES if rule.applies(outcome))
+    code, category, what, remedy = _explain(outcome)
     container = f" (container {outcome.container})" if outcome.container else ""
     where = f" on {outcome.node}" if outcome.node else ""
     error = f": {outcome.headline}" if outcome.headline else ""
     return Diagnosis(
-        rule.category,
-        f"{outcome.name}{container} {rule.describe(outcome)}{where}{error}",
-        rule.remedy,
+        category,
+        f"{outcome.name}{container} {what}{where}{error}",
+        remedy,
         outcome.headline or outcome.status_message.strip() or outcome.disruption,
         outcome.caused,
-        rule.code,
+        code,
     )
 
 
